@@ -1,0 +1,42 @@
+# `make` alone lists the targets. Each is one plain command; those that need the build make it first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PARTS := node store
+KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) store/kernel/Cargo.toml store/kernel/Cargo.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test lint types kernel-test clean
+
+help: ## this list
+	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-16s %s\n", $$1, $$2}'
+
+build: $(VENV)/.built ## .venv with the product in it: .venv/bin/tally
+
+$(VENV)/.built: pyproject.toml $(KERNEL_SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+run: build ## name server, broker and HTTP in one process, in ./tally-data
+	$(BIN)/tally run
+
+test: build ## all tests that need no Docker
+	$(BIN)/python -m pytest
+
+lint: build ## ruff
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: build build/types ## mypy --strict
+	$(BIN)/mypy
+
+build/types: $(PARTS) ## one folder named tallystick, for type checkers
+	mkdir -p $@/tallystick
+	for part in $(PARTS); do ln -sfn ../../../$$part $@/tallystick/$$part; done
+	touch $@
+
+kernel-test: ## cargo test and clippy of the kernel
+	cd store/kernel && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings
+
+clean: ## remove what the build made
+	rm -rf $(VENV) build store/kernel/target store/_kernel*.so *.egg-info

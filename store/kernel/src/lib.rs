@@ -1,0 +1,15 @@
+//! The per-message loops of the store, over buffers and small objects.
+//!
+//! No threads, no policy, no sockets: Python decides when each of these runs, and on which thread.
+
+pub mod door;
+pub mod hash;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    door::register(module)?;
+    hash::register(module)?;
+    Ok(())
+}

@@ -1,0 +1,174 @@
+"""What is put into the store and what comes back: the values that cross its border.
+
+Names of statuses are RocketMQ's (`PutMessageStatus`, `GetMessageStatus`): they travel in remarks and logs.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Host(NamedTuple):
+    """An address as records carry it: IPv4 or IPv6 text, and a port."""
+
+    ip: str
+    port: int
+
+    def encode(self) -> bytes:
+        """8 bytes (IPv4) or 20 bytes (IPv6): the address, then the port as a 4-byte integer, big-endian."""
+        family = socket.AF_INET6 if ":" in self.ip else socket.AF_INET
+        return socket.inet_pton(family, self.ip) + self.port.to_bytes(4, "big")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Host:
+        """The inverse of `encode`. ValueError: `data` has neither 8 nor 20 bytes."""
+        if len(data) not in (8, 20):
+            raise ValueError(f"a host has 8 or 20 bytes, not {len(data)}")
+        family = socket.AF_INET if len(data) == 8 else socket.AF_INET6
+        return cls(socket.inet_ntop(family, data[:-4]), int.from_bytes(data[-4:], "big"))
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+class SysFlag(enum.IntFlag, boundary=enum.KEEP):
+    """Bits of a record's SYSFLAG. The transaction type is a two-bit value, not two flags."""
+
+    COMPRESSED = 0x01
+    MULTI_TAGS = 0x02
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+
+
+TRANSACTION_MASK = 0x0C
+TRANSACTION_NONE = 0x00
+TRANSACTION_PREPARED = 0x04
+TRANSACTION_COMMIT = 0x08
+TRANSACTION_ROLLBACK = 0x0C
+
+
+@dataclass(slots=True)
+class Message:
+    """One message on its way into the log. The store adds positions, times and its own host.
+
+    `properties` is the encoded form (`name\\x01value\\x02...`, see `properties.py`); `body` is stored as it is.
+    `store_host` is set only for a message that the broker itself stores again (delayed, committed): it keeps the first one.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: Host = Host("127.0.0.1", 0)
+    store_host: Host | None = None
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+@dataclass(slots=True)
+class MessageBatch:
+    """Messages of one topic and queue in the client's batch encoding (`body`), stored together or not at all.
+
+    `properties` (encoded) are appended to each message's own.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: Host = Host("127.0.0.1", 0)
+    reconsume_times: int = 0
+
+
+class PutStatus(enum.Enum):
+    """What became of a put. FLUSH_DISK_TIMEOUT and the SLAVE statuses mean *stored*."""
+
+    PUT_OK = enum.auto()
+    FLUSH_DISK_TIMEOUT = enum.auto()
+    FLUSH_SLAVE_TIMEOUT = enum.auto()
+    SLAVE_NOT_AVAILABLE = enum.auto()
+    SERVICE_NOT_AVAILABLE = enum.auto()
+    CREATE_MAPEDFILE_FAILED = enum.auto()
+    MESSAGE_ILLEGAL = enum.auto()
+    PROPERTIES_SIZE_EXCEEDED = enum.auto()
+    OS_PAGECACHE_BUSY = enum.auto()
+    UNKNOWN_ERROR = enum.auto()
+
+    @property
+    def stored(self) -> bool:
+        """The message is in the log, although perhaps not yet on as many disks as asked for."""
+        return self in _STORED
+
+
+_STORED = frozenset(
+    {
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(slots=True)
+class PutResult:
+    """The outcome of one put; positions and ids are only meant when `status.stored`.
+
+    `pos`: byte position of the (first) record in the log; `size`: bytes of all records; `queue_offset`: of the first
+    message; `message_id`: offset ids, comma-joined for a batch; `detail`: why not, for the answer's remark.
+    """
+
+    status: PutStatus
+    pos: int = -1
+    size: int = 0
+    queue_offset: int = -1
+    message_id: str = ""
+    store_timestamp_ms: int = 0
+    count: int = 1
+    detail: str = ""
+
+
+class GetStatus(enum.Enum):
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    OFFSET_FOUND_NULL = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+
+
+@dataclass(slots=True)
+class GetResult:
+    """Records of one queue: `body` is `count` records as they stand in the log, one after the other.
+
+    Offsets count messages of the queue; `next_begin_offset` is where the reader goes on.
+    """
+
+    status: GetStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    count: int = 0
+    body: bytes = b""
+    suggest_pulling_from_slave: bool = False
+
+
+@dataclass(slots=True)
+class QueryResult:
+    """Records found by key; hash collisions are not filtered (the client compares keys)."""
+
+    index_last_update_timestamp_ms: int = 0
+    index_last_update_pos: int = 0
+    records: list[bytes] = field(default_factory=list)
