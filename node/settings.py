@@ -1,0 +1,301 @@
+# ruff: noqa: N815
+"""What a broker, a name server and the HTTP port may be told; names and defaults are RocketMQ 4.8's where it has them.
+
+One frozen dataclass a process. A field's name says its unit (`...Mills`, `...Period`: milliseconds); where RocketMQ's
+name does not, the docstring does. `validate()` raises SettingsError naming the first wrong key, before anything is opened.
+
+Settings of the store (files, flushing, cleaning) are `tallystick.store.settings.StoreSettings`.
+
+Source: BrokerConfig, NettyServerConfig and NamesrvConfig of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tallystick.store.settings import SettingsError
+
+PERMISSION_INHERIT, PERMISSION_WRITE, PERMISSION_READ = 1, 2, 4
+
+
+def _host_name() -> str:
+    return socket.gethostname() or "DEFAULT_BROKER"
+
+
+def _local_address() -> str:
+    """The address this host would use to reach others. No packet is sent: connecting a UDP socket only asks the routes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"  # no route at all: a machine without a network can still talk to itself
+    return "127.0.0.1" if address == "0.0.0.0" else address
+
+
+def check_types(settings: Any) -> None:
+    """Every field has the type of its annotation (an int is not a bool). SettingsError names the first that has not."""
+    kinds = {"int": int, "bool": bool, "str": str}
+    for item in fields(settings):
+        kind = kinds[str(item.type)]
+        value = getattr(settings, item.name)
+        if type(value) is not kind:
+            raise SettingsError(item.name, f"must be {item.type}, not {value!r}")
+
+
+def check_ranges(settings: Any, ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Each named field lies in its closed range. SettingsError names the first that does not."""
+    for name, (low, high) in ranges.items():
+        value = getattr(settings, name)
+        if not low <= value <= high:
+            raise SettingsError(name, f"must be {low} to {high}, not {value}")
+
+
+_INT = 2**31 - 1
+_LONG = 2**63 - 1
+_PORT = (0, 65535)
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """One broker. What all brokers of a cluster share is its name; everything else is this broker's own."""
+
+    # Identity and addresses
+    brokerIP1: str = field(default_factory=_local_address)
+    """Address told to clients and name servers, and written as the store host of every record. Wrong: clients get a route
+    they cannot reach. Default: the address of the route to the outside."""
+    brokerName: str = field(default_factory=_host_name)
+    """Name of the group of a master and its slaves. Two masters with one name replace each other in the route."""
+    brokerClusterName: str = "DefaultCluster"
+    """Cluster this broker registers in; also the name of a topic and part of `<cluster>_REPLY_TOPIC`."""
+    brokerId: int = 0
+    """0 is the master; any other number a slave: it takes no sends."""
+    listenPort: int = 10911
+    """Port for clients (0: any free one). Without `vipListenerEnable=false` port - 2 listens as well."""
+    bindAddress: str = "0.0.0.0"
+    """Address the sockets are bound to (a name of RocketMQ 5; 4.8 always takes all interfaces)."""
+    vipListenerEnable: bool = True
+    """Own setting. Also listen at listenPort - 2, where old clients send by default; pulls are not served there."""
+    namesrvAddr: str = ""
+    """Name servers, `host:port;host:port`. Empty: this broker registers nowhere and only clients told its address find it."""
+    serverChannelMaxIdleTimeSeconds: int = 120
+    """Seconds without a byte in or out after which a connection is closed. Clients speak every 30 s."""
+    regionId: str = "DefaultRegion"
+    """Told to producers in MSG_REGION; only message traces use it."""
+
+    # Topics and groups
+    brokerPermission: int = 6
+    """Bits 2 write, 4 read. Without write sends are refused (16), without read pulls are; told to name servers with each topic."""
+    defaultTopicQueueNums: int = 8
+    """Queues of TBW102, the model of topics made by sending; a created topic has at most so many."""
+    autoCreateTopicEnable: bool = True
+    """Sending to an unknown topic makes it. Off: answer 17."""
+    clusterTopicEnable: bool = True
+    """The topic named like the cluster may be read and written, not only inherited from."""
+    brokerTopicEnable: bool = True
+    """The topic named like the broker may be read and written, not only inherited from."""
+    autoCreateSubscriptionGroup: bool = True
+    """A consumer of an unknown group makes it. Off: answer 26, except for CID_RMQ_SYS_ groups."""
+    traceTopicEnable: bool = False
+    """Make `msgTraceTopicName` at start, so that traces of clients are kept."""
+    msgTraceTopicName: str = "RMQ_SYS_TRACE_TOPIC"
+    """Topic of message traces. Clients look for RocketMQ's default."""
+    traceOn: bool = True
+    """Told to producers in TRACE_ON; false keeps them from sending traces."""
+
+    # Consuming
+    flushConsumerOffsetInterval: int = 5000
+    """Milliseconds between writes of consumerOffset.json. What was committed since is consumed again after a crash."""
+    longPollingEnable: bool = True
+    """Hold pulls at the end of a queue as long as the client allows; off: `shortPollingTimeMills`."""
+    shortPollingTimeMills: int = 1000
+    """Milliseconds a pull is held when long polling is off."""
+    notifyConsumerIdsChangedEnable: bool = True
+    """Tell the members of a group at once that one came or went (40). Off: they find out at their own 20 s."""
+    slaveReadEnable: bool = False
+    """Advise slow consumers to read from a slave."""
+    disableConsumeIfConsumerReadSlowly: bool = False
+    """Stop a group that falls behind by more than `consumerFallbehindThreshold`."""
+    consumerFallbehindThreshold: int = 16 * 1024**3
+    """Bytes a group may be behind before it counts as slow."""
+    enablePropertyFilter: bool = False
+    """SQL92 subscriptions. Off: they are refused when a client starts (46)."""
+    enableCalcFilterBitMap: bool = False
+    """Compute the bloom bits of SQL92 subscriptions at dispatch."""
+    expectConsumerNumUseFilter: int = 32
+    """SQL92 groups a topic is expected to have: sizes the bloom filter."""
+    maxErrorRateOfBloomFilter: int = 20
+    """Percent of false hits of the bloom filter at `expectConsumerNumUseFilter` groups."""
+    filterDataCleanTimeSpan: int = 24 * 3600 * 1000
+    """Milliseconds after which the filter of a group that left is forgotten."""
+    filterSupportRetry: bool = False
+    """Filter retried messages by the properties of the original too."""
+
+    # Sending, replies, transactions
+    startAcceptSendRequestTimeStamp: int = 0
+    """Time (ms since 1970) before which sends are refused with code 1."""
+    rejectTransactionMessage: bool = False
+    """Refuse half messages with code 16."""
+    transactionTimeOut: int = 6000
+    """Milliseconds a half message is left alone before its producer is asked."""
+    transactionCheckMax: int = 15
+    """Checks of a half message before it goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    transactionCheckInterval: int = 60000
+    """Milliseconds between rounds of checks."""
+    storeReplyMessageEnable: bool = True
+    """Keep replies in `<cluster>_REPLY_TOPIC` after they were pushed to the requester."""
+    brokerFastFailureEnable: bool = True
+    """Answer 2 to requests that waited longer than the limits below instead of doing late what nobody waits for."""
+    waitTimeMillsInSendQueue: int = 200
+    """Milliseconds a send may wait before it is answered with 2."""
+    waitTimeMillsInPullQueue: int = 5000
+    """The same for pulls."""
+    waitTimeMillsInHeartbeatQueue: int = 31000
+    """The same for heartbeats."""
+    waitTimeMillsInTransactionQueue: int = 3000
+    """The same for END_TRANSACTION."""
+    sendThreadPoolQueueCapacity: int = 10000
+    """Sends in work before the next one is answered with 2."""
+    pullThreadPoolQueueCapacity: int = 100000
+    """Pulls in work, held ones included, before the next one is answered with 2."""
+    queryThreadPoolQueueCapacity: int = 20000
+    """Queries in work before the next one is answered with 2."""
+    heartbeatThreadPoolQueueCapacity: int = 50000
+    """Heartbeats in work before the next one is answered with 2."""
+    endTransactionPoolQueueCapacity: int = 100000
+    """END_TRANSACTION requests in work before the next one is answered with 2."""
+
+    # Registration
+    registerNameServerPeriod: int = 30000
+    """Milliseconds between registrations, kept within 10 000 to 60 000. Name servers forget a broker after 120 s."""
+    registerBrokerTimeoutMills: int = 6000
+    """Milliseconds to wait for one name server's answer."""
+    forceRegister: bool = True
+    """Register each period even when no topic changed. Off: ask first (322)."""
+    compressedRegister: bool = False
+    """Send the registration as RocketMQ's zlib stream; worth it for many thousand topics."""
+
+    # Access control
+    aclEnable: bool = False
+    """Check signatures and permissions of requests."""
+
+    # Accepted so that RocketMQ's configuration files are; one event loop serves all of it, so they change nothing here
+    sendMessageThreadPoolNums: int = 1
+    """No effect: there is no pool of threads."""
+    pullMessageThreadPoolNums: int = 16
+    """No effect: there is no pool of threads."""
+    queryMessageThreadPoolNums: int = 8
+    """No effect: there is no pool of threads."""
+    adminBrokerThreadPoolNums: int = 16
+    """No effect: there is no pool of threads."""
+    heartbeatThreadPoolNums: int = 32
+    """No effect: there is no pool of threads."""
+    transferMsgByHeap: bool = True
+    """No effect: records are copied once, from the log into the answer."""
+
+    def validate(self) -> None:
+        """SettingsError names the key whose value cannot be used."""
+        check_types(self)
+        check_ranges(self, _BROKER_RANGES)
+        for name in ("brokerIP1", "brokerName", "brokerClusterName", "bindAddress", "msgTraceTopicName"):
+            if not getattr(self, name).strip():
+                raise SettingsError(name, "must not be empty")
+        check_addresses("namesrvAddr", self.namesrvAddr)
+        if self.vipListenerEnable and 0 < self.listenPort <= 2:
+            raise SettingsError(
+                "listenPort", f"must be above 2: port - 2 listens too, and {self.listenPort} leaves none"
+            )
+
+
+_BROKER_RANGES: dict[str, tuple[int, int]] = {
+    "brokerId": (0, _LONG),
+    "listenPort": _PORT,
+    "serverChannelMaxIdleTimeSeconds": (1, _INT),
+    "brokerPermission": (0, PERMISSION_READ | PERMISSION_WRITE),
+    "defaultTopicQueueNums": (1, 65535),
+    "flushConsumerOffsetInterval": (100, _INT),
+    "shortPollingTimeMills": (0, _INT),
+    "consumerFallbehindThreshold": (0, _LONG),
+    "expectConsumerNumUseFilter": (1, _INT),
+    "maxErrorRateOfBloomFilter": (1, 99),
+    "filterDataCleanTimeSpan": (0, _LONG),
+    "startAcceptSendRequestTimeStamp": (0, _LONG),
+    "transactionTimeOut": (0, _INT),
+    "transactionCheckMax": (1, _INT),
+    "transactionCheckInterval": (1, _INT),
+    "waitTimeMillsInSendQueue": (1, _INT),
+    "waitTimeMillsInPullQueue": (1, _INT),
+    "waitTimeMillsInHeartbeatQueue": (1, _INT),
+    "waitTimeMillsInTransactionQueue": (1, _INT),
+    "sendThreadPoolQueueCapacity": (1, _INT),
+    "pullThreadPoolQueueCapacity": (1, _INT),
+    "queryThreadPoolQueueCapacity": (1, _INT),
+    "heartbeatThreadPoolQueueCapacity": (1, _INT),
+    "endTransactionPoolQueueCapacity": (1, _INT),
+    "registerNameServerPeriod": (1, _INT),
+    "registerBrokerTimeoutMills": (1, _INT),
+    "sendMessageThreadPoolNums": (1, _INT),
+    "pullMessageThreadPoolNums": (1, _INT),
+    "queryMessageThreadPoolNums": (1, _INT),
+    "adminBrokerThreadPoolNums": (1, _INT),
+    "heartbeatThreadPoolNums": (1, _INT),
+}
+
+
+def check_addresses(name: str, text: str) -> None:
+    """`text` is empty or `host:port;host:port`. SettingsError names the key and the part that is not."""
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+            raise SettingsError(name, f"{part!r} is no host:port")
+
+
+@dataclass(frozen=True)
+class NameServerSettings:
+    """One name server. They do not talk to each other; brokers register with every one."""
+
+    listenPort: int = 9876
+    """Port for brokers and clients (0: any free one)."""
+    bindAddress: str = "0.0.0.0"
+    """Address the socket is bound to."""
+    kvConfigPath: str = "~/namesrv/kvConfig.json"
+    """File of the key-value configuration (order of topics); `~` is the home directory."""
+    orderMessageEnable: bool = False
+    """Add ORDER_TOPIC_CONFIG to routes: clients then use the queues named there and no others."""
+    serverChannelMaxIdleTimeSeconds: int = 120
+    """Seconds without a byte in or out after which a connection is closed, and with it the broker that registered on it."""
+    brokerExpirySeconds: int = 120
+    """Own setting (a constant in RocketMQ). Seconds without a registration after which a broker is forgotten."""
+
+    def validate(self) -> None:
+        """SettingsError names the key whose value cannot be used."""
+        check_types(self)
+        limits = {
+            "listenPort": _PORT,
+            "serverChannelMaxIdleTimeSeconds": (1, _INT),
+            "brokerExpirySeconds": (1, _INT),
+        }
+        check_ranges(self, limits)
+        for name in ("kvConfigPath", "bindAddress"):
+            if not getattr(self, name).strip():
+                raise SettingsError(name, "must not be empty")
+
+
+@dataclass(frozen=True)
+class HttpSettings:
+    """The port for probes, metrics and people."""
+
+    host: str = "127.0.0.1"
+    """Address the socket is bound to. Nothing here asks for a password: other than loopback is for trusted networks."""
+    port: int = 8080
+    """Port (0: any free one; -1: no HTTP at all)."""
+
+    def validate(self) -> None:
+        """SettingsError names the key whose value cannot be used."""
+        check_types(self)
+        check_ranges(self, {"port": (-1, 65535)})
+        if not self.host.strip():
+            raise SettingsError("host", "must not be empty")
