@@ -2,7 +2,8 @@
 """What a broker, a name server and the HTTP port may be told; names and defaults are RocketMQ 4.8's where it has them.
 
 One frozen dataclass a process. A field's name says its unit (`...Mills`, `...Period`: milliseconds); where RocketMQ's
-name does not, the docstring does. `validate()` raises SettingsError naming the first wrong key, before anything is opened.
+name does not, the docstring does. `validate()` raises SettingsError naming the first wrong key, before anything is
+opened.
 
 Settings of the store (files, flushing, cleaning) are `tallystick.store.settings.StoreSettings`.
 
@@ -26,7 +27,7 @@ def _host_name() -> str:
 
 
 def _local_address() -> str:
-    """The address this host would use to reach others. No packet is sent: connecting a UDP socket only asks the routes."""
+    """The address this host uses to reach others. No packet is sent: connecting a UDP socket only asks the routes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -65,8 +66,8 @@ class BrokerSettings:
 
     # Identity and addresses
     brokerIP1: str = field(default_factory=_local_address)
-    """Address told to clients and name servers, and written as the store host of every record. Wrong: clients get a route
-    they cannot reach. Default: the address of the route to the outside."""
+    """Address told to clients and name servers, and written as the store host of every record. Wrong: clients get a
+    route they cannot reach. Default: the address of the route to the outside."""
     brokerName: str = field(default_factory=_host_name)
     """Name of the group of a master and its slaves. Two masters with one name replace each other in the route."""
     brokerClusterName: str = "DefaultCluster"
@@ -80,7 +81,7 @@ class BrokerSettings:
     vipListenerEnable: bool = True
     """Own setting. Also listen at listenPort - 2, where old clients send by default; pulls are not served there."""
     namesrvAddr: str = ""
-    """Name servers, `host:port;host:port`. Empty: this broker registers nowhere and only clients told its address find it."""
+    """Name servers, `host:port;host:port`. Empty: this broker registers nowhere and no client finds it."""
     serverChannelMaxIdleTimeSeconds: int = 120
     """Seconds without a byte in or out after which a connection is closed. Clients speak every 30 s."""
     regionId: str = "DefaultRegion"
@@ -88,7 +89,8 @@ class BrokerSettings:
 
     # Topics and groups
     brokerPermission: int = 6
-    """Bits 2 write, 4 read. Without write sends are refused (16), without read pulls are; told to name servers with each topic."""
+    """Bits 2 write, 4 read. Without write sends are refused (16), without read pulls are; told to name servers with each
+    topic."""
     defaultTopicQueueNums: int = 8
     """Queues of TBW102, the model of topics made by sending; a created topic has at most so many."""
     autoCreateTopicEnable: bool = True
@@ -205,9 +207,7 @@ class BrokerSettings:
                 raise SettingsError(name, "must not be empty")
         check_addresses("namesrvAddr", self.namesrvAddr)
         if self.vipListenerEnable and 0 < self.listenPort <= 2:
-            raise SettingsError(
-                "listenPort", f"must be above 2: port - 2 listens too, and {self.listenPort} leaves none"
-            )
+            raise SettingsError("listenPort", f"must be above 2: port - 2 listens too, not {self.listenPort}")
 
 
 _BROKER_RANGES: dict[str, tuple[int, int]] = {
@@ -266,7 +266,7 @@ class NameServerSettings:
     orderMessageEnable: bool = False
     """Add ORDER_TOPIC_CONFIG to routes: clients then use the queues named there and no others."""
     serverChannelMaxIdleTimeSeconds: int = 120
-    """Seconds without a byte in or out after which a connection is closed, and with it the broker that registered on it."""
+    """Seconds without a byte in or out after which a connection is closed, and its broker forgotten."""
     brokerExpirySeconds: int = 120
     """Own setting (a constant in RocketMQ). Seconds without a registration after which a broker is forgotten."""
 

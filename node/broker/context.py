@@ -32,7 +32,7 @@ class StoreView(Protocol):
     """
 
     async def put(self, message: Message) -> PutResult:
-        """Append one message and wait as its flush settings ask. Never raises for a full or failed disk: see the status."""
+        """Append one message and wait as its flush settings ask. A full or failed disk is a status, no exception."""
 
     async def put_batch(self, batch: MessageBatch) -> PutResult:
         """The same for a client's batch: stored together or not at all."""
@@ -47,7 +47,8 @@ class StoreView(Protocol):
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
     ) -> GetResult:
-        """Records of a queue from `offset` on. `codes`: tag hashes that pass (None: all); `accept(tags_code, properties)`."""
+        """Records of a queue from `offset` on. `codes`: tag hashes that pass (None: all);
+        `accept(tags_code, properties)`: the same for one record."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Offset the next message will get; 0 for a queue that does not exist."""

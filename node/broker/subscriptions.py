@@ -57,7 +57,10 @@ class SubscriptionData:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SubscriptionData:
-        """From a heartbeat's object; what is absent or null takes its default. ValueError, TypeError: not such an object."""
+        """From a heartbeat's object; what is absent or null takes its default.
+
+        ValueError, TypeError: not such an object.
+        """
         topic = value.get("topic")
         if not isinstance(topic, str) or not topic:
             raise ValueError("a subscription without a topic")
