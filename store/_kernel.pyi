@@ -1,5 +1,7 @@
 """The Rust kernel: per-message loops over buffers and small objects. See store/kernel/src for each one's theory."""
 
+from collections.abc import Callable, Sequence
+
 def string_hash(text: bytes) -> int:
     """Java's `String.hashCode` of UTF-8 bytes, signed 32 bits."""
 
@@ -10,3 +12,274 @@ class Door:
     """The one way to change a file."""
 
     def __init__(self) -> None: ...
+
+class Log:
+    """The append end of one commit log: staged >= written >= flushed, in bytes from the log's start.
+
+    All calls but `sync` and `serve_syncs` come from one thread. Errors: ValueError for a message that can never be
+    stored, OSError (errno, filename) for a segment that could not be made, written or synced.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        folder: str,
+        *,
+        segment_bytes: int,
+        max_message_bytes: int,
+        store_host: bytes,
+        suffix: bytes,
+        region: str,
+        trace_on: bool = True,
+        max_replies: int = 200_000,
+    ) -> None:
+        """`store_host`: 8 or 20 bytes; `suffix`: encoded properties added to every fed send."""
+
+    def start(self, pos: int, last_store_ms: int) -> None:
+        """The recovered end; appends go on from there."""
+
+    @property
+    def staged(self) -> int: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def flushed(self) -> int: ...
+    @property
+    def waiting(self) -> int:
+        """Sends that have no answer yet."""
+
+    def set_hot(self, hot: bool) -> None:
+        """Whether plain sends are served by `feed` at all."""
+
+    def set_topic(self, topic: bytes, queues: int) -> None:
+        """Sends to queues [0, queues) are served by `feed`; 0: none."""
+
+    def forget_topic(self, topic: bytes) -> None:
+        """Drops the topic with its offsets; a later one of this name starts at 0."""
+
+    def next_offset(self, topic: bytes, queue: int) -> int: ...
+    def set_next_offset(self, topic: bytes, queue: int, offset: int) -> None: ...
+    def take_counts(self) -> list[tuple[bytes, int, int]]:
+        """(topic, messages, bytes) put since the last call."""
+
+    def connect(self, born_host: bytes) -> int:
+        """An id for `feed`, never used twice; `born_host`: the peer's address in 8 or 20 bytes."""
+
+    def disconnect(self, connection: int) -> None: ...
+    def feed(
+        self, connection: int, chunk: bytes, now_ms: int
+    ) -> tuple[int, list[tuple[int, bytes, bytes]] | None, str | None]:
+        """(sends served, other frames as (header type, header, body), why the stream is broken).
+
+        A broken stream cannot be split any further: its connection has to be closed.
+        """
+
+    def append(
+        self,
+        topic: bytes,
+        queue: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        now_ms: int,
+        born_timestamp: int,
+        born_host: bytes,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+        store_host: bytes | None = None,
+    ) -> tuple[int, int, int, int]:
+        """Stages one message: (pos, size, queue_offset, store_timestamp_ms)."""
+
+    def append_batch(
+        self,
+        topic: bytes,
+        queue: int,
+        batch: bytes,
+        properties: bytes,
+        *,
+        now_ms: int,
+        born_timestamp: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> tuple[list[int], int, int, int]:
+        """Stages all of a client's batch or nothing: (positions, size, first queue_offset, store_timestamp_ms)."""
+
+    def write_out(self) -> int:
+        """Staged bytes into the segment files; the written end. After an OSError call `abandon`."""
+
+    def abandon(self, code: int, remark: str) -> list[tuple[int, bytes]]:
+        """Forgets what could not be written; the refusals of the sends it held, as (connection, bytes)."""
+
+    def sync(self) -> int:
+        """Makes what is written durable, without the GIL; the flushed end. After an OSError no sync succeeds again."""
+
+    def serve_syncs(self, requests: int, done: int) -> None:
+        """On a thread of its caller: a sync for each token read from `requests`, a token to `done` after it.
+
+        Ends at a token of 2**62 or more, or when a sync failed.
+        """
+
+    def sync_failure(self) -> OSError | None: ...
+    def release(self, pos: int) -> list[tuple[int, bytes]]:
+        """The answers of sends that end at or below `pos`, as (connection, bytes)."""
+
+    def expire(self, before_ms: int, code: int) -> list[tuple[int, bytes]]:
+        """Answers, with `code`, the sends fed before `before_ms` that still wait: they are stored, but not yet safe."""
+
+class DamageError(Exception):
+    """Bytes of a store's file are not what they should be; the text names the file and the place.
+
+    `path` is the file, `pos` the byte in it (or in the log) where the damage was met.
+    """
+
+    path: str
+    pos: int
+
+class RunResult:
+    """What one `Dispatch.run` did."""
+
+    pos: int
+    """The log is dispatched up to here."""
+    records: int
+    """Records read, those that give no queue entry included."""
+    grew: list[tuple[bytes, int]]
+    """Watched queues (topic, queue id) that got entries."""
+    last_store_timestamp_ms: int
+    """Store time of the last record dispatched; 0 if none was."""
+    stopped: str | None
+    """Why it stopped before `upto` although bytes are there ("bad magic ...", "body CRC", ...); `pos` says where.
+    None: reached `upto`, `max_bytes`, or the end of the files."""
+    skipped: list[tuple[int, int, str]]
+    """Records passed over because they are damaged inside but their size holds: (pos, size, why); the first 100."""
+    misplaced: int
+    """Entries whose record names another queue offset than the place they got (a queue with a gap)."""
+
+class ScanResult:
+    """What `scan` found: sound records from its start up to `end`."""
+
+    end: int
+    records: int
+    stopped: str | None
+    """Why it ended there; "unwritten" is the usual one (zeros), None: the files end there."""
+    last_store_timestamp_ms: int
+
+def scan(
+    log_dir: str, segment_bytes: int, start: int, check_crc: bool, entry_header_bytes: int = 0, upto: int = -1
+) -> ScanResult:
+    """Walks the records of a log from `start` (a record's or segment's first byte); the GIL is released.
+
+    Stops at the first bad record, at `upto` (-1: none), or where the files end. OSError, DamageError.
+    """
+
+class Dispatch:
+    """The derived side of a store: ConsumeQueues and index, built from the log and read. Safe to use from threads.
+
+    Reads see entries that are still in memory; `write_out` brings them to the files, `sync` to the disk.
+    Every method may raise OSError (with `filename`) and DamageError.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        root: str,
+        log_dir: str,
+        *,
+        log_segment_bytes: int,
+        queue_segment_bytes: int,
+        index_slots: int,
+        index_entries: int,
+        index_enabled: bool = True,
+        delay_ms: Sequence[int] = (),
+        entry_header_bytes: int = 0,
+        max_open_files: int = 4096,
+        read_only: bool = False,
+    ) -> None:
+        """`root` holds consumequeue/ and index/. `delay_ms[i]` is delay level i + 1. `entry_header_bytes` 48: dledger's
+        layout of the log, 0: the plain one. `queue_segment_bytes` is rounded up to a multiple of 20. ValueError."""
+
+    position: int
+    """The log is dispatched up to here."""
+    pending_bytes: int
+    """Queue entries in memory that `write_out` has yet to write."""
+    damaged: int
+    """Records that a queue names but whose bytes in the log do not fit: never served, counted here."""
+
+    # recovery
+    def load(self) -> None:
+        """Finds the queues and index files that exist. Folders of queues whose name is no integer are passed over."""
+    def recover_queues(self) -> int:
+        """Finds each queue's end. Returns the greatest log position any queue knows (its `maxPhysicOffset`), -1 if none."""
+    def truncate_queues(self, pos: int) -> None:
+        """Removes the entries of records at or behind `pos`."""
+    def destroy_queues(self) -> None: ...
+    def correct_min_offsets(self, min_pos: int) -> None:
+        """Each queue's first entry is the first one of a record at or behind `min_pos`."""
+    def drop_index_after(self, timestamp_ms: int) -> int:
+        """Removes index files that end after `timestamp_ms`; returns the log position from which to index again, -1 if none
+        was removed."""
+    def start(self, pos: int) -> None:
+        """Dispatch goes on from `pos`."""
+    def run(self, upto: int, max_bytes: int, check_crc: bool = False) -> RunResult:
+        """Dispatches records from `position` on, below `upto`, about `max_bytes` at most; the GIL is released.
+
+        Repeating is harmless: queues and index know what they have."""
+    def write_out(self) -> None:
+        """Writes the entries in memory to the queues' files."""
+    def sync(self) -> None:
+        """Makes durable what `write_out` has written (fdatasync of the files, and of new names)."""
+    def sync_index(self) -> int:
+        """Makes the index durable; returns the store time of its last entry that is (checkpoint's indexMsgTimestamp)."""
+
+    # reads
+    def get(
+        self,
+        topic: bytes,
+        queue: int,
+        offset: int,
+        max_count: int,
+        codes: frozenset[int] | None,
+        max_pos: int,
+        memory_bytes: int,
+        limits: tuple[int, int, int, int],
+        correct: bool = True,
+        accept: Callable[[int, bytes], bool] | None = None,
+    ) -> tuple[int, int, int, int, int, bytes, bool]:
+        """(status, next offset, min, max, count, records, reader is behind the memory), as RocketMQ's getMessage.
+
+        status: `GetStatus` in its order, from 0 (FOUND). `codes`: tag hashes wanted, None: all. `max_pos`: records at or
+        behind it are not served. `memory_bytes`: the log's end that is taken to be in memory. `limits`: (bytes, count) of a
+        batch in memory, then on disk. `correct`: name a better next offset when the one asked for is out of range.
+        `accept(tags code, properties)` has the last word on each record."""
+    def units(self, topic: bytes, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Entries (pos, size, tags code) from `offset` on; fewer at the queue's end, none below its min offset."""
+    def offsets(self, topic: bytes, queue: int) -> tuple[int, int]:
+        """(min, max) offset; (0, 0) for a queue that does not exist."""
+    def queues(self) -> list[tuple[bytes, int, int, int, int, int]]:
+        """Per queue: topic, queue id, min, max, minLogicOffset (bytes), maxPhysicOffset; sorted."""
+    def offset_by_time(self, topic: bytes, queue: int, timestamp_ms: int, by_mtime: bool = False) -> int:
+        """RocketMQ's getOffsetInQueueByTime. `by_mtime`: choose the segment by its file's time, as RocketMQ does; otherwise
+        by the store time of its last record, which copies and rebuilds do not change."""
+    def record_at(self, pos: int, max_pos: int) -> bytes | None:
+        """The record that begins at `pos` and ends at or below `max_pos`; None if there is no sound one."""
+    def log_bytes(self, pos: int, size: int) -> bytes | None:
+        """Bytes of the log as they are, within one segment; None if they are not there."""
+    def lookup(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> tuple[list[int], int, int]:
+        """Positions of records with this `key_hash`, newest first; then the last entry's store time and position."""
+    def ext_unit(self, topic: bytes, queue: int, address: int) -> tuple[int, int, int, bytes] | None:
+        """An extension unit by its address (a tags code <= -2147483649): size, tags code, store time, bit map."""
+    def index_files(self) -> list[tuple[str, int, int, int, int, int, int]]:
+        """Per file: name, begin and end store time, begin and end position, slots in use, next entry number."""
+
+    # changes of what is there
+    def watch(self, topic: bytes, queue: int) -> None:
+        """`run` reports when this queue grows."""
+    def unwatch(self, topic: bytes, queue: int) -> None: ...
+    def remove_topic(self, topic: bytes) -> None:
+        """Removes all queues of a topic, files included."""
+    def delete_below(self, min_pos: int) -> int:
+        """Removes queue segments and index files that only name records below `min_pos`; returns how many files."""
+    def forget_log_segment(self, start: int) -> None:
+        """Lets go of a segment of the log that is about to be deleted."""
