@@ -33,7 +33,11 @@ impl Door {
     /// Opens an existing file for reading and writing.
     pub fn open(&self, path: &Path) -> io::Result<DoorFile> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(DoorFile { door: self.clone(), path: path.to_owned(), file })
+        Ok(DoorFile {
+            door: self.clone(),
+            path: path.to_owned(),
+            file,
+        })
     }
 
     /// Creates a file (or opens one that exists) and gives it its full length; `allocate` reserves the blocks,
@@ -42,8 +46,17 @@ impl Door {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let file = DoorFile { door: self.clone(), path: path.to_owned(), file };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        let file = DoorFile {
+            door: self.clone(),
+            path: path.to_owned(),
+            file,
+        };
         if allocate {
             file.allocate(bytes)?;
         } else {

@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 /// Java's `String.hashCode` of UTF-8 bytes; bytes that are no UTF-8 count as U+FFFD, as Java's decoder has them.
 pub fn string_hash(utf8: &[u8]) -> i32 {
     if utf8.is_ascii() {
-        return utf8.iter().fold(0i32, |h, &byte| h.wrapping_mul(31).wrapping_add(i32::from(byte)));
+        return utf8
+            .iter()
+            .fold(0i32, |h, &byte| h.wrapping_mul(31).wrapping_add(i32::from(byte)));
     }
     String::from_utf8_lossy(utf8)
         .encode_utf16()

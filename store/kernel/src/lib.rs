@@ -3,7 +3,11 @@
 //! No threads, no policy, no sockets: Python decides when each of these runs, and on which thread.
 
 pub mod door;
+pub mod encode;
+pub mod frame;
 pub mod hash;
+pub mod log;
+pub mod reply;
 
 use pyo3::prelude::*;
 
@@ -11,5 +15,6 @@ use pyo3::prelude::*;
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     door::register(module)?;
     hash::register(module)?;
+    log::register(module)?;
     Ok(())
 }
