@@ -1,0 +1,126 @@
+"""Files of one fixed size that together are one range of bytes, read-only: a log, a ConsumeQueue, an index of entries.
+
+A file's name is the position of its first byte, 20 decimal digits; every file has the full size from its creation, and
+what was not written yet reads as zeros. Tools and recovery look at files through this; the broker's own reads are the
+kernel's. Source: RocketMQ 4.8.0, MappedFileQueue.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+NAME_DIGITS = 20
+_MAX_MAPS = 16  # a map costs address space and a descriptor; more than a few at a time bring nothing
+
+
+def segment_name(start: int) -> str:
+    """The file name of the segment that begins at byte `start`."""
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+def segment_start(name: str) -> int | None:
+    """The inverse of `segment_name`; None: no name of a segment."""
+    return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+class SegmentFiles:
+    """The segments of one folder. A context manager: leaving it unmaps what was read.
+
+    `segment_bytes`: given, or found by looking (the length that most files have); 0 when there is no file.
+    `starts`: first positions of the files that have the right name and length, ascending.
+    `strange`: entries of the folder that are no such file, with the reason.
+    `gaps`: starts whose predecessor does not end where they begin.
+    A folder that does not exist is empty. OSError: it cannot be read.
+    """
+
+    def __init__(self, folder: Path, segment_bytes: int | None = None) -> None:
+        self.folder = folder
+        self.strange: list[tuple[Path, str]] = []
+        self._maps: dict[int, mmap.mmap] = {}
+        named: dict[int, int] = {}
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            start = segment_start(path.name)
+            if start is None or not path.is_file():
+                self.strange.append((path, "is no segment"))
+            else:
+                named[start] = path.stat().st_size
+        if segment_bytes is None:
+            lengths = Counter(length for length in named.values() if length)
+            segment_bytes = lengths.most_common(1)[0][0] if lengths else 0
+        self.segment_bytes = segment_bytes
+        for start, length in named.items():
+            if length != segment_bytes:
+                self.strange.append((self.path(start), f"has {length} bytes instead of {segment_bytes}"))
+        self.starts = [start for start in sorted(named) if named[start] == segment_bytes]
+        self.gaps = [
+            start
+            for before, start in zip(self.starts, self.starts[1:], strict=False)
+            if start != before + segment_bytes
+        ]
+
+    def __enter__(self) -> SegmentFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for mapped in self._maps.values():
+            mapped.close()
+        self._maps.clear()
+
+    @property
+    def first(self) -> int:
+        """Position of the first byte; 0 when there is no file."""
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def end(self) -> int:
+        """Position behind the last byte of the last file, written or not; 0 when there is no file."""
+        return self.starts[-1] + self.segment_bytes if self.starts else 0
+
+    def path(self, start: int) -> Path:
+        return self.folder / segment_name(start)
+
+    def start_of(self, pos: int) -> int | None:
+        """The start of the segment that holds byte `pos`; None: no file has it."""
+        if not self.starts or pos < 0:
+            return None
+        # Files need not begin at a multiple of their size: dledger's first one begins where an older log ended.
+        start = self.starts[0] + (pos - self.starts[0]) // self.segment_bytes * self.segment_bytes
+        if start in self._maps or start in self.starts:
+            return start
+        return next((start for start in self.starts if start <= pos < start + self.segment_bytes), None)
+
+    def buffer(self, start: int) -> mmap.mmap:
+        """The whole segment, mapped for reading. KeyError: there is no such segment."""
+        mapped = self._maps.get(start)
+        if mapped is None:
+            if start not in self.starts:
+                raise KeyError(start)
+            while len(self._maps) >= _MAX_MAPS:
+                self._maps.pop(next(iter(self._maps))).close()
+            with self.path(start).open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._maps[start] = mapped
+        return mapped
+
+    def read(self, pos: int, size: int) -> bytes | None:
+        """Bytes [pos, pos + size); None unless one segment has them all."""
+        start = self.start_of(pos)
+        if start is None or size < 0 or pos + size > start + self.segment_bytes:
+            return None
+        offset = pos - start
+        return self.buffer(start)[offset : offset + size]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.starts)
