@@ -89,8 +89,8 @@ class BrokerSettings:
 
     # Topics and groups
     brokerPermission: int = 6
-    """Bits 2 write, 4 read. Without write sends are refused (16), without read pulls are; told to name servers with each
-    topic."""
+    """Bits 2 write, 4 read. Without write sends are refused (16), without read pulls are; told to name servers
+    with each topic."""
     defaultTopicQueueNums: int = 8
     """Queues of TBW102, the model of topics made by sending; a created topic has at most so many."""
     autoCreateTopicEnable: bool = True

@@ -1,0 +1,234 @@
+"""Counters of what went through the broker: by topic, by group, in all; their windows of a minute, an hour and a day.
+
+A counter keeps its running sum, and for each window the sum as it stood when a slot of it (10 s, 10 min, 1 h) began in
+which something was counted. No timer samples them: a counter that nobody touches costs nothing, and one call counts
+a whole batch. What a window holds is the running sum less the sum at the window's begin, exact to one slot.
+
+RocketMQ samples all counters every 10 s instead; names, keys and the shape of the answers are its own.
+Source: BrokerStatsManager, StatsItem, BrokerStats of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS, GROUP_GET_SIZE = "GROUP_GET_NUMS", "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS, BROKER_GET_NUMS = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
+GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
+GROUP_GET_FALL_SIZE, GROUP_GET_FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
+
+_NAMES = (
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    SNDBCK_PUT_NUMS,
+    BROKER_PUT_NUMS,
+    BROKER_GET_NUMS,
+    GROUP_GET_LATENCY,
+    GROUP_GET_FALL_SIZE,
+    GROUP_GET_FALL_TIME,
+)
+
+_MINUTE, _HOUR, _DAY = (10_000, 6), (600_000, 6), (3_600_000, 24)  # slot in ms, slots in a window
+
+
+class Window:
+    """The last `slots` slots of a running sum: where each one in which something was added had begun."""
+
+    __slots__ = ("_marks", "_slot_ms", "_slots")
+
+    def __init__(self, slot_ms: int, slots: int) -> None:
+        self._slot_ms = slot_ms
+        self._slots = slots
+        self._marks: list[tuple[int, int, int]] = []  # slot number, sum and times when it began
+
+    def before_add(self, now_ms: int, total: int, times: int) -> None:
+        """Called with the sums as they are before something is added."""
+        slot = now_ms // self._slot_ms
+        if not self._marks or self._marks[-1][0] < slot:
+            self._marks.append((slot, total, times))
+            if len(self._marks) > self._slots + 1:
+                del self._marks[0]
+
+    def since(self, now_ms: int, total: int, times: int) -> tuple[int, int]:
+        """What was added to the sums within the window, the slot that is not over included."""
+        first = now_ms // self._slot_ms - self._slots + 1
+        at = bisect.bisect_left(self._marks, (first,))
+        if at == len(self._marks):
+            return 0, 0
+        return total - self._marks[at][1], times - self._marks[at][2]
+
+    @property
+    def length_ms(self) -> int:
+        return self._slot_ms * self._slots
+
+
+class Counter:
+    """A running sum of values and of times a value came."""
+
+    __slots__ = ("_born_ms", "day", "hour", "minute", "times", "total")
+
+    def __init__(self, now_ms: int) -> None:
+        self._born_ms = now_ms
+        self.total = 0
+        self.times = 0
+        self.minute, self.hour, self.day = Window(*_MINUTE), Window(*_HOUR), Window(*_DAY)
+
+    def add(self, now_ms: int, value: int, times: int = 1) -> None:
+        """Count `value`, which came in `times` calls."""
+        for window in (self.minute, self.hour, self.day):
+            window.before_add(now_ms, self.total, self.times)
+        self.total += value
+        self.times += times
+
+    def snapshot(self, window: Window, now_ms: int) -> dict[str, Any]:
+        """`sum`, `tps` (a second) and `avgpt` (a call) of one window."""
+        total, times = window.since(now_ms, self.total, self.times)
+        # A young counter's rate is over its life, not over a window it was not there for; never over less than a slot.
+        elapsed_ms = max(10_000, min(window.length_ms, now_ms - self._born_ms))
+        return {"avgpt": total / times if times else 0.0, "sum": total, "tps": total * 1000 / elapsed_ms}
+
+    def to_json(self, now_ms: int) -> dict[str, Any]:
+        """The answer to VIEW_BROKER_STATS_DATA."""
+        return {
+            "statsDay": self.snapshot(self.day, now_ms),
+            "statsHour": self.snapshot(self.hour, now_ms),
+            "statsMinute": self.snapshot(self.minute, now_ms),
+        }
+
+
+class Totals:
+    """A running sum and what it was at the last two midnights, for yesterday's and today's figures."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now = 0
+        self.today_morning = 0
+        self.yesterday_morning = 0
+        self._midnight_ms = _next_midnight_ms(now_ms)
+
+    def roll(self, now_ms: int) -> None:
+        """Take note of midnights that have passed."""
+        if now_ms < self._midnight_ms:
+            return
+        following = _next_midnight_ms(self._midnight_ms)
+        self.yesterday_morning = self.today_morning if now_ms < following else self.now
+        self.today_morning = self.now
+        self._midnight_ms = _next_midnight_ms(now_ms)
+
+    def add(self, now_ms: int, count: int) -> None:
+        self.roll(now_ms)
+        self.now += count
+
+
+def _next_midnight_ms(now_ms: int) -> int:
+    today = datetime.fromtimestamp(now_ms / 1000).replace(hour=0, minute=0, second=0, microsecond=0)
+    return int((today + timedelta(days=1)).timestamp() * 1000)
+
+
+class BrokerStats:
+    """All counters of one broker. Each method counts a batch; keys are those of VIEW_BROKER_STATS_DATA."""
+
+    def __init__(self, cluster: str, now_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._tables: dict[str, dict[str, Counter]] = {name: {} for name in _NAMES}
+        start = now_ms()
+        self.boot_ms = start
+        self.put_totals, self.get_totals = Totals(start), Totals(start)
+        for name in (BROKER_PUT_NUMS, BROKER_GET_NUMS):
+            self._tables[name][cluster] = Counter(start)
+
+    def _add(self, name: str, key: str, now_ms: int, value: int, times: int = 1) -> None:
+        table = self._tables[name]
+        counter = table.get(key)
+        if counter is None:
+            counter = table[key] = Counter(now_ms)
+        counter.add(now_ms, value, times)
+
+    def put(self, topic: str, messages: int, size_bytes: int) -> None:
+        """`messages` of a topic were stored, `size_bytes` of the log."""
+        now_ms = self._now_ms()
+        self._add(TOPIC_PUT_NUMS, topic, now_ms, messages)
+        self._add(TOPIC_PUT_SIZE, topic, now_ms, size_bytes)
+        self._add(BROKER_PUT_NUMS, self._cluster, now_ms, messages)
+        self.put_totals.add(now_ms, messages)
+
+    def get(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
+        """`messages` of a topic were given to a group, `size_bytes` of the log."""
+        now_ms = self._now_ms()
+        key = f"{topic}@{group}"
+        self._add(GROUP_GET_NUMS, key, now_ms, messages)
+        self._add(GROUP_GET_SIZE, key, now_ms, size_bytes)
+        self._add(BROKER_GET_NUMS, self._cluster, now_ms, messages)
+        self.get_totals.add(now_ms, messages)
+
+    def send_back(self, group: str, topic: str, messages: int = 1) -> None:
+        """A group could not consume `messages` and gave them back."""
+        self._add(SNDBCK_PUT_NUMS, f"{topic}@{group}", self._now_ms(), messages)
+
+    def get_latency(self, group: str, topic: str, queue_id: int, elapsed_ms: int) -> None:
+        """A pull that found something took `elapsed_ms` in the store."""
+        self._add(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", self._now_ms(), elapsed_ms)
+
+    def fall_behind(self, group: str, topic: str, queue_id: int, size_bytes: int, age_ms: int) -> None:
+        """A pull found its message `size_bytes` before the log's end, and `age_ms` old."""
+        now_ms = self._now_ms()
+        key = f"{queue_id}@{topic}@{group}"
+        self._add(GROUP_GET_FALL_SIZE, key, now_ms, size_bytes)
+        self._add(GROUP_GET_FALL_TIME, key, now_ms, age_ms)
+
+    def counter(self, name: str, key: str) -> Counter | None:
+        """None: nothing was ever counted under that name and key."""
+        return self._tables.get(name, {}).get(key)
+
+    def view(self, name: str, key: str) -> dict[str, Any] | None:
+        """The answer to VIEW_BROKER_STATS_DATA, or None."""
+        counter = self.counter(name, key)
+        return None if counter is None else counter.to_json(self._now_ms())
+
+    def rate(self, name: str, key: str) -> float:
+        """A second, over the last minute; 0.0 where nothing was counted."""
+        counter = self.counter(name, key)
+        if counter is None:
+            return 0.0
+        tps: float = counter.snapshot(counter.minute, self._now_ms())["tps"]
+        return tps
+
+    def table(self, name: str) -> dict[str, Counter]:
+        """All counters of one name, by key, for the metrics."""
+        return self._tables[name]
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted: so are its counters."""
+        for table in self._tables.values():
+            for key in [key for key in table if key == topic or topic in _topic_and_group(key)[:1]]:
+                del table[key]
+
+    def forget_group(self, group: str) -> None:
+        """The group is deleted: so are its counters."""
+        for table in self._tables.values():
+            for key in [key for key in table if group in _topic_and_group(key)[1:]]:
+                del table[key]
+
+    def runtime_info(self) -> dict[str, str]:
+        """The broker's part of GET_BROKER_RUNTIME_INFO that counters know."""
+        now_ms = self._now_ms()
+        info = {}
+        for word, totals in (("Put", self.put_totals), ("Get", self.get_totals)):
+            totals.roll(now_ms)
+            info[f"msg{word}TotalYesterdayMorning"] = str(totals.yesterday_morning)
+            info[f"msg{word}TotalTodayMorning"] = str(totals.today_morning)
+            info[f"msg{word}TotalTodayNow"] = str(totals.now)
+        return info
+
+
+def _topic_and_group(key: str) -> list[str]:
+    """`topic@group` and `queue@topic@group` have both; other keys have neither."""
+    parts = key.split("@")
+    return parts[-2:] if len(parts) > 1 else []

@@ -1,0 +1,293 @@
+"""The topics of a broker: how many queues each has, who may do what, and the file `config/topics.json`.
+
+A topic is made by an administrator (17), by the first send to an unknown name if the topic it names as its model allows
+to be inherited from (TBW102 unless told otherwise), or by the broker for retries and dead letters. The data version
+counts every change; name servers compare it to know whether to read the table again.
+
+A name becomes a folder below `consumequeue/`: every way to make a topic checks it first.
+
+Source: TopicConfig, TopicConfigManager, TopicValidator of RocketMQ 4.8.0; the file's shape is in the golden stores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tallystick.node.broker.saving import SavedTable, TableFile, rows
+from tallystick.node.settings import PERMISSION_INHERIT, PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
+from tallystick.store.tables import DataVersion
+
+if TYPE_CHECKING:
+    from typing import Self
+
+RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX = "%RETRY%", "%DLQ%", "rmq_sys_"
+AUTO_CREATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+        HALF_TOPIC,
+        OPERATION_TOPIC,
+        CHECK_MAX_TOPIC,
+        TRACE_TOPIC,
+    }
+)
+"""Topics no administrator may make or delete, whatever the broker is called. See `TopicTable.is_system`."""
+
+SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB = 1, 2
+READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
+MAX_TOPIC_LENGTH = 127  # fixed: a record has one signed byte for it
+MAX_QUEUE_NUMS = 65535  # a limit of ours: RocketMQ takes any number, and then makes a route of that size for everyone
+SCHEDULE_QUEUE_NUMS = 18
+BENCHMARK_QUEUE_NUMS = 1024
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def validate_topic_name(name: str | None) -> str | None:
+    """Why this is no name for a topic, as RocketMQ words it; None: it is one."""
+    if not name or not name.strip():
+        return "The specified topic is blank."
+    if not _NAME.fullmatch(name):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > MAX_TOPIC_LENGTH:
+        return f"The specified topic is longer than topic max length {MAX_TOPIC_LENGTH}."
+    return None
+
+
+def retry_topic(group: str) -> str:
+    """Where messages go that `group` could not consume, to be tried again."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Where messages end that `group` could not consume at all: its dead letters."""
+    return DLQ_PREFIX + group
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic. `perm`: bits 1 inherit, 2 write, 4 read; `topic_sys_flag`: bits 1 unit, 2 subscribed by units."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = READ_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & PERMISSION_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & PERMISSION_WRITE)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """From the object in topics.json and in registrations; absent fields take their defaults.
+
+        ValueError, TypeError: no topic configuration.
+        """
+        name = value.get("topicName")
+        if not isinstance(name, str):
+            raise ValueError(f"a topic configuration without a name: {dict(value)!r:.200}")
+        numbers = {
+            field: int(value[key])
+            for key, field in (
+                ("readQueueNums", "read_queue_nums"),
+                ("writeQueueNums", "write_queue_nums"),
+                ("perm", "perm"),
+                ("topicSysFlag", "topic_sys_flag"),
+            )
+            if value.get(key) is not None
+        }
+        return cls(
+            name,
+            topic_filter_type=str(value.get("topicFilterType") or "SINGLE_TAG"),
+            order=bool(value.get("order")),
+            **numbers,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.topic_name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+
+def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
+    """The topics a broker of these settings is born with."""
+    wide = READ_WRITE | PERMISSION_INHERIT
+
+    def own(name: str, nums: int, perm: int = READ_WRITE) -> TopicConfig:
+        return TopicConfig(name, nums, nums, perm)
+
+    topics = [own(SELF_TEST_TOPIC, 1)]
+    if settings.autoCreateTopicEnable:
+        topics.append(own(AUTO_CREATE_TOPIC, settings.defaultTopicQueueNums, wide))
+    topics += [
+        own(BENCHMARK_TOPIC, BENCHMARK_QUEUE_NUMS),
+        own(settings.brokerClusterName, 16, wide if settings.clusterTopicEnable else PERMISSION_INHERIT),
+        own(settings.brokerName, 1, wide if settings.brokerTopicEnable else PERMISSION_INHERIT),
+        own(OFFSET_MOVED_EVENT, 1),
+        own(SCHEDULE_TOPIC, SCHEDULE_QUEUE_NUMS),
+        own(settings.brokerClusterName + REPLY_TOPIC_SUFFIX, 1),
+    ]
+    if settings.traceTopicEnable:
+        topics.append(own(settings.msgTraceTopicName, 1))
+    return topics
+
+
+class TopicTable(SavedTable):
+    """All topics of this broker. `on_change` gets the name of each topic that was made, changed or deleted."""
+
+    what = "topics.json"
+
+    def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
+        """The system topics, then what `file` holds. ValueError: the file holds no table of topics."""
+        super().__init__(file)
+        self._settings = settings
+        self._now_ms = now_ms
+        self.on_change: list[Callable[[str], None]] = []
+        boot = system_topics(settings)
+        self._system = SYSTEM_TOPICS | {config.topic_name for config in boot}
+        self._topics = {config.topic_name: config for config in boot}
+        self.data_version = DataVersion(0, now_ms())
+        stored = file.load()
+        if stored is None:
+            self.changed()
+            return
+        table = rows(stored, "topicConfigTable")
+        # What was stored wins: an administrator may have changed a system topic's permissions.
+        self._topics.update((name, TopicConfig.from_json(value)) for name, value in table.items())
+        if stored.get("dataVersion"):
+            self.data_version = DataVersion.from_json(stored["dataVersion"])
+        if self._topics.keys() - table.keys():
+            self.changed()
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def items(self) -> Iterable[tuple[str, TopicConfig]]:
+        return self._topics.items()
+
+    def is_system(self, name: str) -> bool:
+        """RocketMQ's own topic, or one named like this broker or its cluster."""
+        return name in self._system or name.startswith(SYSTEM_PREFIX)
+
+    def system_names(self) -> list[str]:
+        return sorted(self._system)
+
+    def update(self, config: TopicConfig) -> None:
+        """Make or replace a topic. ValueError: its name, its numbers of queues or its permission cannot be."""
+        problem = validate_topic_name(config.topic_name)
+        for what, count in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+            if not 0 <= count <= MAX_QUEUE_NUMS:
+                problem = problem or f"{what} of a topic is 0 to {MAX_QUEUE_NUMS}, not {count}"
+        if not 0 <= config.perm <= 15:
+            problem = problem or f"perm {config.perm} of a topic is no combination of 1, 2, 4 and 8"
+        if problem:
+            raise ValueError(problem)
+        self._put(config)
+
+    def delete(self, name: str) -> bool:
+        """Forget a topic; False: there was none."""
+        if self._topics.pop(name, None) is None:
+            return False
+        self._note(name)
+        return True
+
+    def create_on_send(
+        self, name: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic for a send to `name`: it, or a new one made like `default_topic`; None: not to be made.
+
+        `queue_nums` is what the client asks for; the model's number of write queues is the most it gets.
+        """
+        if (known := self._topics.get(name)) is not None:
+            return known
+        if validate_topic_name(name) is not None:
+            return None
+        model = self._topics.get(default_topic)
+        if model is None or not model.perm & PERMISSION_INHERIT:
+            return None
+        if default_topic == AUTO_CREATE_TOPIC and not self._settings.autoCreateTopicEnable:
+            return None  # TBW102 may be in the file from the time when it was enabled
+        count = max(0, min(queue_nums, model.write_queue_nums))
+        config = TopicConfig(
+            name, count, count, model.perm & ~PERMISSION_INHERIT, model.topic_filter_type, topic_sys_flag
+        )
+        self._put(config)
+        return config
+
+    def create_on_send_back(
+        self, name: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """A topic of the broker's own need (retries, dead letters, transactions): it, or a new one.
+
+        None: the name cannot be a topic's, as with a group of too long a name.
+        """
+        if (known := self._topics.get(name)) is not None:
+            return known
+        if validate_topic_name(name) is not None:
+            return None
+        config = TopicConfig(name, queue_nums, queue_nums, perm, topic_sys_flag=topic_sys_flag)
+        self._put(config)
+        return config
+
+    def set_sys_flag(self, name: str, topic_sys_flag: int) -> None:
+        """Change the unit bits of a topic that is there."""
+        config = self._topics.get(name)
+        if config is not None and config.topic_sys_flag != topic_sys_flag:
+            self._put(replace(config, topic_sys_flag=topic_sys_flag))
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content, and the answer to GET_ALL_TOPIC_CONFIG."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "topicConfigTable": {name: config.to_json() for name, config in self._topics.items()},
+        }
+
+    def _put(self, config: TopicConfig) -> None:
+        self._topics[config.topic_name] = config
+        self._note(config.topic_name)
+
+    def _note(self, name: str) -> None:
+        self.data_version = self.data_version.next(self._now_ms())
+        self.changed()
+        self.save_soon()
+        for listener in self.on_change:
+            listener(name)
