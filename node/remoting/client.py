@@ -1,0 +1,112 @@
+"""Opens links: one for each address, made when it is needed and made anew when it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.connection import Connection
+from tallystick.node.remoting.endpoint import Endpoint, Handler, Limits
+from tallystick.node.remoting.errors import RemotingBusyError, RemotingConnectError, RemotingError, RemotingTimeout
+
+__all__ = ["RemotingBusyError", "RemotingClient", "RemotingConnectError", "RemotingError", "RemotingTimeout"]
+
+
+class RemotingClient(Endpoint):
+    """Calls servers by address ("host:port", "[::1]:port"). `routes` answer the requests that servers send to us."""
+
+    def __init__(
+        self,
+        routes: Mapping[int, Handler] | None = None,
+        *,
+        connect_timeout_s: float = 3.0,
+        idle_seconds: float = 120.0,
+        name: str = "remoting.client",
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(routes or {}, idle_seconds=idle_seconds, name=name, limits=limits, clock=clock)
+        self.connect_timeout_s = connect_timeout_s
+        self._links: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self.on_close.append(self._forget)
+
+    async def call(self, address: str, command: Command, timeout_s: float = 3.0) -> Command:
+        """The answer to a request, whatever its code; `timeout_s` includes connecting.
+
+        RemotingConnectError: no link, or it broke before the answer came. RemotingTimeout. RemotingBusyError.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        connection = await self._connection(address, command.code, timeout_s)
+        return await connection.call(command, max(0.0, deadline_s - time.monotonic()))
+
+    async def oneway(self, address: str, command: Command, timeout_s: float = 3.0) -> None:
+        """Send a request that nobody answers. RemotingConnectError, RemotingTimeout: there is no link."""
+        connection = await self._connection(address, command.code, timeout_s)
+        connection.oneway(command)
+
+    async def connection(self, address: str) -> Connection:
+        """The link to an address. RemotingConnectError: there is none, and none can be made."""
+        link = self._links.get(address)
+        if link is not None and not link.closed:
+            return link
+        if self.stopping:
+            raise RemotingConnectError(address, "the client is closed")
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.get_running_loop().create_task(self._open(address))
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        try:
+            return await asyncio.shield(opening)  # several may wait; one that gives up does not stop the others
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise RemotingConnectError(address, "the client was closed") from None
+            raise
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Let running handlers finish, then close every link; calls that wait fail with RemotingConnectError."""
+        self.stopping = True
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await self.finish(grace_s)
+
+    async def _connection(self, address: str, code: int, timeout_s: float) -> Connection:
+        link = self._links.get(address)
+        if link is not None and not link.closed:
+            return link
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.connection(address)
+        except TimeoutError:
+            raise RemotingTimeout(address, code, timeout_s) from None
+
+    async def _open(self, address: str) -> Connection:
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise RemotingConnectError(address, "is no address of the form host:port")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                _, link = await loop.create_connection(lambda: Connection(self), host.strip("[]"), int(port))
+        except TimeoutError:
+            raise RemotingConnectError(address, f"no connection within {self.connect_timeout_s:g} s") from None
+        except OSError as error:
+            raise RemotingConnectError(address, str(error)) from error
+        if link.closed:
+            raise RemotingConnectError(address, "the connection was refused at once")
+        self.start_sweeping()
+        self._links[address] = link
+        return link
+
+    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
+        del self._opening[address]
+        if not task.cancelled():
+            task.exception()  # seen: those who waited have it, and if nobody waits any more it is of no interest
+
+    def _forget(self, connection: Connection) -> None:
+        for address, link in list(self._links.items()):
+            if link is connection:
+                del self._links[address]

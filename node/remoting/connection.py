@@ -1,0 +1,324 @@
+"""One link, either side of it: bytes in, handlers called, answers out, and our own calls matched with their answers.
+
+Requests are served in the order they come, each to its end if its handler is a plain function; a handler that waits
+becomes a task, and answers then overtake each other (the opaque number tells the client which is which).
+
+A peer that does not read its answers, or sends faster than handlers finish, is not read from until that is better
+(`Limits`): frames that were read already wait in `_backlog`, which holds no more than one chunk of the transport.
+Bytes that are no frames, and headers that are no headers, close the link; there is no place to answer to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any, cast
+
+from tallystick.node.remoting.codec import decode, encode_head
+from tallystick.node.remoting.codes import ResponseCode
+from tallystick.node.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, ResponseError
+from tallystick.node.remoting.endpoint import Endpoint
+from tallystick.node.remoting.errors import (
+    FrameError,
+    HeaderError,
+    RemotingBusyError,
+    RemotingConnectError,
+    RemotingTimeout,
+)
+from tallystick.node.remoting.frames import Frame, FrameSource
+from tallystick.store.message import Host
+
+_TLS_HANDSHAKE = 0x16  # first byte of a TLS client; as a frame's length it would be too large anyway
+_SMALL_BODY = 16_384  # below, one write of a joined frame is cheaper than two writes
+_CLOSE_GRACE_S = 5.0  # for the last bytes to go out after close()
+
+
+class Connection(asyncio.Protocol):
+    """One link of an endpoint. `id` ("ip:port" of the peer) and `remote` name it; `attributes` is for users' notes."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.remote = Host("0.0.0.0", 0)
+        self.id = "not connected"
+        self.closed = False
+        """Nothing can be sent any more: we closed it, or the peer did."""
+        self.attributes: dict[str, Any] = {}
+        self._routes = endpoint.routes
+        self._clock = endpoint.clock
+        self._limits = endpoint.limits
+        self._transport: asyncio.Transport | None = None
+        self._source: FrameSource | None = None
+        self._last_activity_s = endpoint.clock()
+        self._backlog: deque[Frame] = deque()
+        self._in_flight = 0
+        self._write_paused = False
+        self._read_paused = False
+        self._calls: dict[int, asyncio.Future[Command]] = {}
+        self._next_opaque = 0
+
+    # --- what users of a connection call ---
+
+    def send(self, command: Command) -> None:
+        """Send a command as it is. An answer that no frame can carry is replaced by an error answer.
+
+        HeaderError, FrameError: a request that no frame can carry. Nothing happens on a closed connection.
+        """
+        try:
+            head = encode_head(command)
+        except (HeaderError, FrameError) as error:
+            if not command.flag & FLAG_RESPONSE:
+                raise
+            self.endpoint.log.warning("answer", "an answer to %s cannot be sent: %s", self.id, str(error))
+            command = Command(
+                ResponseCode.SYSTEM_ERROR,
+                command.opaque,
+                FLAG_RESPONSE,
+                remark=str(error),
+                header_type=command.header_type,
+            )
+            head = encode_head(command)
+        body = command.body
+        if len(body) < _SMALL_BODY:
+            self.write(head + body if body else head)
+        else:
+            self.write(head)
+            self.write(body)
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that nobody answers. Errors as in `send`."""
+        command.flag |= FLAG_ONEWAY
+        command.opaque = self._new_opaque()
+        self.send(command)
+
+    async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
+        """Send a request (its opaque number is set here) and wait for the answer, whatever its code.
+
+        RemotingTimeout, RemotingConnectError (also: the link broke while waiting), RemotingBusyError; as in `send`.
+        """
+        if self.closed:
+            raise RemotingConnectError(self.id, "the connection is closed")
+        if len(self._calls) >= self._limits.calls_in_flight:
+            raise RemotingBusyError(f"{self.id}: {len(self._calls)} calls wait for their answers")
+        opaque = command.opaque = self._new_opaque()
+        code = command.code
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._calls[opaque] = answer
+        try:
+            self.send(command)
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise RemotingTimeout(self.id, code, timeout_s) from None
+        finally:
+            self._calls.pop(opaque, None)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes that are frames. Cheap; never raises; nothing happens on a closed connection."""
+        transport = self._transport
+        if self.closed or transport is None:
+            return
+        try:
+            transport.write(data)
+        except RuntimeError:  # uvloop's transport raises once its socket failed, before it has told us so
+            self.closed = True
+            return
+        if not self._write_paused:
+            self._last_activity_s = self._clock()
+        elif transport.get_write_buffer_size() > self._limits.write_max_bytes:
+            self.endpoint.log.warning("slow reader", "%s does not read its answers: connection cut", self.id)
+            self.abort()
+
+    def close(self) -> None:
+        """Send what is written, then end the link."""
+        self.closed = True
+        self._backlog.clear()
+        if self._transport is not None:
+            self._last_activity_s = self._clock()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the link now."""
+        self.closed = True
+        self._backlog.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def sweep(self, now_s: float, idle_s: float) -> None:
+        """Close the link if it is idle; cut it if it was closed and its last bytes do not go out."""
+        silent_s = now_s - self._last_activity_s
+        if self.closed:
+            if silent_s >= _CLOSE_GRACE_S:
+                self.abort()
+        elif silent_s >= idle_s:
+            self.endpoint.logger.info("%s: connection idle for %d s, closed", self.id, silent_s)
+            self.close()
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The link is up."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):  # ::ffff:10.0.0.1 is an IPv4 peer at an IPv6 socket
+            self.remote = Host(str(peer[0]).removeprefix("::ffff:"), int(peer[1]))
+        self.id = str(self.remote)
+        endpoint = self.endpoint
+        if endpoint.stopping or len(endpoint.connections) >= self._limits.connections:
+            if not endpoint.stopping:
+                endpoint.log.warning(
+                    "too many", "%s refused: %d connections are open", self.id, len(endpoint.connections)
+                )
+            self._transport.abort()
+            self.closed = True
+            return
+        self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
+        endpoint.connected(self)
+        self._source = endpoint.frame_source_factory(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The link is gone: calls that wait fail, owners are told."""
+        self.closed = True
+        self._backlog.clear()
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(
+                    RemotingConnectError(self.id, f"the connection was lost{f': {error}' if error else ''}")
+                )
+        if self in self.endpoint.connections:
+            self.endpoint.lost(self)
+        self._source = None  # it may hold this connection, and large buffers
+
+    def data_received(self, data: bytes) -> None:
+        """A chunk came."""
+        source = self._source
+        if self.closed or source is None:
+            return
+        self._last_activity_s = self._clock()
+        broken: FrameError | None = None
+        try:
+            frames = source.feed(data)
+        except FrameError as error:
+            frames, broken = error.frames, error
+        except Exception:  # a mistake of ours; the stream cannot go on, other connections can
+            self.endpoint.log.warning("source", "%s: its frames could not be read", self.id, exc_info=True)
+            self.abort()
+            return
+        if self._backlog:  # cannot be after pause_reading, but a transport may have had one more chunk under way
+            self._backlog.extend(frames)
+        else:
+            self._serve(frames)
+        if broken is not None and not self.closed:
+            if data[0] == _TLS_HANDSHAKE:
+                self.endpoint.log.warning("tls", "%s speaks TLS, which is not enabled: connection closed", self.id)
+            else:
+                self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
+            self.close()
+
+    def pause_writing(self) -> None:
+        """The peer does not keep up with our answers: read no more of its requests."""
+        self._write_paused = True
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has read."""
+        self._write_paused = False
+        self._last_activity_s = self._clock()
+        self._go_on()
+
+    # --- requests and answers ---
+
+    @property
+    def _blocked(self) -> bool:
+        return self._write_paused or self._in_flight >= self._limits.requests_in_flight
+
+    def _serve(self, frames: list[Frame]) -> None:
+        for served, frame in enumerate(frames, 1):
+            self._dispatch(frame)
+            if self.closed:
+                return
+            if self._write_paused or self._in_flight >= self._limits.requests_in_flight:
+                self._backlog.extend(frames[served:])
+                self._pause_reading()
+                return
+
+    def _go_on(self) -> None:
+        while self._backlog and not self._blocked:
+            self._dispatch(self._backlog.popleft())
+        if self._read_paused and not self._blocked and not self.closed and self._transport is not None:
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._read_paused and not self.closed and self._transport is not None:
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def _dispatch(self, frame: Frame) -> None:
+        try:
+            command = decode(*frame)
+        except HeaderError as error:
+            self.endpoint.log.warning("header", "%s sent %s: connection closed", self.id, str(error))
+            self.close()
+            return
+        if command.flag & FLAG_RESPONSE:
+            answer = self._calls.get(command.opaque)
+            if answer is not None and not answer.done():  # else it came too late
+                answer.set_result(command)
+            return
+        if self.endpoint.stopping:
+            return
+        handler = self._routes.get(command.code)
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            self._answer(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            return
+        try:
+            result = handler(self, command)
+        except Exception as error:
+            result = self._failed(command, error)
+        if result is None:
+            return
+        if isinstance(result, Command):
+            self._answer(command, result)
+        else:
+            task = asyncio.get_running_loop().create_task(self._wait_for(command, result))
+            self._in_flight += 1
+            self.endpoint.tasks.add(task)
+            task.add_done_callback(self._task_done)
+
+    async def _wait_for(self, request: Command, result: Awaitable[Command | None]) -> None:
+        try:
+            response = await result
+        except Exception as error:
+            response = self._failed(request, error)
+        if response is not None:
+            self._answer(request, response)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self.endpoint.tasks.discard(task)
+        self._in_flight -= 1
+        if self._read_paused:
+            self._go_on()
+
+    def _failed(self, request: Command, error: Exception) -> Command:
+        if isinstance(error, ResponseError):
+            return request.reply(error.code, remark=error.remark)
+        kind = f"request {request.code}"  # a code that has a handler: these kinds are few
+        self.endpoint.log.warning(kind, "request %d of %s failed", request.code, self.id, exc_info=True)
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def _answer(self, request: Command, response: Command) -> None:
+        if request.flag & FLAG_ONEWAY:
+            return
+        response.opaque = request.opaque
+        response.flag |= FLAG_RESPONSE
+        response.header_type = request.header_type
+        self.send(response)
+
+    def _new_opaque(self) -> int:
+        opaque = self._next_opaque
+        while opaque in self._calls:
+            opaque = (opaque + 1) & 0x7FFFFFFF
+        self._next_opaque = (opaque + 1) & 0x7FFFFFFF
+        return opaque

@@ -1,0 +1,124 @@
+"""What the connections of one server or one client have in common: routes, limits, the idle scan, and the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.frames import FrameSource, FrameSplitter
+from tallystick.node.remoting.limited_log import LimitedLog
+
+if TYPE_CHECKING:
+    from tallystick.node.remoting.connection import Connection
+
+Handler = Callable[["Connection", Command], Command | Awaitable[Command | None] | None]
+"""Serves one request. A command is sent as the answer at once; an awaitable becomes a task; None: no answer now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what peers can make us hold. At a bound we stop reading from that peer, or end the link."""
+
+    write_high_bytes: int = 1 << 20
+    """Unsent bytes of one connection above which nothing more is read from it."""
+    write_max_bytes: int = 64 << 20
+    """Unsent bytes of one connection above which it is cut: answers to requests that were held, and our own calls."""
+    requests_in_flight: int = 1024
+    """Requests of one connection that wait in handlers; above, nothing more is read from it."""
+    calls_in_flight: int = 4096
+    """Our own calls over one connection without an answer; above, a call fails with RemotingBusyError."""
+    connections: int = 20_000
+    """Open connections; above, new ones are closed at once."""
+
+
+class Endpoint:
+    """Base of `RemotingServer` and `RemotingClient`. All methods run on the event loop's thread."""
+
+    def __init__(
+        self,
+        routes: Mapping[int, Handler],
+        *,
+        frame_source_factory: Callable[[Connection], FrameSource] | None = None,
+        idle_seconds: float = 120.0,
+        name: str = "remoting",
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.routes = {int(code): handler for code, handler in routes.items()}
+        self.frame_source_factory: Callable[[Connection], FrameSource] = frame_source_factory or _plain_source
+        self.idle_seconds = idle_seconds
+        self.name = name
+        self.limits = limits or Limits()
+        self.clock = clock
+        self.logger = logging.getLogger(f"tallystick.{name}")
+        self.log = LimitedLog(self.logger, clock)
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.on_close: list[Callable[[Connection], None]] = []
+        """Called once for each connection that is lost, whoever ended it."""
+        self.stopping = False
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._all_lost = asyncio.Event()
+
+    def sweep(self) -> None:
+        """Close connections without a byte in or out for `idle_seconds`; cut those that do not end after `close`."""
+        now = self.clock()
+        for connection in list(self.connections):
+            connection.sweep(now, self.idle_seconds)
+
+    def start_sweeping(self) -> None:
+        """One timer for all connections; the idle time is kept to within a quarter of itself, at most 5 s."""
+        if self._sweeper is None:
+            self._sweep_and_again(first=True)
+
+    def _sweep_and_again(self, first: bool = False) -> None:
+        if not first:
+            self.sweep()
+        interval_s = min(5.0, self.idle_seconds / 4)
+        self._sweeper = asyncio.get_running_loop().call_later(interval_s, self._sweep_and_again)
+
+    def connected(self, connection: Connection) -> None:
+        """A link is up."""
+        self.connections.add(connection)
+        self._all_lost.clear()
+
+    def lost(self, connection: Connection) -> None:
+        """A link is gone."""
+        self.connections.discard(connection)
+        for hook in self.on_close:
+            try:
+                hook(connection)
+            except Exception:  # one owner's mistake must not keep the others from cleaning up
+                self.log.warning("close hook", "a hook for closed connections failed", exc_info=True)
+        if not self.connections:
+            self._all_lost.set()
+
+    async def finish(self, grace_s: float) -> None:
+        """The way out: no new request is begun, running handlers get `grace_s` seconds, then every link is closed."""
+        self.stopping = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=grace_s)
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.close()
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._all_lost.wait(), min(grace_s, 1.0))  # for the last answers to go out
+            except TimeoutError:
+                for connection in list(self.connections):
+                    connection.abort()
+                await asyncio.sleep(0)
+
+
+def _plain_source(connection: Connection) -> FrameSource:
+    return FrameSplitter()
