@@ -1,0 +1,119 @@
+"""Where a group is in a queue (14, 15), and where a queue begins, ends, or was at a time (29, 30, 31, 32).
+
+A group that never committed an offset starts at 0 if the queue's first message is still near (nothing is lost, and
+little is to be caught up); else it is told that nothing was found, and its client decides.
+
+Source: ConsumerManageProcessor, AdminBrokerProcessor of RocketMQ 4.8.0; `boundaryType` and `setZeroIfNotFound` of 5.x.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+from tallystick.node.broker.groups import validate_group_name
+from tallystick.node.broker.processors.answers import refused
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import Command, need_int, need_long, need_str, opt_bool, opt_str
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.clients import Channel
+    from tallystick.node.broker.context import BrokerContext, StoreView
+    from tallystick.node.remoting.endpoint import Handler
+
+MAX_QUEUE_ID = 65535  # a limit of ours: each number a client makes up would stay in the table
+
+
+class OffsetProcessor:
+    """Answers about offsets."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.by_time,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+        }
+
+    def query(self, channel: Channel, command: Command) -> Command:
+        """14: the next offset this group consumes."""
+        ext = command.ext
+        group, topic, queue_id = need_str(ext, "consumerGroup"), need_str(ext, "topic"), need_int(ext, "queueId")
+        offset = self._broker.offsets.query(group, topic, queue_id)
+        if offset < 0:
+            if not opt_bool(ext, "setZeroIfNotFound", True) or not self._begins_near(topic, queue_id):
+                raise refused(
+                    ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+                )
+            offset = 0
+        return command.reply(ext={"offset": str(offset)})
+
+    def _begins_near(self, topic: str, queue_id: int) -> bool:
+        """The queue has its first message still, and near the log's end; or it never had one."""
+        store = self._broker.store
+        if store.min_offset(topic, queue_id) > 0:
+            return False
+        return store.max_offset(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
+
+    def update(self, channel: Channel, command: Command) -> Command | None:
+        """15: this group goes on at that offset. What can be no group's or queue's is refused: it would stay for ever."""
+        ext = command.ext
+        group, topic, queue_id = need_str(ext, "consumerGroup"), need_str(ext, "topic"), need_int(ext, "queueId")
+        offset = need_long(ext, "commitOffset")
+        if problem := validate_group_name(group):
+            raise refused(ResponseCode.SYSTEM_ERROR, problem)
+        if topic not in self._broker.topics:
+            raise refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        if not 0 <= queue_id <= MAX_QUEUE_ID or offset < 0:
+            raise refused(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} or commitOffset {offset} cannot be")
+        self._broker.offsets.commit(group, topic, queue_id, offset)
+        return None if command.is_oneway else command.reply(ext={})
+
+    def max_offset(self, channel: Channel, command: Command) -> Command:
+        """30: the offset the next message will get."""
+        topic, queue_id = _queue(command)
+        return command.reply(ext={"offset": str(self._broker.store.max_offset(topic, queue_id))})
+
+    def min_offset(self, channel: Channel, command: Command) -> Command:
+        """31: the offset of the oldest message."""
+        topic, queue_id = _queue(command)
+        return command.reply(ext={"offset": str(self._broker.store.min_offset(topic, queue_id))})
+
+    def by_time(self, channel: Channel, command: Command) -> Command:
+        """29: the message of that time or its nearer neighbour; with a `boundaryType`, the first not older or the last
+        not younger."""
+        topic, queue_id = _queue(command)
+        timestamp_ms = need_long(command.ext, "timestamp")
+        boundary = opt_str(command.ext, "boundaryType").upper()
+        if boundary in ("LOWER", "UPPER"):
+            offset = bounded_offset(self._broker.store, topic, queue_id, timestamp_ms, lower=boundary == "LOWER")
+        else:
+            offset = self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
+        return command.reply(ext={"offset": str(offset)})
+
+    def earliest(self, channel: Channel, command: Command) -> Command:
+        """32: when the oldest message was stored; -1: there is none."""
+        topic, queue_id = _queue(command)
+        return command.reply(ext={"timestamp": str(self._broker.store.earliest_store_time(topic, queue_id))})
+
+
+def _queue(command: Command) -> tuple[str, int]:
+    return need_str(command.ext, "topic"), need_int(command.ext, "queueId")
+
+
+def bounded_offset(store: StoreView, topic: str, queue_id: int, timestamp_ms: int, *, lower: bool) -> int:
+    """The first message not older than the time (the queue's end if all are older), or the last one not younger (the
+    queue's beginning if all are younger). Store times grow with offsets, so a dozen or two are looked at."""
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+
+    def time_of(offset: int) -> int:
+        return store.store_time(topic, queue_id, offset)
+
+    if lower:
+        return low + bisect_left(range(low, high), timestamp_ms, key=time_of)
+    return max(low, low + bisect_right(range(low, high), timestamp_ms, key=time_of) - 1)
