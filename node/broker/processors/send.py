@@ -1,0 +1,173 @@
+"""SEND_MESSAGE (10), its V2 (310) and SEND_BATCH_MESSAGE (320).
+
+The kernel answers plain sends to known topics straight from the socket's bytes; whatever it is not sure of comes here.
+Both store the same bytes: the request's properties, then CLUSTER. Here is also all that changes a message's way:
+
+    %RETRY% topic, tried too often   -> the group's dead letters
+    TRAN_MSG                         -> half topic
+    DELAY                            -> schedule topic
+
+A request is worked up to the store's append without giving up the event loop, so that messages of one connection are
+stored in the order they came.
+
+TIMER_DELAY_* and TIMER_DELIVER_MS ask for a delivery time; only RocketMQ 5 knows them. A 4.8 broker ignores them, and
+consumers see the message too early. Here it is refused with code 13: a failing send is found sooner than a wrong time.
+
+Source: SendMessageProcessor of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tallystick.node.broker.delay import DelayError, delay_level, to_schedule
+from tallystick.node.broker.half import is_half, says_transaction, to_half
+from tallystick.node.broker.processors.sending import (
+    VERSION_WITH_MAX_RECONSUME,
+    SendRequest,
+    admit,
+    choose_queue,
+    put_answer,
+    region,
+    with_cluster,
+)
+from tallystick.node.broker.topics import RETRY_PREFIX, TopicConfig, dlq_topic
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import Command, ResponseError
+from tallystick.node.settings import PERMISSION_WRITE
+from tallystick.store import properties
+from tallystick.store.message import TRANSACTION_MASK, Message, MessageBatch, SysFlag
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.remoting.server import Connection, Handler
+
+_TIMERS = frozenset(("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"))
+_MULTI_TAG = "MULTI_TAG"
+
+
+class SendProcessor:
+    """Stores what producers send."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    async def send(self, connection: Connection, command: Command) -> Command | None:
+        """One request; a one-way one is not answered, whatever becomes of it."""
+        try:
+            answer = await self._send(connection, command)
+        except ResponseError as error:
+            answer = command.reply(error.code, ext=region(self._broker), remark=error.remark)
+        return None if command.is_oneway else answer
+
+    async def _send(self, connection: Connection, command: Command) -> Command:
+        request = SendRequest.read(command)
+        config = admit(self._broker, request, connection.remote)
+        queue_id = choose_queue(request, config)
+        names = with_cluster(request.properties, self._broker.settings.brokerClusterName)
+        for name in _TIMERS & names.keys():
+            raise _illegal(f"the property {name} needs RocketMQ 5: this broker has delay levels (DELAY) only")
+        if request.batch:
+            batch = self._batch(request, queue_id, names, connection, command.body)
+            result = await self._broker.store.put_batch(batch)
+        else:
+            message = self._message(request, config, queue_id, names, connection, command)
+            result = await self._broker.store.put(message)
+        return put_answer(self._broker, command, result, queue_id)
+
+    def _message(
+        self,
+        request: SendRequest,
+        config: TopicConfig,
+        queue_id: int,
+        names: Mapping[str, str],
+        connection: Connection,
+        command: Command,
+    ) -> Message:
+        message = Message(
+            topic=request.topic,
+            queue_id=queue_id,
+            body=command.body,
+            properties=properties.encode(names),
+            flag=request.flag,
+            sys_flag=request.sys_flag,
+            born_timestamp_ms=request.born_timestamp_ms,
+            born_host=connection.remote,
+            reconsume_times=request.reconsume_times,
+        )
+        if request.topic.startswith(RETRY_PREFIX):
+            message, config = self._retried(message, config, request.max_reconsume_times, command.version)
+        if config.topic_filter_type == _MULTI_TAG:
+            message.sys_flag |= SysFlag.MULTI_TAGS
+        try:
+            if is_half(message, names):
+                if self._broker.settings.rejectTransactionMessage:
+                    raise ResponseError(
+                        ResponseCode.NO_PERMISSION,
+                        f"the broker[{self._broker.settings.brokerIP1}] sending transaction message is forbidden",
+                    )
+                return to_half(message, names)
+            if says_transaction(names):  # one that ended long ago and is sent back: nothing prepared about it
+                message.sys_flag &= ~TRANSACTION_MASK
+            return to_schedule(message, self._broker.schedule.levels)
+        except DelayError as error:
+            raise _illegal(str(error)) from error
+
+    def _retried(
+        self, message: Message, config: TopicConfig, limit: int | None, version: int
+    ) -> tuple[Message, TopicConfig]:
+        """A message that a consumer's client sends to its group's retry topic: there, or to the dead letters."""
+        name = message.topic.removeprefix(RETRY_PREFIX)
+        group = self._broker.groups.get(name)
+        if group is None:
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        if limit is None or version < VERSION_WITH_MAX_RECONSUME:
+            limit = group.retry_max_times
+        if message.reconsume_times < limit:
+            return message, config
+        topic = dlq_topic(name)
+        dead = self._broker.topics.create_on_send_back(topic, 1, PERMISSION_WRITE)
+        if dead is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
+        return replace(message, topic=topic, queue_id=0), dead
+
+    def _batch(
+        self,
+        request: SendRequest,
+        queue_id: int,
+        names: Mapping[str, str],
+        connection: Connection,
+        body: bytes,
+    ) -> MessageBatch:
+        if request.topic.startswith(RETRY_PREFIX):
+            raise _illegal(f"batch request does not support retry group {request.topic}")
+        try:
+            plain = not says_transaction(names) and delay_level(names) <= 0
+        except DelayError as error:
+            raise _illegal(str(error)) from error
+        if not plain or request.sys_flag & TRANSACTION_MASK:
+            raise _illegal("messages of a batch can be neither delayed nor part of a transaction")
+        return MessageBatch(
+            topic=request.topic,
+            queue_id=queue_id,
+            body=body,
+            properties=properties.encode(names),
+            flag=request.flag,
+            sys_flag=request.sys_flag,
+            born_timestamp_ms=request.born_timestamp_ms,
+            born_host=connection.remote,
+            reconsume_times=request.reconsume_times,
+        )
+
+
+def _illegal(remark: str) -> ResponseError:
+    return ResponseError(ResponseCode.MESSAGE_ILLEGAL, remark)

@@ -1,0 +1,212 @@
+"""What all kinds of sends have in common: the request's header, the checks before anything is stored, the answer.
+
+SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324) name their fields in full, the V2 codes (310, 325) and batches (320) by
+one letter. The order of the checks is RocketMQ's: a client that fails two of them gets the same code from both brokers.
+
+Source: AbstractSendMessageProcessor, SendMessageProcessor, SendMessageRequestHeaderV2 of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tallystick.node.broker.topics import (
+    CHECK_MAX_TOPIC,
+    HALF_TOPIC,
+    OPERATION_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYS_FLAG_UNIT,
+    SYS_FLAG_UNIT_SUB,
+    TopicConfig,
+    validate_topic_name,
+)
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import (
+    Command,
+    ResponseError,
+    need_int,
+    need_long,
+    need_str,
+    opt_bool,
+    opt_int,
+    opt_str,
+)
+from tallystick.node.settings import PERMISSION_WRITE
+from tallystick.store import properties
+from tallystick.store.message import Host, PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
+
+VERSION_WITH_MAX_RECONSUME = 121  # V3_4_9: since then clients say how often a message may be tried
+_LONG_NAMES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
+_FULL = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
+_SHORT = {letter: letter for letter in _FULL}
+
+FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC))
+"""Topics that only the broker writes: a record there moves or ends messages of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """The header of a send, whichever names it came with. `max_reconsume_times` is None if the client does not say."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    unit_mode: bool
+    max_reconsume_times: int | None
+    batch: bool
+
+    @classmethod
+    def read(cls, command: Command) -> SendRequest:
+        """ResponseError 1: a field is missing or no number."""
+        ext, name = command.ext, _FULL if command.code in _LONG_NAMES else _SHORT
+        limited = ext is not None and name["l"] in ext
+        return cls(
+            producer_group=need_str(ext, name["a"]),
+            topic=need_str(ext, name["b"]),
+            default_topic=need_str(ext, name["c"]),
+            default_topic_queue_nums=need_int(ext, name["d"]),
+            queue_id=need_int(ext, name["e"]),
+            sys_flag=need_int(ext, name["f"]),
+            born_timestamp_ms=need_long(ext, name["g"]),
+            flag=need_int(ext, name["h"]),
+            properties=opt_str(ext, name["i"]),
+            reconsume_times=opt_int(ext, name["j"]),
+            unit_mode=opt_bool(ext, name["k"]),
+            max_reconsume_times=need_int(ext, name["l"]) if limited else None,
+            batch=opt_bool(ext, name["m"]),
+        )
+
+
+def admit(broker: BrokerContext, request: SendRequest, producer: Host) -> TopicConfig:
+    """The topic that the request may write to, made now if it may be. ResponseError: why not."""
+    settings = broker.settings
+    if broker.now_ms() < settings.startAcceptSendRequestTimeStamp:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"broker unable to service, until {settings.startAcceptSendRequestTimeStamp} ms since 1970",
+        )
+    known = broker.topics.get(request.topic)
+    if not settings.brokerPermission & PERMISSION_WRITE and known is not None and known.order:
+        raise ResponseError(
+            ResponseCode.NO_PERMISSION, f"the broker[{settings.brokerIP1}] sending message is forbidden"
+        )
+    if (problem := validate_topic_name(request.topic)) is not None:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
+    if request.topic in FORBIDDEN_TOPICS:
+        raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{request.topic}] is forbidden.")
+    config = known or _create(broker, request)
+    if config is None:
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please!")
+    if request.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"request queueId[{request.queue_id}] is illegal, topic[{config.topic_name}] has "
+            f"{config.read_queue_nums} read and {config.write_queue_nums} write queues, producer: {producer}",
+        )
+    return config
+
+
+def _create(broker: BrokerContext, request: SendRequest) -> TopicConfig | None:
+    retry = request.topic.startswith(RETRY_PREFIX)
+    unit = 0
+    if request.unit_mode:
+        unit = SYS_FLAG_UNIT_SUB if retry else SYS_FLAG_UNIT
+    config = broker.topics.create_on_send(request.topic, request.default_topic, request.default_topic_queue_nums, unit)
+    if config is None and retry:
+        config = broker.topics.create_on_send_back(request.topic, 1, topic_sys_flag=unit)
+    return config
+
+
+def choose_queue(request: SendRequest, config: TopicConfig) -> int:
+    """The queue asked for, or any one that may be written if the client leaves it to us (a negative id)."""
+    if request.queue_id >= 0:
+        return request.queue_id
+    if config.write_queue_nums <= 0:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"topic[{config.topic_name}] has no queue to write to")
+    return random.randrange(config.write_queue_nums)
+
+
+def with_cluster(text: str, cluster: str) -> dict[str, str]:
+    """A request's properties and, last, the cluster's name. What is no pair of name and value is left out."""
+    names = properties.decode(text)
+    names.pop(properties.CLUSTER, None)  # it stays from a first delivery when a client sends a message again
+    names[properties.CLUSTER] = cluster
+    return names
+
+
+_CODES: dict[PutStatus, tuple[ResponseCode, str]] = {
+    PutStatus.PUT_OK: (ResponseCode.SUCCESS, ""),
+    PutStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, ""),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, ""),
+    PutStatus.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, ""),
+    PutStatus.CREATE_MAPEDFILE_FAILED: (
+        ResponseCode.SYSTEM_ERROR,
+        "create mapped file failed, server is busy or broken.",
+    ),
+    PutStatus.MESSAGE_ILLEGAL: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched.",
+    ),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, its properties are too long.",
+    ),
+    PutStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now."),
+    PutStatus.OS_PAGECACHE_BUSY: (
+        ResponseCode.SYSTEM_ERROR,
+        "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+    ),
+    PutStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
+}
+assert set(_CODES) == set(PutStatus)
+
+
+def region(broker: BrokerContext) -> dict[str, str]:
+    """Fields of every answer to a send: without any, a 4.8 client fails on a null map."""
+    return {
+        properties.MSG_REGION: broker.settings.regionId,
+        properties.TRACE_ON: "true" if broker.settings.traceOn else "false",
+    }
+
+
+def put_answer(broker: BrokerContext, command: Command, result: PutResult, queue_id: int) -> Command:
+    """The answer for what became of a put. A message that is stored has its ids, however it was flushed.
+
+    `queue_id` is the one of the request, also for delayed and half messages; the queue offset is that of the record.
+    """
+    code, remark = _CODES[result.status]
+    ext = region(broker)
+    if result.status.stored:
+        ext["msgId"] = result.message_id
+        ext["queueId"] = str(queue_id)
+        ext["queueOffset"] = str(result.queue_offset)
+    elif result.detail:
+        remark = f"{remark} {result.detail}"
+    return command.reply(code, ext=ext, remark=remark or None)

@@ -1,0 +1,297 @@
+"""What to do about half messages that nobody ended: one round over the half queue.
+
+    half queue   0 1 2 3 4 5 6        op queue   1 0 4 3
+                     ^ half_offset                   ^ op_offset
+
+All halves below `half_offset` are done with; op records below `op_offset` speak only of those. A round walks on from
+there. A half that an op record names is done. One too young ends the round: all after it are younger. For any other one
+it says what to do, and goes on only when that was done:
+
+    Ask      append a copy with TRANSACTION_CHECK_TIMES counted up, then ask its producer; the old one is done
+    Keep     append a copy, ask nobody: its producer set a longer time (CHECK_IMMUNITY_TIME_IN_SECONDS)
+    Discard  asked too often, older than the log keeps, or without a topic to go to: to the discard topic
+
+Copies are what lets `half_offset` move on over a transaction that takes long. They cost RocketMQ duplicates: the end of
+the first copy does not end the second, which is then asked about and committed again. `HalfLinks` remembers which copy
+replaced which, and ends both; after a restart `find_copies` finds them by UNIQ_KEY.
+
+A round remembers one number for each op record it had to read. It reads them only as far as it needs to: to the end
+if there is a half that nobody ended, so that memory grows with the transactions that ended since that one was sent.
+
+Pure: it only reads the store; the time is an argument. Source: TransactionalMessageServiceImpl.check of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tallystick.node.broker.delay import DelayError, real_queue
+from tallystick.node.broker.half import ended_offsets, with_properties
+from tallystick.node.broker.topics import HALF_TOPIC, OPERATION_TOPIC
+from tallystick.store import properties
+from tallystick.store.record import Record, RecordError
+
+QUEUE_ID = 0  # half and op topic have one queue
+READ_COUNT = 64
+"""Units read at once, and steps between two pauses."""
+
+
+class QueueReader(Protocol):
+    """What a round needs of the store: see `context.StoreView`."""
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def message_at(self, pos: int) -> bytes | None: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRules:
+    """`now_ms`: the round's begin; `timeout_ms`: younger halves are left alone; `reserved_ms`: older are given up."""
+
+    now_ms: int
+    timeout_ms: int
+    max_checks: int
+    reserved_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Append `copy` in place of the half with this queue offset, and ask the producer about it."""
+
+    offset: int
+    copy: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Append `copy` in place of the half with this queue offset."""
+
+    offset: int
+    copy: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Give up the half with this queue offset."""
+
+    offset: int
+    half: Record
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Some records were read; let others have the event loop."""
+
+
+Step = Ask | Keep | Discard | Pause
+
+
+class HalfLinks:
+    """What this process knows of halves that is not, or not yet, in the op queue. Offsets are those of the half queue.
+
+    Kept for the newest `limit` halves; an older one is forgotten, and then RocketMQ's own behaviour is left.
+    """
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self._limit = limit
+        self._ended: dict[int, None] = {}
+        self._replaced: dict[int, int] = {}
+        self._ending: set[int] = set()
+
+    def begin(self, offset: int) -> bool:
+        """Somebody ends this half. False: it is ended, or being ended, already."""
+        if offset in self._ended or offset in self._ending:
+            return False
+        self._ending.add(offset)
+        return True
+
+    def settle(self, offset: int, ended: bool) -> None:
+        """The end that `begin` announced is stored, or failed."""
+        for each in {offset, self.newest(offset)}:
+            self._ending.discard(each)
+            if ended:
+                self.end(each)
+
+    def end(self, offset: int) -> None:
+        self._ended[offset] = None
+        self._trim(self._ended)
+
+    def replace(self, offset: int, copy_offset: int) -> None:
+        """A copy took the place of this half."""
+        self._replaced[offset] = copy_offset
+        if offset in self._ending:
+            self._ending.add(copy_offset)
+        self._trim(self._replaced)
+
+    def newest(self, offset: int) -> int:
+        """The last copy of this half, or itself. Copies come later in the queue: this ends."""
+        while (copy := self._replaced.get(offset)) is not None:
+            offset = copy
+        return offset
+
+    def is_ended(self, offset: int) -> bool:
+        return offset in self._ended
+
+    def is_done(self, offset: int) -> bool:
+        """Ended, or replaced by a copy that is looked at when its turn comes."""
+        return offset in self._ended or offset in self._replaced
+
+    def is_ending(self, offset: int) -> bool:
+        return offset in self._ending
+
+    def _trim(self, table: dict[int, int] | dict[int, None]) -> None:
+        if len(table) > self._limit:
+            del table[next(iter(table))]
+
+
+class CheckRound:
+    """One round. After any number of `steps`, `half_offset` and `op_offset` are where the next round begins."""
+
+    def __init__(
+        self, store: QueueReader, half_offset: int, op_offset: int, rules: CheckRules, links: HalfLinks
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._links = links
+        self.half_offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
+        self._op_begin = max(op_offset, store.min_offset(OPERATION_TOPIC, QUEUE_ID))
+        self._op_targets = array("q")  # per op record read: the highest half offset it ends
+        self._ended: set[int] = set()
+        self.unreadable = 0  # halves whose record is gone or damaged: nothing can be done about them
+
+    @property
+    def op_offset(self) -> int:
+        """Op records below speak only of halves below `half_offset`."""
+        for index, target in enumerate(self._op_targets):
+            if target >= self.half_offset:
+                return self._op_begin + index
+        return self._op_begin + len(self._op_targets)
+
+    def steps(self) -> Iterator[Step]:
+        """What to do, in order. Go on only after a step was done; otherwise the next round begins with it again."""
+        window: list[tuple[int, int, int]] = []
+        window_begin = self.half_offset
+        examined = 0
+        while True:
+            examined += 1
+            if examined % READ_COUNT == 0:
+                yield Pause()
+            offset = self.half_offset
+            if offset in self._ended or self._links.is_done(offset):
+                self.half_offset += 1
+                continue
+            if not window_begin <= offset < window_begin + len(window):
+                window, window_begin = self._store.units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT), offset
+                if not window:
+                    return
+            half = self._record(window[offset - window_begin][0])
+            if half is None:
+                self.unreadable += 1
+                self.half_offset += 1
+                continue
+            if self._links.is_ending(offset) or self._is_young(half):
+                return
+            if self._read_ops():
+                continue  # perhaps one of them names this half
+            step = self._decide(half)
+            if step is not None:
+                yield step
+            self.half_offset += 1
+
+    def _is_young(self, half: Record) -> bool:
+        """Too young to judge, as are all after it. A longer time of its own does not count here."""
+        if half.store_timestamp_ms >= self._rules.now_ms:
+            return True
+        # A producer whose clock is ahead gives a negative age: then its word is worth nothing.
+        age_ms = self._rules.now_ms - half.born_timestamp_ms
+        return _immunity_ms(half) is None and 0 <= age_ms < self._rules.timeout_ms
+
+    def _decide(self, half: Record) -> Step | None:
+        """What to do about a half that no op record ends. None: nothing."""
+        names = half.property_table()
+        checks = _number(names.get(properties.TRANSACTION_CHECK_TIMES)) or 0
+        age_ms = self._rules.now_ms - half.born_timestamp_ms
+        try:
+            real_queue(names)
+        except DelayError as error:
+            return Discard(half.queue_offset, half, str(error))
+        if checks >= self._rules.max_checks:
+            return Discard(half.queue_offset, half, f"checked {checks} times")
+        if age_ms > self._rules.reserved_ms:
+            return Discard(half.queue_offset, half, "older than fileReservedTime")
+        first = _number(names.get(properties.TRAN_PREPARED_QUEUE_OFFSET))
+        if first is not None and (first in self._ended or self._links.is_ended(first)):
+            return None
+        immunity_ms = _immunity_ms(half)
+        if immunity_ms is not None and age_ms < immunity_ms:
+            first = half.queue_offset if first is None else first
+            return Keep(half.queue_offset, with_properties(half, {properties.TRAN_PREPARED_QUEUE_OFFSET: str(first)}))
+        copy = with_properties(half, {properties.TRANSACTION_CHECK_TIMES: str(checks + 1)})
+        return Ask(half.queue_offset, copy)
+
+    def _read_ops(self) -> bool:
+        """Read the next op records. False: there are no more."""
+        begin = self._op_begin + len(self._op_targets)
+        units = self._store.units(OPERATION_TOPIC, QUEUE_ID, begin, READ_COUNT)
+        for pos, _, _ in units:
+            op = self._record(pos)
+            offsets = ended_offsets(op) if op is not None else []
+            # What ends a half ends its copies: found after a restart, they have no op record of their own yet.
+            both = {*offsets, *map(self._links.newest, offsets)}
+            self._ended |= both
+            self._op_targets.append(max(both, default=-1))
+        return bool(units)
+
+    def _record(self, pos: int) -> Record | None:
+        return read_record(self._store, pos)
+
+
+def read_record(store: QueueReader, pos: int) -> Record | None:
+    """The record at `pos`; None: it is gone, or damaged."""
+    data = store.message_at(pos)
+    if data is None:
+        return None
+    try:
+        return Record.decode(data)
+    except RecordError:
+        return None  # the store's verifier and scrubber report damage; here it is as good as gone
+
+
+def find_copies(store: QueueReader, half_offset: int, links: HalfLinks) -> Iterator[Pause]:
+    """Tell `links` which halves from `half_offset` on have a copy later in the queue: same key, same real queue.
+
+    Two such halves may also be one send that a producer repeated; it ends only the second one, so the first may go.
+    """
+    newest: dict[tuple[str, str], int] = {}
+    offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
+    while units := store.units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT):
+        for pos, _, _ in units:
+            half = read_record(store, pos)
+            names = half.property_table() if half is not None else {}
+            key = names.get(properties.UNIQ_KEY)
+            if key:
+                identity = (key, names.get(properties.REAL_TOPIC, ""))
+                if identity in newest:
+                    links.replace(newest[identity], offset)
+                newest[identity] = offset
+            offset += 1
+        yield Pause()
+
+
+def _immunity_ms(half: Record) -> int | None:
+    """The time that the producer set for its own message; None: none, or no number."""
+    seconds = _number(half.property_table().get(properties.CHECK_IMMUNITY_TIME_IN_SECONDS))
+    return None if seconds is None else seconds * 1000
+
+
+def _number(text: str | None) -> int | None:
+    """A non-negative decimal number; None: it is none."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None

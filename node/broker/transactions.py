@@ -1,0 +1,195 @@
+"""Transactions: what happens when a producer ends one, and asking about those that nobody ended.
+
+`end` is called for END_TRANSACTION: it stores the committed message, then the op record; a crash between the two leaves
+a half that is asked about again. `check` is one round over the half queue (`transaction_check.py` decides, this acts);
+a timer calls it every `transactionCheckInterval`.
+
+The offsets of half and op queue are those of the group CID_RMQ_SYS_TRANS in consumerOffset.json. They are committed
+there only when everything a round stands on is flushed: otherwise a power loss could take a commit and its op record,
+and keep the note that the half is done with.
+
+Source: TransactionalMessageServiceImpl, TransactionalMessageCheckService of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tallystick.node.broker.delay import DelayError, again, to_schedule
+from tallystick.node.broker.half import GROUP, check_request, to_commit, to_discard, to_op
+from tallystick.node.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OPERATION_TOPIC
+from tallystick.node.broker.transaction_check import (
+    QUEUE_ID,
+    Ask,
+    CheckRound,
+    CheckRules,
+    Discard,
+    HalfLinks,
+    Keep,
+    Pause,
+    find_copies,
+)
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
+from tallystick.store.record import Record
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
+
+logger = logging.getLogger("tallystick.broker.transactions")
+
+ROUND_LIMIT_MS = 60_000
+"""A round stops after this long and goes on with the next one."""
+
+
+class TransactionService:
+    """Ends transactions and checks on them. `reserved_ms`: how long the store keeps its log (`fileReservedTime`)."""
+
+    def __init__(self, broker: BrokerContext, *, reserved_ms: int = 72 * 3600_000) -> None:
+        self._broker = broker
+        self._reserved_ms = reserved_ms
+        self._links = HalfLinks()
+        self._unnoted: dict[int, None] = {}  # ended halves whose op record could not be stored
+        self._offsets: tuple[int, int] | None = None  # half, op: where the next round begins
+        self._settled: tuple[int, int, int] | None = None  # log position to be flushed first, half, op
+        self._timer: asyncio.Task[None] | None = None
+        self.asked = self.discarded = self.without_producer = 0
+
+    async def start(self) -> None:
+        """Make the half topic and begin to check."""
+        self._broker.topics.create_on_send_back(HALF_TOPIC, 1)
+        self._timer = asyncio.create_task(self._check_forever(), name="transaction check")
+
+    async def stop(self) -> None:
+        """End the timer. Call `settle` once more when the store is flushed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+            self._timer = None
+        self.settle()
+
+    async def end(self, half: Record, *, commit: bool) -> None:
+        """Commit or roll back. A second end of the same half, or of a copy of it, changes nothing: the first one holds.
+
+        ResponseError 1: the committed message could not be stored; the transaction is still open.
+        """
+        offset = half.queue_offset
+        if not self._links.begin(offset):
+            return
+        stored = False
+        try:
+            if commit:
+                await self._commit(half)
+            stored = True
+        finally:
+            self._links.settle(offset, stored)
+        newest = self._links.newest(offset)
+        for each in {offset, newest}:
+            self._links.end(each)
+            await self._note(each)
+
+    async def _commit(self, half: Record) -> None:
+        try:
+            message = to_schedule(to_commit(half), self._broker.schedule.levels)
+        except DelayError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        result = await self._broker.store.put(message)
+        if not result.status.stored:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{result.status.name} {result.detail}".strip())
+
+    async def _note(self, offset: int) -> bool:
+        """Store the op record of a half that has ended; what fails is tried again before the next round."""
+        self._unnoted[offset] = None
+        op = to_op(QUEUE_ID, offset, self._broker.host, self._broker.now_ms())
+        result = await self._broker.store.put(op)
+        if result.status.stored:
+            self._unnoted.pop(offset, None)
+        return result.status.stored
+
+    async def check(self, now_ms: int) -> None:
+        """One round, begun at `now_ms`."""
+        broker, settings = self._broker, self._broker.settings
+        for offset in tuple(self._unnoted):
+            if not await self._note(offset):
+                return  # the store takes nothing now
+        half_offset, op_offset = await self._begin()
+        rules = CheckRules(now_ms, settings.transactionTimeOut, settings.transactionCheckMax, self._reserved_ms)
+        current = CheckRound(broker.store, half_offset, op_offset, rules, self._links)
+        for step in current.steps():
+            if broker.now_ms() - now_ms > ROUND_LIMIT_MS:
+                break
+            if isinstance(step, Pause):
+                await asyncio.sleep(0)
+            elif not await self._act(step):
+                break
+        if current.unreadable:
+            logger.warning("%d half messages could not be read and were passed over", current.unreadable)
+        self._offsets = current.half_offset, current.op_offset
+        self.settle()
+        if self._settled is None:
+            self._settled = broker.store.max_pos, *self._offsets
+            self.settle()
+
+    async def _begin(self) -> tuple[int, int]:
+        """Where the round begins; the first round looks for copies made before a restart."""
+        if self._offsets is None:
+            offsets = self._broker.offsets
+            half_offset = max(0, offsets.query(GROUP, HALF_TOPIC, QUEUE_ID))
+            op_offset = max(0, offsets.query(GROUP, OPERATION_TOPIC, QUEUE_ID))
+            for _ in find_copies(self._broker.store, half_offset, self._links):
+                await asyncio.sleep(0)
+            self._offsets = half_offset, op_offset
+        return self._offsets
+
+    def settle(self) -> None:
+        """Commit the offsets of the last round whose records are flushed by now."""
+        if self._settled is not None and self._broker.store.flushed_pos >= self._settled[0]:
+            _, half_offset, op_offset = self._settled
+            self._settled = None
+            self._broker.offsets.commit(GROUP, HALF_TOPIC, QUEUE_ID, half_offset)
+            self._broker.offsets.commit(GROUP, OPERATION_TOPIC, QUEUE_ID, op_offset)
+
+    async def _act(self, step: Ask | Keep | Discard) -> bool:
+        """Do one step. False: the store took nothing."""
+        if isinstance(step, Discard):
+            return await self._discard(step)
+        result = await self._broker.store.put(again(step.copy, HALF_TOPIC, QUEUE_ID))
+        if not result.status.stored:
+            return False
+        self._links.replace(step.offset, result.queue_offset)
+        if self._links.is_ended(step.offset):  # its end came while the copy was on its way
+            self._links.end(result.queue_offset)
+            return await self._note(result.queue_offset)
+        if isinstance(step, Ask):
+            self._ask(step.copy, result.queue_offset, result.pos, result.message_id)
+        return True
+
+    def _ask(self, half: Record, queue_offset: int, pos: int, message_id: str) -> None:
+        request = check_request(half, queue_offset=queue_offset, pos=pos, message_id=message_id)
+        channel = self._broker.producers.pick(request.group)
+        if channel is None:
+            self.without_producer += 1  # asked again in the next round
+            return
+        self.asked += 1
+        channel.oneway(
+            Command(RequestCode.CHECK_TRANSACTION_STATE, flag=FLAG_ONEWAY, ext=request.ext, body=request.body)
+        )
+
+    async def _discard(self, step: Discard) -> bool:
+        self._broker.topics.create_on_send_back(CHECK_MAX_TOPIC, 1)
+        result = await self._broker.store.put(to_discard(step.half))
+        if result.status.stored:
+            self.discarded += 1
+            logger.warning("half message %d given up (%s): see %s", step.offset, step.reason, CHECK_MAX_TOPIC)
+        return result.status.stored
+
+    async def _check_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.settings.transactionCheckInterval / 1000)
+            try:
+                await self.check(self._broker.now_ms())
+            except Exception:
+                # Whatever it was, the offsets stand where the last good step left them: the next round tries again.
+                logger.exception("a round of transaction checks failed")
