@@ -1,0 +1,150 @@
+"""Walks the records of a log one after the other, in Python: for tools and tests, and as the kernel's slow twin.
+
+    for step in walk(log, pos):
+        match step.kind: ...
+
+A walk gives a step for each record and for each filler, and ends with exactly one step that is neither: END, where
+nothing was written yet (zeros) or the files end, or DAMAGE, where bytes lie that are no record. Where a damaged stretch
+ends can only be found by looking for a record that names its own place (`resync`).
+
+Source: CommitLog.recoverNormally and checkMessageAndReturnSize of RocketMQ 4.8.0; DLedger's layout: `ledger_format`.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, FILLER_MAGIC, EntryHeader, LedgerFormatError
+from tallystick.store.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    Record,
+    RecordError,
+)
+from tallystick.store.segment_files import SegmentFiles
+
+_PAIR = struct.Struct(">ii")
+_MAGICS = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
+
+
+class StepKind(enum.Enum):
+    RECORD = enum.auto()
+    FILLER = enum.auto()
+    END = enum.auto()
+    DAMAGE = enum.auto()
+
+
+class Step(NamedTuple):
+    """`pos`: of the entry, which with dledger's layout begins 48 bytes before its record. `size`: to the next one;
+    of damage: what its size field holds, if that leads to a place in the segment, else 0."""
+
+    kind: StepKind
+    pos: int
+    size: int = 0
+    record: Record | None = None
+    entry: EntryHeader | None = None
+    reason: str = ""
+
+
+def walk(
+    log: SegmentFiles, pos: int | None = None, *, entry_header_bytes: int = 0, check_crc: bool = True
+) -> Iterator[Step]:
+    """Steps from `pos` on, the beginning of a record or segment (None: of the first one)."""
+    pos = log.first if pos is None else pos
+    while True:
+        step = step_at(log, pos, entry_header_bytes=entry_header_bytes, check_crc=check_crc)
+        yield step
+        if step.kind not in (StepKind.RECORD, StepKind.FILLER):
+            return
+        pos += step.size
+
+
+def step_at(log: SegmentFiles, pos: int, *, entry_header_bytes: int = 0, check_crc: bool = True) -> Step:
+    """What lies at `pos`."""
+    start = log.start_of(pos)
+    if start is None:
+        return Step(StepKind.END, pos, reason="the files end")
+    left = start + log.segment_bytes - pos
+    head = log.read(pos, BLANK_BYTES)
+    if head is None:
+        return Step(StepKind.DAMAGE, pos, reason=f"{left} bytes are left where a filler needs {BLANK_BYTES}")
+    first, second = _PAIR.unpack(head)
+    if first == second == 0:
+        return Step(StepKind.END, pos, reason="unwritten")
+    if second == BLANK_MAGIC:
+        return _filler(pos, first, left)
+    if not entry_header_bytes or second in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+        return _record(log, pos, 0, first, left, check_crc)
+    if first == FILLER_MAGIC:
+        return _filler(pos, second, left)
+    header = log.read(pos, ENTRY_HEADER_BYTES)
+    if header is None:
+        return Step(StepKind.DAMAGE, pos, reason=f"an entry where {left} bytes are left")
+    try:
+        entry = EntryHeader.decode(header)
+    except LedgerFormatError as error:
+        return Step(StepKind.DAMAGE, pos, reason=error.reason)
+    if entry.pos != pos:
+        return Step(StepKind.DAMAGE, pos, reason=f"the entry says that it lies at {entry.pos}")
+    return _record(log, pos, ENTRY_HEADER_BYTES, entry.size, left, check_crc)._replace(entry=entry)
+
+
+def _filler(pos: int, size: int, left: int) -> Step:
+    if size != left:
+        return Step(StepKind.DAMAGE, pos, reason=f"a filler of {size} bytes where {left} are left")
+    return Step(StepKind.FILLER, pos, size)
+
+
+def _record(log: SegmentFiles, pos: int, header_bytes: int, size: int, left: int, check_crc: bool) -> Step:
+    if not header_bytes < size <= left:
+        return Step(StepKind.DAMAGE, pos, reason=f"a size of {size} bytes where {left} are left")
+    data = log.read(pos + header_bytes, size - header_bytes)
+    assert data is not None, "the size was checked against the segment"
+    try:
+        record = Record.decode(data, check_crc=check_crc)
+    except RecordError as error:
+        return Step(StepKind.DAMAGE, pos, size, reason=error.reason)
+    if record.pos != pos + header_bytes:
+        return Step(StepKind.DAMAGE, pos, size, record, reason=f"the record says that it lies at {record.pos}")
+    return Step(StepKind.RECORD, pos, size, record)
+
+
+def resync(log: SegmentFiles, pos: int, *, entry_header_bytes: int = 0) -> Step | None:
+    """The first sound record behind `pos`, in its segment or a later one; None: there is none.
+
+    Reads everything up to there: with 1 GiB segments that takes a while.
+    """
+    for start in log.starts:
+        if start + log.segment_bytes <= pos:
+            continue
+        buffer = log.buffer(start)
+        at = max(pos + 1 - start, 0)
+        while (at := _next_magic(buffer, at + entry_header_bytes + 4)) >= 0:
+            at -= entry_header_bytes + 4
+            step = step_at(log, start + at, entry_header_bytes=entry_header_bytes)
+            if step.kind is StepKind.RECORD:
+                return step
+            at += 1
+    return None
+
+
+def durable_segment(log: SegmentFiles, limit_ms: int, entry_header_bytes: int) -> int:
+    """The newest segment that begins with a record stored until `limit_ms` (of a checkpoint); else the first one."""
+    for start in reversed(log.starts):
+        # RocketMQ looks at the magic and the time only; a first record with a damaged body is met by the walk.
+        record = step_at(log, start, entry_header_bytes=entry_header_bytes, check_crc=False).record
+        if record is not None and 0 < record.store_timestamp_ms <= limit_ms:
+            return start
+    return log.first
+
+
+def _next_magic(buffer: mmap.mmap, at: int) -> int:
+    """Where the next record's magic lies from byte `at` on; -1: nowhere."""
+    found = [place for magic in _MAGICS if (place := buffer.find(magic, at)) >= 0]
+    return min(found, default=-1)

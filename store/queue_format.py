@@ -1,0 +1,86 @@
+"""Units of a ConsumeQueue and of its extension, and the header and entries of an index file. All big-endian.
+
+ConsumeQueue unit, 20 bytes: position of the record in the log (long), its size (int), tags code (long). A queue that
+began in the middle has blank units before its first one: position 0, size 2^31 - 1, tags code 0.
+
+Index file: header of 40 bytes, then `slots` ints (number of the newest entry of each chain, 0: none), then entries of
+20 bytes, of which number 0 is never used: key hash int, position long, seconds since the file's begin int, previous
+entry of the chain int.
+
+Source: ConsumeQueue, IndexHeader and IndexFile of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import NamedTuple
+
+UNIT = struct.Struct(">qiq")
+INDEX_HEADER = struct.Struct(">qqqqii")
+INDEX_SLOT = struct.Struct(">i")
+INDEX_ENTRY = struct.Struct(">iqii")
+assert (UNIT.size, INDEX_HEADER.size, INDEX_ENTRY.size) == (20, 40, 20), "fixed by every file already on disk"
+
+BLANK_UNIT_SIZE = 2**31 - 1
+# Below the range of tags hashes (32 bits): the unit's tags code is the address of an extension unit.
+MAX_EXT_ADDRESS = -(2**31) - 1
+
+
+class IndexHeader(NamedTuple):
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_pos: int
+    end_pos: int
+    slot_count: int
+    """Slots in use; a counter only, nothing is read by it."""
+    next_entry: int
+    """Number that the next entry will have; a new file says 1."""
+
+
+class IndexEntry(NamedTuple):
+    key_hash: int
+    pos: int
+    seconds: int
+    previous: int
+
+
+class IndexGeometry(NamedTuple):
+    """How many slots and entries the files of a store have. The files do not say it: only their sum is seen."""
+
+    slots: int
+    entries: int
+
+    @property
+    def file_bytes(self) -> int:
+        return INDEX_HEADER.size + INDEX_SLOT.size * self.slots + INDEX_ENTRY.size * self.entries
+
+    def entry_at(self, number: int) -> int:
+        """Byte of an entry in its file."""
+        return INDEX_HEADER.size + INDEX_SLOT.size * self.slots + INDEX_ENTRY.size * number
+
+    def slot_at(self, slot: int) -> int:
+        """Byte of a slot in its file."""
+        return INDEX_HEADER.size + INDEX_SLOT.size * slot
+
+    @classmethod
+    def of_file(cls, data: mmap.mmap) -> IndexGeometry | None:
+        """Found by looking at a file; None: it has no entry, or its header and entries do not fit each other.
+
+        The last entry is the newest of its chain, so its slot names it: that holds for the right geometry only.
+        """
+        header = IndexHeader(*INDEX_HEADER.unpack_from(data))
+        last = header.next_entry - 1
+        wanted = struct.pack(">q", header.end_pos)
+        at = INDEX_HEADER.size + INDEX_ENTRY.size * last
+        while last >= 1 and (at := data.find(wanted, at)) >= 0:
+            entry_at = at - 4
+            slots, rest = divmod(entry_at - INDEX_ENTRY.size * last - INDEX_HEADER.size, INDEX_SLOT.size)
+            entries, more = divmod(len(data) - INDEX_HEADER.size - INDEX_SLOT.size * slots, INDEX_ENTRY.size)
+            if slots > 0 and rest == more == 0 and entry_at + INDEX_ENTRY.size <= len(data):
+                geometry = cls(slots, entries)
+                (key_hash, *_) = INDEX_ENTRY.unpack_from(data, entry_at)
+                if INDEX_SLOT.unpack_from(data, geometry.slot_at(key_hash % slots)) == (last,):
+                    return geometry
+            at += 1
+        return None

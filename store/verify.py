@@ -1,0 +1,240 @@
+"""Checks a store from its files alone, of ours or of RocketMQ's: what is damaged, and where.
+
+Nothing is written, so it works on read-only media; a store in use can be checked too, but may then show faults at its
+moving end. Sizes of files are found by looking. In this order:
+
+1. the log: every record's magic, sizes, CRC and PHYSICALOFFSET, every filler; with dledger's layout also the entries'
+   chain of index and term, and their index units;
+2. the ConsumeQueues: `verify_queues`;
+3. the index: `verify_index`;
+4. checkpoint and `abort`.
+
+What the next start mends by itself (a torn last write, queues that a kill left behind) is noted, it is no damage. Bytes
+behind the last record that no queue knows are left over from a torn write or an earlier cut.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.store import fastjson
+from tallystick.store.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
+from tallystick.store.derive import has_queue_unit
+from tallystick.store.findings import Progress, Report
+from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, UNIT_BYTES, EntryHeader, IndexUnit, LedgerFormatError
+from tallystick.store.log_walk import Step, StepKind, durable_segment, resync, walk
+from tallystick.store.queue_format import IndexGeometry
+from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.verify_index import check_index
+from tallystick.store.verify_queues import Derived, QueueOfLog, check_queues, end_known_to_queues
+
+_PROGRESS_BYTES = 8 << 20
+
+
+class VerifyError(Exception):
+    """There is nothing to check: no store is where one was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    log: Path
+    entry_header_bytes: int = 0
+    ledger_index: Path | None = None
+
+
+def verify(
+    root: Path,
+    *,
+    log_folder: Path | None = None,
+    index_geometry: IndexGeometry | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Checks the store in `root`. VerifyError: there is none; OSError: it cannot be read.
+
+    `log_folder`: where the log is if not in the store (storePathCommitLog). `index_geometry`: maxHashSlotNum and
+    maxIndexNum, if known; otherwise they are found by looking.
+    """
+    report = Report(str(root), clean=not (root / "abort").exists())
+    layout = _layout(root, log_folder)
+    report.layout = str(layout.log.relative_to(root)) if layout.log.is_relative_to(root) else str(layout.log)
+    checkpoint = StoreCheckpoint.load(root / "checkpoint")
+    with SegmentFiles(layout.log) as log:
+        for path, reason in log.strange:
+            report.add_damage(path, 0, reason)
+        for start in log.gaps:
+            report.add_damage(log.path(start), 0, "the segment before this one is missing")
+        known_end = end_known_to_queues(root)
+        mended_from = known_end if report.clean else durable_segment(log, checkpoint.min_timestamp_ms, 0)
+        if layout.entry_header_bytes:
+            mended_from = known_end  # after any stop, dledger's layout is dispatched from what the queues know
+        in_log = _LogCheck(log, layout, report, known_end, mended_from, progress).run()
+        derived = Derived(root, log, layout.entry_header_bytes, report, mended_from, progress)
+        check_queues(derived, in_log, _topics(root))
+        check_index(derived, index_geometry, checkpoint.index_timestamp_ms)
+    _check_checkpoint(root / "checkpoint", checkpoint, report)
+    return report
+
+
+def _layout(root: Path, log_folder: Path | None) -> _Layout:
+    if not root.is_dir():
+        raise VerifyError(f"{root} is no folder")
+    ledgers = sorted(path for path in root.glob("dledger-*/data") if path.is_dir())
+    if log_folder is None and len(ledgers) > 1:
+        raise VerifyError(f"{root} has more than one dledger folder: {', '.join(path.parent.name for path in ledgers)}")
+    folder = log_folder or (ledgers[0] if ledgers else root / "commitlog")
+    if not folder.is_dir():
+        raise VerifyError(f"{root} is no store: neither commitlog nor dledger-*/data is in it")
+    if folder in ledgers:
+        return _Layout(folder, ENTRY_HEADER_BYTES, folder.parent / "index")
+    return _Layout(folder)
+
+
+class _LogCheck:
+    def __init__(
+        self,
+        log: SegmentFiles,
+        layout: _Layout,
+        report: Report,
+        known_end: int,
+        mended_from: int,
+        progress: Progress | None,
+    ) -> None:
+        self.log = log
+        self.layout = layout
+        self.report = report
+        self.known_end = known_end
+        self.mended_from = mended_from
+        self.progress = progress
+        self.queues: dict[tuple[str, int], QueueOfLog] = {}
+        self.last_entry: EntryHeader | None = None
+
+    def run(self) -> dict[tuple[str, int], QueueOfLog]:
+        log, report = self.log, self.report
+        report.log_segment_bytes, report.segments = log.segment_bytes, len(log.starts)
+        report.min_pos = report.end_pos = log.first
+        ledger_index = SegmentFiles(self.layout.ledger_index or Path("/nonexistent"))
+        with ledger_index:
+            pos: int | None = log.first
+            while pos is not None:
+                pos = self._stretch(pos, ledger_index)
+            self._end(ledger_index)
+        return self.queues
+
+    def _stretch(self, pos: int, ledger_index: SegmentFiles) -> int | None:
+        """Walks to the next damage; where to go on behind it, None at the log's end."""
+        next_progress = pos
+        for step in walk(self.log, pos, entry_header_bytes=self.layout.entry_header_bytes):
+            if self.progress and step.pos >= next_progress:
+                self.progress("log", step.pos - self.log.first, self.log.end - self.log.first)
+                next_progress = step.pos + _PROGRESS_BYTES
+            if step.kind is StepKind.RECORD:
+                self._record(step)
+                if step.entry is not None:
+                    self._entry(step.entry, ledger_index)
+            elif step.kind is StepKind.FILLER:
+                self.report.fillers += 1
+            else:
+                return self._stop(step)
+            self.report.end_pos = step.pos + step.size
+        raise AssertionError("a walk ends with END or DAMAGE")
+
+    def _record(self, step: Step) -> None:
+        record = step.record
+        assert record is not None, "a RECORD step has one"
+        self.report.records += 1
+        self.report.last_store_timestamp_ms = record.store_timestamp_ms
+        if has_queue_unit(record):
+            queue = self.queues.setdefault((record.topic, record.queue_id), QueueOfLog())
+            odd = queue.add(record, step.pos >= self.mended_from)
+            if odd:  # a topic that was removed and made again begins anew
+                self.report.add_note(*self._place(step.pos), f"{record.topic} queue {record.queue_id}: {odd}")
+
+    def _entry(self, entry: EntryHeader, ledger_index: SegmentFiles) -> None:
+        report, before = self.report, self.last_entry
+        report.ledger_entries += 1
+        self.last_entry = entry
+        if before is not None and entry.index != before.index + 1:
+            report.add_damage(*self._place(entry.pos), f"entry {entry.index} follows entry {before.index}")
+        if before is not None and entry.term < before.term:
+            report.add_damage(*self._place(entry.pos), f"term {entry.term} follows term {before.term}")
+        at = entry.index * UNIT_BYTES
+        data = ledger_index.read(at, UNIT_BYTES)
+        start = ledger_index.start_of(at)
+        if data is None or start is None:
+            report.add_damage(ledger_index.folder, 0, f"there is no file for the unit of entry {entry.index}")
+            return
+        try:
+            unit: IndexUnit | None = IndexUnit.decode(data)
+        except LedgerFormatError:
+            unit = None
+        if unit != IndexUnit.of(entry):
+            # dledger writes index units again at its next start, from the first one that does not fit.
+            report.add_note(ledger_index.path(start), at - start, f"the unit of entry {entry.index} is {unit}")
+
+    def _stop(self, step: Step) -> int | None:
+        behind = resync(self.log, step.pos, entry_header_bytes=self.layout.entry_header_bytes)
+        if step.kind is StepKind.END and behind is None:
+            return None
+        if behind is None:
+            self.report.add_note(*self._place(step.pos), f"{step.reason}: a torn last write, the log ends here")
+            return None
+        if 0 <= self.known_end <= step.pos:
+            self.report.add_note(*self._place(step.pos), "left over behind the log's end: records that no queue knows")
+            return None
+        reason = step.reason if step.kind is StepKind.DAMAGE else f"{step.reason} bytes between records"
+        self.report.add_damage(*self._place(step.pos), f"{reason}; the next sound record is at {behind.pos}")
+        if self.report.end_pos <= behind.pos:
+            self.report.end_pos = behind.pos
+        return behind.pos
+
+    def _end(self, ledger_index: SegmentFiles) -> None:
+        """dledger's index must not go on behind the last entry."""
+        if self.last_entry is None:
+            return
+        at = (self.last_entry.index + 1) * UNIT_BYTES
+        start = ledger_index.start_of(at)
+        data = ledger_index.read(at, UNIT_BYTES)
+        if start is not None and data is not None and data.strip(b"\0"):
+            place = ledger_index.path(start), at - start
+            self.report.add(*place, f"a unit follows that of the last entry {self.last_entry.index}", mended=True)
+
+    def _place(self, pos: int) -> tuple[Path, int]:
+        start = self.log.start_of(pos)
+        return (self.log.folder, 0) if start is None else (self.log.path(start), pos - start)
+
+
+def _topics(root: Path) -> frozenset[str] | None:
+    """Topics of config/topics.json; None: there is no such file, or it cannot be read as one."""
+    try:
+        table = fastjson.loads((root / "config" / "topics.json").read_bytes())
+    except (OSError, fastjson.FastjsonError):
+        return None
+    topics = table.get("topicConfigTable") if isinstance(table, dict) else None
+    return frozenset(topics) if isinstance(topics, dict) else None
+
+
+def _check_checkpoint(path: Path, checkpoint: StoreCheckpoint, report: Report) -> None:
+    report.checkpoint = {
+        "physicMsgTimestamp": checkpoint.physic_timestamp_ms,
+        "logicsMsgTimestamp": checkpoint.logics_timestamp_ms,
+        "indexMsgTimestamp": checkpoint.index_timestamp_ms,
+    }
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        report.add_note(path, 0, "there is no checkpoint")
+        return
+    if size != CHECKPOINT_BYTES:
+        report.add_damage(path, 0, f"has {size} bytes instead of {CHECKPOINT_BYTES}")
+    for at, (name, timestamp_ms) in enumerate(report.checkpoint.items()):
+        if timestamp_ms < 0:
+            report.add_damage(path, 8 * at, f"{name} is {timestamp_ms}")
+        elif timestamp_ms > report.last_store_timestamp_ms and report.records:
+            reason = (
+                f"messages stored until {timestamp_ms} were durable, the log ends at {report.last_store_timestamp_ms}"
+            )
+            report.add_damage(path, 8 * at, f"{name}: {reason}")

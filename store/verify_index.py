@@ -1,0 +1,144 @@
+"""Checks index files against the log: each entry belongs to a key of the record it names, and each chain holds.
+
+The chain of a slot runs from the newest entry, which the slot names, back to the first: so the entry before in the
+chain is always the newest of this slot so far. Entries are not checked for completeness: RocketMQ itself leaves parts
+of the log unindexed after a kill.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from array import array
+from pathlib import Path
+
+from tallystick.store.derive import index_hash, index_keys
+from tallystick.store.findings import Report
+from tallystick.store.queue_format import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexEntry,
+    IndexGeometry,
+    IndexHeader,
+)
+from tallystick.store.record import Record
+from tallystick.store.verify_queues import Derived
+
+_PROGRESS_ENTRIES = 1 << 16
+
+
+def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timestamp_ms: int) -> None:
+    """Checks all index files. After a kill, files that end after `durable_timestamp_ms` are made anew: only notes.
+
+    `geometry`: what the settings say, None: found by looking.
+    """
+    folder = derived.root / "index"
+    report = derived.report
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        report.index_files += 1
+        if path.stat().st_size < INDEX_HEADER.size:
+            report.add_damage(path, 0, f"an index file of {path.stat().st_size} bytes")
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            header = IndexHeader(*INDEX_HEADER.unpack_from(data))
+            mended = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
+            found = geometry or IndexGeometry.of_file(data)
+            if found is None:
+                if header.next_entry > 1:
+                    report.add(path, 0, "slots and entries do not fit the header", mended=mended)
+                continue
+            if len(data) != found.file_bytes:
+                report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", mended=mended)
+                continue
+            report.index_slots, report.index_entries_max = found
+            _IndexCheck(derived, path, data, found, header, mended).run()
+
+
+class _IndexCheck:
+    def __init__(
+        self,
+        derived: Derived,
+        path: Path,
+        data: mmap.mmap,
+        geometry: IndexGeometry,
+        header: IndexHeader,
+        mended: bool,
+    ) -> None:
+        self.derived = derived
+        self.report: Report = derived.report
+        self.path = path
+        self.data = data
+        self.geometry = geometry
+        self.header = header
+        self.mended = mended
+        self.newest = array("i", bytes(4 * geometry.slots))
+        self.used = 0
+        self.record_pos = -1  # of the record in `record`: neighbours mostly name the same one
+        self.record: Record | None = None
+        self.reason = ""
+        self.hashes: frozenset[int] = frozenset()
+
+    def run(self) -> None:
+        header, geometry = self.header, self.geometry
+        if not 0 <= header.next_entry <= geometry.entries:
+            self._add(36, f"the next entry is {header.next_entry} of {geometry.entries}")
+            return
+        for number in range(1, header.next_entry):
+            if self.derived.progress and number % _PROGRESS_ENTRIES == 0:
+                self.derived.progress(f"index {self.path.name}", number, header.next_entry)
+            self.report.index_entries += 1
+            at = geometry.entry_at(number)
+            entry = IndexEntry(*INDEX_ENTRY.unpack_from(self.data, at))
+            reason = self._entry(number, entry) or self._chain(number, entry)
+            if reason:
+                self._add(at, f"entry {number} {reason}")
+        self._slots()
+
+    def _add(self, at: int, reason: str) -> None:
+        self.report.add(self.path, at, reason, mended=self.mended)
+
+    def _entry(self, number: int, entry: IndexEntry) -> str:
+        if entry.key_hash < 0:
+            return f"has the hash {entry.key_hash}"
+        if entry.pos < self.report.min_pos:
+            return ""  # expired: nothing is left to compare it with
+        if entry.pos >= self.report.end_pos:
+            return f"names a record at {entry.pos}, the log ends at {self.report.end_pos}"
+        if entry.pos != self.record_pos:
+            self.record_pos = entry.pos
+            self.record, self.reason = self.derived.record_at(entry.pos)
+            self.hashes = frozenset()
+            if self.record is not None:
+                keys = index_keys(self.record, self.record.property_table())
+                self.hashes = frozenset(index_hash(self.record.topic, key) for key in keys)
+        if self.record is None:
+            return f"names position {entry.pos}, where no sound record begins: {self.reason}"
+        if entry.key_hash not in self.hashes:
+            return f"has the hash {entry.key_hash}, no key of the record at {entry.pos} has"
+        begin_ms = self.header.begin_timestamp_ms
+        seconds = (self.record.store_timestamp_ms - begin_ms) // 1000 if begin_ms > 0 else 0
+        if entry.seconds != min(max(seconds, 0), 2**31 - 1):
+            return f"says {entry.seconds} s after the file's begin, the record at {entry.pos} {seconds} s"
+        return ""
+
+    def _chain(self, number: int, entry: IndexEntry) -> str:
+        slot = entry.key_hash % self.geometry.slots if entry.key_hash >= 0 else 0
+        before = self.newest[slot]
+        self.newest[slot] = number
+        self.used += before == 0
+        if entry.previous != before:
+            return f"goes back to entry {entry.previous}, the chain's entry before it is {before}"
+        return ""
+
+    def _slots(self) -> None:
+        at = self.geometry.slot_at(0)
+        slots = array("i", self.data[at : at + INDEX_SLOT.size * self.geometry.slots])
+        if sys.byteorder == "little":
+            slots.byteswap()
+        if slots != self.newest:
+            for slot, (there, wanted) in enumerate(zip(slots, self.newest, strict=True)):
+                if there != wanted:
+                    self._add(self.geometry.slot_at(slot), f"slot {slot} names entry {there} instead of {wanted}")
+        if self.used != self.header.slot_count:
+            self._add(32, f"the header counts {self.header.slot_count} slots in use, there are {self.used}")

@@ -1,0 +1,254 @@
+"""Checks ConsumeQueues (and their extension) against the log: each unit, and that no record lacks one.
+
+A unit is right if it names a record of this topic, queue and queue offset, with its size and tags code. Units of
+records that have expired cannot be checked; units before a queue's first message are blank. Behind the last unit a
+queue is zeros.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.store.derive import delay_level, has_queue_unit, tags_code
+from tallystick.store.findings import Progress, Report
+from tallystick.store.log_walk import StepKind, step_at
+from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT
+from tallystick.store.record import Record
+from tallystick.store.segment_files import SegmentFiles
+
+_EXT_UNIT = struct.Struct(">hqqh")
+_EMPTY = (0, 0, 0)
+_BLANK = (0, BLANK_UNIT_SIZE, 0)
+_NOT_ZERO = re.compile(rb"[^\0]")
+
+Unit = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class QueueOfLog:
+    """What the log says of one queue: the records that must have a unit, of the queue's newest life."""
+
+    records: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    mended_offset: int = -1
+    """The first one that the next start dispatches again; -1: none."""
+
+    def add(self, record: Record, mended: bool) -> str:
+        """Counts a record; what is odd about its place in the queue, or ""."""
+        offset, before = record.queue_offset, self.last_offset
+        if self.records == 0 or offset <= before:
+            self.records, self.first_offset, self.mended_offset = 0, offset, -1
+        self.records += 1
+        self.last_offset = offset
+        if mended and self.mended_offset < 0:
+            self.mended_offset = offset
+        return f"queue offset {offset} follows {before}" if before >= 0 and offset != before + 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What a check of derived files works with. `mended_from`: the next start dispatches the log again from here."""
+
+    root: Path
+    log: SegmentFiles
+    entry_header_bytes: int
+    report: Report
+    mended_from: int
+    progress: Progress | None
+
+    def record_at(self, pos: int) -> tuple[Record | None, str]:
+        """The sound record at `pos`, or why there is none. Its body's CRC is not checked again."""
+        header_bytes = self.entry_header_bytes
+        step = step_at(self.log, pos - header_bytes, entry_header_bytes=header_bytes, check_crc=False)
+        if step.kind is not StepKind.RECORD:
+            return None, step.reason or "a filler"
+        return step.record, ""
+
+
+def queue_folders(root: Path) -> Iterator[tuple[str, int, Path]]:
+    """Topic, queue id and folder of each queue. Folders whose name is no queue id are passed over, as RocketMQ does."""
+    base = root / "consumequeue"
+    for topic in sorted(base.iterdir()) if base.is_dir() else ():
+        for folder in sorted(topic.iterdir()) if topic.is_dir() else ():
+            if folder.name.isascii() and folder.name.isdigit() and folder.is_dir():
+                yield topic.name, int(folder.name), folder
+
+
+def end_known_to_queues(root: Path) -> int:
+    """The greatest end of a record that a queue knows; -1: none does."""
+    known = -1
+    for _, _, folder in queue_folders(root):
+        with SegmentFiles(folder) as files:
+            for start in reversed(files.starts):
+                last = _last_unit(files, start)
+                if last is not None and last != _BLANK:
+                    known = max(known, last[0] + last[1])
+                    break
+    return known
+
+
+def _last_unit(files: SegmentFiles, start: int) -> Unit | None:
+    data = files.buffer(start)
+    low, high = 0, len(data) // UNIT.size
+    while low < high:  # units are written one behind the other: the first empty one is found by halving
+        middle = (low + high) // 2
+        if UNIT.unpack_from(data, middle * UNIT.size)[1] > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return UNIT.unpack_from(data, (low - 1) * UNIT.size) if low else None
+
+
+def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], topics: frozenset[str] | None) -> None:
+    """Checks all queues. `topics`: those that exist, None if nobody knows; a removed one needs no queues."""
+    folders = {(topic, queue): folder for topic, queue, folder in queue_folders(derived.root)}
+    delays: dict[int, int] = {}
+    for number, ((topic, queue), folder) in enumerate(folders.items()):
+        if derived.progress:
+            derived.progress("queues", number, len(folders))
+        with ExitStack() as stack:
+            extension_folder = derived.root / "consumequeue_ext" / topic / str(queue)
+            files = stack.enter_context(SegmentFiles(folder))
+            extension = stack.enter_context(SegmentFiles(extension_folder))
+            _QueueCheck(derived, topic, queue, files, extension, delays).run(in_log.get((topic, queue)))
+    for (topic, queue), wanted in in_log.items():
+        if (topic, queue) not in folders:
+            path = derived.root / "consumequeue" / topic / str(queue)
+            removed = topics is not None and topic not in topics
+            mended = removed or 0 <= wanted.mended_offset <= wanted.first_offset
+            reason = f"the queue is missing, the log has {wanted.records} messages of it"
+            derived.report.add(path, 0, reason + (" (its topic was removed)" if removed else ""), mended=mended)
+
+
+class _QueueCheck:
+    """`delays`: of each delay level, as the first unit of that level says."""
+
+    def __init__(
+        self,
+        derived: Derived,
+        topic: str,
+        queue: int,
+        files: SegmentFiles,
+        extension: SegmentFiles,
+        delays: dict[int, int],
+    ) -> None:
+        self.derived = derived
+        self.report = derived.report
+        self.topic = topic
+        self.queue = queue
+        self.files = files
+        self.extension = extension
+        self.delays = delays
+        self.first_offset = -1
+        self.last_offset = -1
+        self.last_pos = -1
+
+    def run(self, wanted: QueueOfLog | None) -> None:
+        self.report.queues += 1
+        self.report.queue_segment_bytes = self.report.queue_segment_bytes or self.files.segment_bytes
+        for path, reason in self.files.strange:
+            self.report.add_damage(path, 0, reason)
+        for start in self.files.gaps:
+            self.report.add_damage(self.files.path(start), 0, "the segment before this one is missing")
+        if self.files.segment_bytes % UNIT.size:
+            reason = f"files of {self.files.segment_bytes} bytes do not hold whole units"
+            self.report.add_damage(self.files.folder, 0, reason)
+            return
+        for start in self.files.starts:
+            self._segment(start)
+        if wanted is not None:
+            self._missing(wanted)
+
+    def _segment(self, start: int) -> None:
+        path, data = self.files.path(start), self.files.buffer(start)
+        at = 0
+        while at < len(data):
+            unit: Unit = UNIT.unpack_from(data, at)
+            if unit == _EMPTY:
+                more = _NOT_ZERO.search(data, at)
+                if more is None:
+                    if start != self.files.starts[-1]:
+                        self._hole(path, at, "the segment is not full, but there is a next one")
+                    return
+                self._hole(path, at, "units follow behind an empty one")
+                at = more.start() // UNIT.size * UNIT.size
+                continue
+            if unit != _BLANK or self.first_offset >= 0:
+                self._unit(path, at, (start + at) // UNIT.size, unit)
+            at += UNIT.size
+
+    def _hole(self, path: Path, at: int, reason: str) -> None:
+        # Recovery after a kill cuts the queue there, and dispatches what was in it again if it goes back that far.
+        mended = not self.report.clean and max(self.last_pos, self.report.min_pos) >= self.derived.mended_from
+        self.report.add(path, at, reason, mended=mended)
+
+    def _unit(self, path: Path, at: int, offset: int, unit: Unit) -> None:
+        self.report.units += 1
+        pos, size, _ = unit
+        reason, mended = "", False
+        if pos < 0 or size <= 0:
+            reason = f"no unit: position {pos}, size {size}"
+        elif pos >= self.report.min_pos:  # else it has expired: nothing is left to compare it with
+            if pos + size > self.report.end_pos:
+                reason = f"names a record at {pos}, the log ends at {self.report.end_pos}"
+                mended = not self.report.clean
+            else:
+                reason = self._compare(offset, unit)
+                if not reason and pos <= self.last_pos:
+                    reason = f"names the record at {pos} behind the one at {self.last_pos}"
+        if reason:
+            self.report.add(path, at, reason, mended=mended)
+        self.first_offset = offset if self.first_offset < 0 else self.first_offset
+        self.last_offset = offset
+        self.last_pos = max(self.last_pos, pos)
+
+    def _compare(self, offset: int, unit: Unit) -> str:
+        pos, size, code = unit
+        record, reason = self.derived.record_at(pos)
+        if record is None:
+            return f"names position {pos}, where no sound record begins: {reason}"
+        if (record.topic, record.queue_id) != (self.topic, self.queue):
+            return f"names a record of {record.topic} queue {record.queue_id} at {pos}"
+        if not has_queue_unit(record):
+            return f"names a prepared or rolled-back record at {pos}"
+        if record.queue_offset != offset:
+            return f"is unit {offset}, the record at {pos} has queue offset {record.queue_offset}"
+        if record.size != size:
+            return f"says {size} bytes, the record at {pos} has {record.size}"
+        return self._compare_code(record, code)
+
+    def _compare_code(self, record: Record, code: int) -> str:
+        if code <= MAX_EXT_ADDRESS:
+            address = code + (1 << 63)
+            data = self.extension.read(address, _EXT_UNIT.size)
+            if data is None:
+                return f"names an extension unit at {address}, which is not there"
+            size, code, _, map_bytes = _EXT_UNIT.unpack(data)
+            if size != _EXT_UNIT.size + max(0, map_bytes):
+                return f"names an extension unit at {address} that is none (size {size}, map {map_bytes})"
+        properties = record.property_table()
+        level = delay_level(record, properties)
+        if level > 0:
+            # What a level means is a setting; within one store it is the same for all.
+            wanted = record.store_timestamp_ms + self.delays.setdefault(level, code - record.store_timestamp_ms)
+        else:
+            wanted = tags_code(record, properties, ())
+        return "" if code == wanted else f"has tags code {code}, the record at {record.pos} has {wanted}"
+
+    def _missing(self, wanted: QueueOfLog) -> None:
+        """The log's records of this queue that lie before its first or behind its last unit."""
+        if self.last_offset < wanted.last_offset:
+            first = max(self.last_offset + 1, wanted.first_offset)
+            start = self.files.starts[-1] if self.files.starts else 0
+            mended = 0 <= wanted.mended_offset <= first
+            reason = f"lacks the queue's last {wanted.last_offset - first + 1} messages"
+            self.report.add(self.files.path(start), max(first * UNIT.size - start, 0), reason, mended=mended)
+        if 0 <= wanted.first_offset < self.first_offset:
+            reason = f"lacks the queue's first {self.first_offset - wanted.first_offset} messages"
+            self.report.add_damage(self.files.path(self.files.starts[0]), 0, reason)
