@@ -1,0 +1,265 @@
+"""The file `tally-progress`: how far the log and the files derived from it had got, so that a restart need not look.
+
+RocketMQ finds the end of its log by reading whole segments, and after a kill it builds queues and index again from
+where its checkpoint's times allow. With 1 GiB segments that is minutes. This mark names a log position below which
+everything is known to be in place, so that recovery reads only what came after it: about one second of writes.
+
+It names two of them. `written`: the queues' files had all units of records below it, perhaps only in the page cache;
+that holds as long as the machine has not been restarted, so also after `kill -9`. `flushed`: log, queues and index
+were synced up to it; that holds after power loss too.
+
+The mark is believed only if nothing speaks against it, and a mark that is not believed costs nothing but time:
+- the file `lock` has the time it had: every RocketMQ that starts writes to it. So our own processes must not write to
+  a `lock` that already has its content, and note its time in each mark they save;
+- sizes of files are those of the mark, and the log has the bytes before the position that it had then;
+- after the queues are cut at the position, there are as many of them, with as many messages in all, as there were.
+
+Layout: two slots of 512 bytes, at 0 and at 4096, written in turn, so that a torn write leaves the other one. A slot,
+big-endian:
+
+offset  size  field
+     0     8  "TALLYPM1"
+     8     8  sequence, from 1; the greater one of the two slots holds
+    16    16  boot id of the machine
+    32     8  device number of the root's file system
+    40     8  modification time of `lock`, ns; 0: there is none
+    48     8  bytes of a log segment
+    56     4  bytes of a ConsumeQueue segment
+    60     4  slots of an index file
+    64     4  entries of an index file
+    68     4  bytes before each record (48: dledger's layout)
+    72    72  point `written`
+   144    72  point `flushed`
+   216     4  CRC-32 of the bytes before
+A point:
+     0     8  pos            position in the log
+     8     8  store time (ms) of the last record below it, 0: not known
+    16     4  anchor bytes   how many bytes before pos the next field covers
+    20     4  CRC-32 of them
+    24     4  queues         how many there were
+    28     8  units          sum of their max offsets
+    36    32  name of the newest index file, zeros behind it
+    68     4  next entry number of that file; 0: there was no index file
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Dispatch, Door
+
+FILE_NAME = "tally-progress"
+ANCHOR_BYTES = (
+    4096  # more than any record's head with topic and properties usually has; a larger body is covered in part
+)
+
+_MAGIC = b"TALLYPM1"
+_SLOT_PITCH = 4096
+_FILE_BYTES = 2 * _SLOT_PITCH
+_HEAD = struct.Struct(">8sq16sqqqiiii")
+_POINT = struct.Struct(">qqiIiq32si")
+_CRC = struct.Struct(">I")
+_SLOT_BYTES = _HEAD.size + 2 * _POINT.size + _CRC.size
+assert (_HEAD.size, _POINT.size) == (72, 72), "fixed by every mark already on disk"
+assert _SLOT_BYTES <= 512, "one disk sector, so that a slot is whole or not at all on most disks"
+
+
+class Geometry(NamedTuple):
+    """Sizes that a mark was made with. Files of other sizes are not the files it speaks of."""
+
+    log_segment_bytes: int
+    queue_segment_bytes: int
+    index_slots: int
+    index_entries: int
+    entry_header_bytes: int = 0
+
+
+class Point(NamedTuple):
+    """A log position and what the files held there; see the module's head."""
+
+    pos: int = 0
+    store_timestamp_ms: int = 0
+    anchor_bytes: int = 0
+    anchor_crc: int = 0
+    queues: int = 0
+    units: int = 0
+    index_name: str = ""
+    index_count: int = 0
+
+    @classmethod
+    def at(
+        cls,
+        snapshot: tuple[int, int, int, int, str, int],
+        read: Callable[[int, int], bytes | None],
+        log_segment_bytes: int,
+    ) -> Point:
+        """From the kernel's `Dispatch.written_point()` or `synced_point()`; `read(pos, size)`: bytes of the log."""
+        pos, store_timestamp_ms, queues, units, index_name, index_count = snapshot
+        size = anchor_size(pos, log_segment_bytes)
+        tail = read(pos - size, size) if size else None
+        return cls(
+            pos,
+            store_timestamp_ms,
+            0 if tail is None else size,
+            0 if tail is None else zlib.crc32(tail),
+            queues,
+            units,
+            index_name,
+            index_count,
+        )
+
+    def anchored(self, read: Callable[[int, int], bytes | None]) -> bool:
+        """The log has the bytes before `pos` that it had when the mark was made."""
+        if self.anchor_bytes == 0:
+            return self.pos == 0
+        tail = read(self.pos - self.anchor_bytes, self.anchor_bytes)
+        return tail is not None and zlib.crc32(tail) == self.anchor_crc
+
+    def _pack(self) -> bytes:
+        return _POINT.pack(*self._replace(index_name=self.index_name.encode()))  # type: ignore[arg-type]
+
+    @classmethod
+    def _unpack(cls, data: bytes) -> Point:
+        *numbers, name, count = _POINT.unpack(data)
+        return cls(*numbers, name.rstrip(b"\0").decode(), count)
+
+
+def anchor_size(pos: int, log_segment_bytes: int) -> int:
+    """How many bytes before `pos` an anchor covers: all in one segment, the one before if `pos` begins a segment."""
+    return min(ANCHOR_BYTES, pos % log_segment_bytes or min(pos, log_segment_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMark:
+    """What the file says; `sequence` counts the marks of this store."""
+
+    sequence: int
+    boot_id: bytes
+    device: int
+    lock_ns: int
+    geometry: Geometry
+    written: Point
+    flushed: Point
+
+    @classmethod
+    def load(cls, root: Path) -> ProgressMark | None:
+        """The newer sound slot of the file in `root`; None: no file, or no slot is sound."""
+        try:
+            data = (root / FILE_NAME).read_bytes()
+        except OSError:
+            return None  # not readable is not believed: recovery takes the long way
+        marks = [mark for at in (0, _SLOT_PITCH) if (mark := cls.decode(data[at : at + _SLOT_BYTES])) is not None]
+        return max(marks, key=lambda mark: mark.sequence, default=None)
+
+    def save(self, door: Door, root: Path, *, durable: bool = True) -> None:
+        """Writes the slot whose turn it is. Without `durable` the mark serves after a kill, but not after power loss.
+
+        Blocks for a sync: not for the event loop's thread. OSError: it failed; the mark before still holds.
+        """
+        path = root / FILE_NAME
+        new = not path.exists()
+        if new:
+            door.create(str(path), _FILE_BYTES, True)
+        door.write(str(path), self.sequence % 2 * _SLOT_PITCH, self.encode())
+        if durable:
+            door.sync(str(path))
+            if new:
+                door.sync_dir(str(root))
+
+    def next(self, written: Point, flushed: Point, lock_ns: int) -> ProgressMark:
+        """The mark to save after this one."""
+        return replace(self, sequence=self.sequence + 1, written=written, flushed=flushed, lock_ns=lock_ns)
+
+    def encode(self) -> bytes:
+        head = _HEAD.pack(_MAGIC, self.sequence, self.boot_id, self.device, self.lock_ns, *self.geometry)
+        data = head + self.written._pack() + self.flushed._pack()
+        return data + _CRC.pack(zlib.crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProgressMark | None:
+        """One slot; None: it is not sound."""
+        if len(data) < _SLOT_BYTES or not data.startswith(_MAGIC):
+            return None
+        at = _SLOT_BYTES - _CRC.size
+        if _CRC.unpack_from(data, at) != (zlib.crc32(data[:at]),):
+            return None
+        _, sequence, boot_id, device, lock_ns, *geometry = _HEAD.unpack_from(data)
+        points = [Point._unpack(data[start : start + _POINT.size]) for start in (_HEAD.size, _HEAD.size + _POINT.size)]
+        return cls(sequence, boot_id, device, lock_ns, Geometry(*geometry), *points)
+
+    def point_for(self, root: Path, geometry: Geometry, read: Callable[[int, int], bytes | None]) -> tuple[Point, str]:
+        """The point from which recovery may go on, and "": or one at position -1, and why the mark is not believed."""
+        nowhere = Point(-1)
+        if self.geometry != geometry:
+            return nowhere, "the files' sizes are not those of the mark"
+        if self.lock_ns != lock_time_ns(root):
+            return nowhere, "another program has started on this store since"
+        same_boot = self.boot_id == boot_id() != NO_BOOT_ID and self.device == root.stat().st_dev
+        point = self.written if same_boot else self.flushed
+        if not point.anchored(read):
+            return nowhere, f"the log is not the one of the mark before byte {point.pos}"
+        return point, ""
+
+
+class ProgressKeeper:
+    """Saves marks of a store that is in use, one after the other."""
+
+    def __init__(self, door: Door, root: Path, geometry: Geometry) -> None:
+        self._door = door
+        self._root = root
+        self._mark = first_mark(root, geometry)
+
+    def save(self, dispatch: Dispatch, log_flushed_pos: int, *, durable: bool = True) -> None:
+        """One more mark: about once a second, after `Dispatch.write_out`, and at the end. OSError: it failed.
+
+        A synced point counts only as far as the log is synced too; until then the one before holds. Blocks for a sync.
+        """
+        segment_bytes = self._mark.geometry.log_segment_bytes
+        written = Point.at(dispatch.written_point(), dispatch.log_bytes, segment_bytes)
+        synced = Point.at(dispatch.synced_point(), dispatch.log_bytes, segment_bytes)
+        flushed = synced if synced.pos <= log_flushed_pos else self._mark.flushed
+        mark = self._mark.next(written, flushed, lock_time_ns(self._root))
+        mark.save(self._door, self._root, durable=durable)
+        self._mark = mark
+
+
+NO_BOOT_ID = bytes(16)
+
+
+def first_mark(root: Path, geometry: Geometry) -> ProgressMark:
+    """A mark that says nothing yet, of this machine and store; or, if there is one, the successor of the one on disk.
+
+    Its points are empty: what the mark before said is not carried over.
+    """
+    old = ProgressMark.load(root)
+    return ProgressMark(
+        sequence=old.sequence if old else 0,
+        boot_id=boot_id(),
+        device=root.stat().st_dev,
+        lock_ns=lock_time_ns(root),
+        geometry=geometry,
+        written=Point(),
+        flushed=Point(),
+    )
+
+
+def boot_id() -> bytes:
+    """16 bytes that differ after each start of the machine; `NO_BOOT_ID` where the system has none to tell."""
+    try:
+        return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return NO_BOOT_ID
+
+
+def lock_time_ns(root: Path) -> int:
+    """Modification time of the store's `lock`; 0: there is none."""
+    try:
+        return (root / "lock").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
