@@ -1,6 +1,7 @@
 """The Rust kernel: per-message loops over buffers and small objects. See store/kernel/src for each one's theory."""
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 
 def string_hash(text: bytes) -> int:
     """Java's `String.hashCode` of UTF-8 bytes, signed 32 bits."""
@@ -9,9 +10,62 @@ def key_hash(key: bytes) -> int:
     """The index's hash of `topic#key`, never negative."""
 
 class Door:
-    """The one way to change a file."""
+    """The one way to change a file. Calls that touch the disk release the GIL; errors are OSError (errno, filename).
 
-    def __init__(self) -> None: ...
+    What is durable when: see store/kernel/src/door.rs. `record`: for tests, see `crash`.
+    """
+
+    def __init__(self, *, record: bool = False) -> None: ...
+    def write_file(self, path: str | PathLike[str], data: bytes | bytearray) -> None:
+        """Replaces the file's content (or creates it) and syncs it. A crash may leave any part: rename for more."""
+
+    def write(self, path: str | PathLike[str], offset: int, data: bytes | bytearray) -> None:
+        """Writes all of `data` into an existing file."""
+
+    def create(self, path: str | PathLike[str], bytes: int, allocate: bool = True) -> None:
+        """Makes a file (and missing folders) of that length; `allocate` reserves its blocks on the disk.
+
+        One that exists stays; it gets the length too (with `allocate`: at least)."""
+
+    def sync(self, path: str | PathLike[str]) -> None:
+        """Makes what was written to the file durable."""
+
+    def sync_dir(self, path: str | PathLike[str]) -> None:
+        """Makes creations, renames and removals in the folder durable."""
+
+    def rename(self, path: str | PathLike[str], to: str | PathLike[str]) -> None:
+        """Gives the file another name; a file that has it is replaced."""
+
+    def remove(self, path: str | PathLike[str]) -> None: ...
+    def truncate(self, path: str | PathLike[str], bytes: int) -> None:
+        """Gives an existing file this length, shorter or longer."""
+
+    def mkdir(self, path: str | PathLike[str]) -> None:
+        """Makes a folder and the ones above it, durably; one that exists is fine."""
+
+    def fail(self, op: str, path_part: str, errno: int, after: int = 0, times: int | None = None) -> None:
+        """Test side: calls of `op` on paths with `path_part` in them fail, after `after` more, `times` times (None: ever).
+
+        ops: open create allocate truncate read write sync map rename remove sync_dir mkdir. A store into a mapping is a
+        write. ValueError: no such op."""
+
+    def tear(self, path_part: str, keep_bytes: int) -> None:
+        """Test side: the next write to such a path keeps only its first bytes, then fails with EIO."""
+
+    def lie(self, op: str, path_part: str) -> None:
+        """Test side: `sync` or `sync_dir` of such paths does nothing and returns. To prove that a test would notice."""
+
+    def heal(self) -> None:
+        """Test side: forgets every fail, tear and lie."""
+
+    def counts(self) -> dict[str, int]:
+        """Calls by op, stores into mappings left out."""
+
+    def crash(self, seed: int, keep: float | None = None) -> list[str]:
+        """Test side: power is lost. Each operation that no sync covers survives with probability `keep` (None: the seed
+        chooses), others are undone or, with `keep` above 0, torn at a sector's border. Returns what was lost.
+
+        Files opened before answer EIO afterwards. ValueError: the door does not record."""
 
 class Log:
     """The append end of one commit log: staged >= written >= flushed, in bytes from the log's start.

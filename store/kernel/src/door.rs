@@ -1,19 +1,52 @@
-//! The one door to the disk: every open for writing, write, sync, rename and removal of the store passes here.
+//! The one door to the disk: every change of a file of the store passes here, Python's too.
+//!
+//! What is promised: bytes written and then synced are on disk; a creation, renaming or removal is on disk after
+//! `sync_dir` of its folder (both folders, if it moves between two); a folder made by `mkdir` is on disk when it returns.
+//! Folders that `create_sized` makes on the way, as a kindness to derived files, are not synced.
+//!
+//! A test can stand in the door. Then it may
+//! * let calls fail (`fail`), tear a write (`tear`), or let a sync do nothing and say it did (`lie`, to prove that a test
+//!   would notice): see `door/rules.rs`;
+//! * record what is not yet durable, and take it away as a power loss would (`Door(record=True)`, `crash`): see
+//!   `door/power.rs` for what may be lost.
+//!
+//! A door that nobody stands in costs one branch on a flag and a counter a call.
+
+mod power;
+mod rules;
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+use power::Power;
+use rules::{Op, Rules, Verdict, OPS};
 
 #[derive(Default)]
-struct Inner {}
+struct Plan {
+    rules: Rules,
+    power: Option<Power>,
+}
+
+#[derive(Default)]
+struct Inner {
+    counts: [AtomicU64; OPS],
+    /// Somebody stands in the door: ask the plan.
+    watched: AtomicBool,
+    plan: Mutex<Plan>,
+}
 
 /// The door; clones share one state.
 #[pyclass(frozen, from_py_object, module = "tallystick.store._kernel")]
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Door(Arc<Inner>);
 
 /// A file opened for writing through the door.
@@ -21,6 +54,8 @@ pub struct DoorFile {
     door: Door,
     path: PathBuf,
     file: File,
+    /// How many crashes the door had seen: a file opened before one belongs to a machine that is gone.
+    epoch: u64,
 }
 
 /// A writable mapping of a file: stores go to the page cache, `sync` makes them durable.
@@ -29,15 +64,116 @@ pub struct DoorMap {
     map: memmap2::MmapMut,
 }
 
+/// How a call goes on: as if nobody watched, or with the recorder (held, so that its order is the disk's order).
+enum Pass<'a> {
+    Free,
+    Lied,
+    Torn(MutexGuard<'a, Plan>, usize),
+    Recorded(MutexGuard<'a, Plan>),
+}
+
+impl Pass<'_> {
+    fn power(&mut self) -> Option<&mut Power> {
+        match self {
+            Pass::Torn(plan, _) | Pass::Recorded(plan) => plan.power.as_mut(),
+            Pass::Free | Pass::Lied => None,
+        }
+    }
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
 impl Door {
-    /// Opens an existing file for reading and writing.
-    pub fn open(&self, path: &Path) -> io::Result<DoorFile> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(DoorFile {
+    /// A door that remembers what is not yet durable, for `crash`.
+    pub fn recording() -> Self {
+        let door = Door::default();
+        door.plan().power = Some(Power::default());
+        door.0.watched.store(true, Ordering::Release);
+        door
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        // A test that panicked in the door: the plan is only ever changed by whole steps.
+        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn enter(&self, op: Op, path: &Path, epoch: Option<u64>) -> io::Result<Pass<'_>> {
+        self.0.counts[op as usize].fetch_add(1, Ordering::Relaxed);
+        if self.0.watched.load(Ordering::Acquire) {
+            self.enter_watched(op, path, epoch)
+        } else {
+            Ok(Pass::Free)
+        }
+    }
+
+    #[cold]
+    fn enter_watched(&self, op: Op, path: &Path, epoch: Option<u64>) -> io::Result<Pass<'_>> {
+        let mut plan = self.plan();
+        if let (Some(power), Some(epoch)) = (&plan.power, epoch) {
+            if power.epoch() != epoch {
+                return Err(eio());
+            }
+        }
+        match plan.rules.judge(op, &path.to_string_lossy()) {
+            Verdict::Go if plan.power.is_some() => Ok(Pass::Recorded(plan)),
+            Verdict::Go => Ok(Pass::Free),
+            Verdict::Lie => Ok(Pass::Lied),
+            Verdict::Tear(keep) => Ok(Pass::Torn(plan, keep)),
+            Verdict::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// A sync, as far as the test side is concerned: a failed one leaves its mark.
+    fn enter_sync(&self, file: &DoorFile) -> io::Result<Pass<'_>> {
+        self.enter(Op::Sync, &file.path, Some(file.epoch)).inspect_err(|_| {
+            if let Some(power) = self.plan().power.as_mut() {
+                power.sync_failed(&file.file);
+            }
+        })
+    }
+
+    fn epoch(&self) -> u64 {
+        if self.0.watched.load(Ordering::Acquire) {
+            self.plan().power.as_ref().map_or(0, Power::epoch)
+        } else {
+            0
+        }
+    }
+
+    fn file(&self, path: &Path, file: File) -> DoorFile {
+        DoorFile {
             door: self.clone(),
             path: path.to_owned(),
             file,
-        })
+            epoch: self.epoch(),
+        }
+    }
+
+    /// Opens an existing file for reading and writing.
+    pub fn open(&self, path: &Path) -> io::Result<DoorFile> {
+        drop(self.enter(Op::Open, path, None)?);
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(self.file(path, file))
+    }
+
+    /// Opens a file for reading and writing, or creates it empty.
+    fn create(&self, path: &Path) -> io::Result<DoorFile> {
+        let mut pass = self.enter(Op::Create, path, None)?;
+        let new = pass.power().is_some() && !path.exists();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        if let (true, Some(power)) = (new, pass.power()) {
+            power.created(path, &file)?;
+        }
+        drop(pass);
+        Ok(self.file(path, file))
     }
 
     /// Creates a file (or opens one that exists) and gives it its full length; `allocate` reserves the blocks,
@@ -46,17 +182,7 @@ impl Door {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        let file = DoorFile {
-            door: self.clone(),
-            path: path.to_owned(),
-            file,
-        };
+        let file = self.create(path)?;
         if allocate {
             file.allocate(bytes)?;
         } else {
@@ -65,17 +191,59 @@ impl Door {
         Ok(file)
     }
 
+    /// Renames `from`; a file named `to` is replaced.
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)
+        let mut pass = self.enter(Op::Rename, from, None)?;
+        match pass.power() {
+            Some(power) => power.rename(from, to),
+            None => std::fs::rename(from, to),
+        }
     }
 
     pub fn remove(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_file(path)
+        let mut pass = self.enter(Op::Remove, path, None)?;
+        match pass.power() {
+            Some(power) => power.remove(path),
+            None => std::fs::remove_file(path),
+        }
     }
 
     /// Makes creations, renames and removals in `folder` durable.
     pub fn sync_dir(&self, folder: &Path) -> io::Result<()> {
-        File::open(folder)?.sync_all()
+        let mut pass = self.enter(Op::SyncDir, folder, None)?;
+        if matches!(pass, Pass::Lied) {
+            return Ok(());
+        }
+        let folder_file = File::open(folder)?;
+        match pass.power() {
+            Some(power) => power.sync_dir(folder),
+            None => folder_file.sync_all(),
+        }
+    }
+
+    /// Makes a folder, and the ones it lies in; durable when it returns.
+    pub fn mkdir(&self, folder: &Path) -> io::Result<()> {
+        drop(self.enter(Op::Mkdir, folder, None)?);
+        let folder = std::path::absolute(folder)?;
+        let missing: Vec<&Path> = folder.ancestors().take_while(|path| !path.is_dir()).collect();
+        for path in missing.into_iter().rev() {
+            match std::fs::create_dir(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+                made => made?,
+            }
+            if let Some(parent) = path.parent() {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces a file's content (or creates it) and syncs it. Not atomic: see `rename` for that.
+    pub fn write_file(&self, path: &Path, data: &[u8]) -> io::Result<()> {
+        let file = self.create(path)?;
+        file.set_len(0)?;
+        file.write_at(data, 0)?;
+        file.sync_data()
     }
 }
 
@@ -88,21 +256,55 @@ impl DoorFile {
         &self.door
     }
 
+    fn enter(&self, op: Op) -> io::Result<Pass<'_>> {
+        self.door.enter(op, &self.path, Some(self.epoch))
+    }
+
     /// Writes all of `data` at `offset`.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        match self.enter(Op::Write)? {
+            Pass::Torn(mut plan, keep) => {
+                let kept = &data[..keep.min(data.len())];
+                self.write_recorded(plan.power.as_mut(), kept, offset)?;
+                Err(eio())
+            }
+            Pass::Recorded(mut plan) => self.write_recorded(plan.power.as_mut(), data, offset),
+            Pass::Free | Pass::Lied => self.file.write_all_at(data, offset),
+        }
+    }
+
+    fn write_recorded(&self, power: Option<&mut Power>, data: &[u8], offset: u64) -> io::Result<()> {
+        if let Some(power) = power {
+            power.will_write(&self.path, &self.file, offset, data)?;
+        }
         self.file.write_all_at(data, offset)
     }
 
     pub fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
+        let mut pass = self.door.enter_sync(self)?;
+        if matches!(pass, Pass::Lied) {
+            return Ok(());
+        }
+        match pass.power() {
+            Some(power) => power.synced(&self.file),
+            None => self.file.sync_data(),
+        }
     }
 
     pub fn set_len(&self, bytes: u64) -> io::Result<()> {
+        let mut pass = self.enter(Op::Truncate)?;
+        if let Some(power) = pass.power() {
+            power.will_set_len(&self.path, &self.file, bytes)?;
+        }
         self.file.set_len(bytes)
     }
 
+    /// Gives the file at least `bytes` of length, with its blocks reserved.
     pub fn allocate(&self, bytes: u64) -> io::Result<()> {
-        use std::os::fd::AsRawFd;
+        let mut pass = self.enter(Op::Allocate)?;
+        if let Some(power) = pass.power() {
+            power.will_set_len(&self.path, &self.file, bytes.max(self.len()?))?;
+        }
         // SAFETY: a plain system call on a descriptor that `self` keeps open.
         match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, bytes as libc::off_t) } {
             0 => Ok(()),
@@ -114,7 +316,12 @@ impl DoorFile {
         Ok(self.file.metadata()?.len())
     }
 
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        drop(self.enter(Op::Read)?);
         self.file.read_at(buffer, offset)
     }
 
@@ -126,6 +333,7 @@ impl DoorFile {
 
     /// A mapping for writing. The blocks must be allocated first: a store into a hole of a full disk is a SIGBUS.
     pub fn write_map(self) -> io::Result<DoorMap> {
+        drop(self.enter(Op::Map)?);
         // SAFETY: as above.
         let map = unsafe { memmap2::MmapMut::map_mut(&self.file)? };
         Ok(DoorMap { file: self, map })
@@ -141,21 +349,198 @@ impl DoorMap {
         self.file.path()
     }
 
+    /// Stores `data` at `offset`, which must lie within the mapping. Not counted: it is no system call.
     pub fn write(&mut self, offset: usize, data: &[u8]) -> io::Result<()> {
-        self.map[offset..offset + data.len()].copy_from_slice(data);
-        Ok(())
+        let mut kept = data;
+        let mut result = Ok(());
+        if self.file.door.0.watched.load(Ordering::Acquire) {
+            let mut pass = self
+                .file
+                .door
+                .enter_watched(Op::Write, &self.file.path, Some(self.file.epoch))?;
+            if let Pass::Torn(_, keep) = &pass {
+                kept = &data[..(*keep).min(data.len())];
+                result = Err(eio());
+            }
+            if let Some(power) = pass.power() {
+                power.will_write(&self.file.path, &self.file.file, offset as u64, kept)?;
+            }
+        }
+        self.map[offset..offset + kept.len()].copy_from_slice(kept);
+        result
     }
 
     pub fn sync(&self) -> io::Result<()> {
-        self.map.flush()
+        let mut pass = self.file.door.enter_sync(&self.file)?;
+        if matches!(pass, Pass::Lied) {
+            return Ok(());
+        }
+        match pass.power() {
+            Some(power) => power.synced(&self.file.file),
+            None => self.map.flush(),
+        }
     }
+}
+
+/// OSError with errno, text and filename; Python picks the subclass (FileNotFoundError, ...) by the number.
+pub fn os_error(error: &io::Error, path: &Path) -> PyErr {
+    let text = error.to_string();
+    let plain = text.split(" (os error").next().unwrap_or_default().to_owned();
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    PyOSError::new_err((errno, plain, path.display().to_string()))
+}
+
+fn op_of(name: &str) -> PyResult<Op> {
+    Op::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Op::ALL.iter().map(|op| op.name()).collect();
+        PyValueError::new_err(format!("no operation {name:?}; there are {}", known.join(", ")))
+    })
 }
 
 #[pymethods]
 impl Door {
     #[new]
-    fn py_new() -> Self {
-        Door(Arc::new(Inner::default()))
+    #[pyo3(signature = (*, record = false))]
+    fn py_new(record: bool) -> Self {
+        if record {
+            Door::recording()
+        } else {
+            Door::default()
+        }
+    }
+
+    #[pyo3(name = "write_file")]
+    fn py_write_file(&self, py: Python<'_>, path: PathBuf, data: PyBackedBytes) -> PyResult<()> {
+        py.detach(|| self.write_file(&path, &data))
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "write")]
+    fn py_write(&self, py: Python<'_>, path: PathBuf, offset: u64, data: PyBackedBytes) -> PyResult<()> {
+        py.detach(|| self.open(&path)?.write_at(&data, offset))
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "create", signature = (path, bytes, allocate = true))]
+    fn py_create(&self, py: Python<'_>, path: PathBuf, bytes: u64, allocate: bool) -> PyResult<()> {
+        py.detach(|| self.create_sized(&path, bytes, allocate).map(drop))
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "sync")]
+    fn py_sync(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.open(&path)?.sync_data())
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "sync_dir")]
+    fn py_sync_dir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.sync_dir(&path))
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "rename")]
+    fn py_rename(&self, py: Python<'_>, path: PathBuf, to: PathBuf) -> PyResult<()> {
+        py.detach(|| self.rename(&path, &to))
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "remove")]
+    fn py_remove(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.remove(&path))
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "truncate")]
+    fn py_truncate(&self, py: Python<'_>, path: PathBuf, bytes: u64) -> PyResult<()> {
+        py.detach(|| self.open(&path)?.set_len(bytes))
+            .map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "mkdir")]
+    fn py_mkdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.mkdir(&path)).map_err(|error| os_error(&error, &path))
+    }
+
+    #[pyo3(name = "fail", signature = (op, path_part, errno, after = 0, times = None))]
+    fn py_fail(&self, op: &str, path_part: &str, errno: i32, after: u64, times: Option<u64>) -> PyResult<()> {
+        self.fail(op_of(op)?, path_part, errno, after, times);
+        Ok(())
+    }
+
+    #[pyo3(name = "tear")]
+    fn py_tear(&self, path_part: &str, keep_bytes: usize) {
+        self.tear(path_part, keep_bytes);
+    }
+
+    #[pyo3(name = "lie")]
+    fn py_lie(&self, op: &str, path_part: &str) -> PyResult<()> {
+        match op_of(op)? {
+            op @ (Op::Sync | Op::SyncDir) => self.lie(op, path_part),
+            _ => return Err(PyValueError::new_err("only sync and sync_dir can be lied about")),
+        }
+        Ok(())
+    }
+
+    #[pyo3(name = "heal")]
+    fn py_heal(&self) {
+        self.heal();
+    }
+
+    #[pyo3(name = "counts")]
+    fn py_counts(&self) -> std::collections::BTreeMap<&'static str, u64> {
+        let of = |op: &Op| (op.name(), self.0.counts[*op as usize].load(Ordering::Relaxed));
+        Op::ALL.iter().map(of).collect()
+    }
+
+    #[pyo3(name = "crash", signature = (seed, keep = None))]
+    fn py_crash(&self, py: Python<'_>, seed: u64, keep: Option<f64>) -> PyResult<Vec<String>> {
+        if keep.is_some_and(|keep| !(0.0..=1.0).contains(&keep)) {
+            return Err(PyValueError::new_err("keep is a probability"));
+        }
+        let lost = py
+            .detach(|| self.crash(seed, keep))
+            .map_err(|error| os_error(&error, Path::new("")))?;
+        lost.ok_or_else(|| PyValueError::new_err("this door does not record: make it with Door(record=True)"))
+    }
+}
+
+/// The test side.
+impl Door {
+    /// Calls of `op` whose path contains `path_part` fail with `errno`: after the next `after` of them, `times` times.
+    pub fn fail(&self, op: Op, path_part: &str, errno: i32, after: u64, times: Option<u64>) {
+        self.plan().rules.add(op, path_part, Verdict::Fail(errno), after, times);
+        self.0.watched.store(true, Ordering::Release);
+    }
+
+    /// The next write to such a path keeps only its first `keep_bytes` bytes and fails with EIO.
+    pub fn tear(&self, path_part: &str, keep_bytes: usize) {
+        self.plan()
+            .rules
+            .add(Op::Write, path_part, Verdict::Tear(keep_bytes), 0, Some(1));
+        self.0.watched.store(true, Ordering::Release);
+    }
+
+    /// Calls of `op` on such paths do nothing and say that they did.
+    pub fn lie(&self, op: Op, path_part: &str) {
+        self.plan().rules.add(op, path_part, Verdict::Lie, 0, None);
+        self.0.watched.store(true, Ordering::Release);
+    }
+
+    /// Forgets every `fail`, `tear` and `lie`.
+    pub fn heal(&self) {
+        let mut plan = self.plan();
+        plan.rules = Rules::default();
+        self.0.watched.store(plan.power.is_some(), Ordering::Release);
+    }
+
+    /// Power is lost and comes back. Returns what was lost, in words; None if this door does not record.
+    pub fn crash(&self, seed: u64, keep: Option<f64>) -> io::Result<Option<Vec<String>>> {
+        self.plan()
+            .power
+            .as_mut()
+            .map(|power| power.crash(seed, keep))
+            .transpose()
     }
 }
 

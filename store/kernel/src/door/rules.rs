@@ -1,0 +1,129 @@
+//! What a test wants to go wrong: rules over operations and paths, the first that applies decides.
+
+/// What passes the door. `Write` is also a store into a mapping, `Sync` also a mapping's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Open,
+    Create,
+    Allocate,
+    Truncate,
+    Read,
+    Write,
+    Sync,
+    Map,
+    Rename,
+    Remove,
+    SyncDir,
+    Mkdir,
+}
+
+pub const OPS: usize = Op::ALL.len();
+
+impl Op {
+    pub const ALL: [Op; 12] = [
+        Op::Open,
+        Op::Create,
+        Op::Allocate,
+        Op::Truncate,
+        Op::Read,
+        Op::Write,
+        Op::Sync,
+        Op::Map,
+        Op::Rename,
+        Op::Remove,
+        Op::SyncDir,
+        Op::Mkdir,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Open => "open",
+            Op::Create => "create",
+            Op::Allocate => "allocate",
+            Op::Truncate => "truncate",
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Sync => "sync",
+            Op::Map => "map",
+            Op::Rename => "rename",
+            Op::Remove => "remove",
+            Op::SyncDir => "sync_dir",
+            Op::Mkdir => "mkdir",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Op> {
+        Op::ALL.into_iter().find(|op| op.name() == name)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Go,
+    Fail(i32),
+    Tear(usize),
+    Lie,
+}
+
+struct Rule {
+    op: Op,
+    path_part: String,
+    verdict: Verdict,
+    after: u64,
+    times: Option<u64>,
+}
+
+#[derive(Default)]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    pub fn add(&mut self, op: Op, path_part: &str, verdict: Verdict, after: u64, times: Option<u64>) {
+        self.0.push(Rule {
+            op,
+            path_part: path_part.to_owned(),
+            verdict,
+            after,
+            times,
+        });
+    }
+
+    /// The verdict over one call. Every rule that fits counts it, so that two rules' `after` mean the same calls.
+    pub fn judge(&mut self, op: Op, path: &str) -> Verdict {
+        let mut verdict = Verdict::Go;
+        for rule in self
+            .0
+            .iter_mut()
+            .filter(|rule| rule.op == op && path.contains(&rule.path_part))
+        {
+            if rule.after > 0 {
+                rule.after -= 1;
+            } else if verdict == Verdict::Go && rule.times != Some(0) {
+                rule.times = rule.times.map(|times| times - 1);
+                verdict = rule.verdict;
+            }
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_waits_then_fails_a_number_of_times() {
+        let mut rules = Rules::default();
+        rules.add(Op::Write, "log", Verdict::Fail(5), 2, Some(1));
+        let judged: Vec<Verdict> = (0..4).map(|_| rules.judge(Op::Write, "/a/log/0")).collect();
+        assert_eq!(judged, [Verdict::Go, Verdict::Go, Verdict::Fail(5), Verdict::Go]);
+        assert_eq!(rules.judge(Op::Sync, "/a/log/0"), Verdict::Go);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for op in Op::ALL {
+            assert_eq!(Op::from_name(op.name()), Some(op));
+            assert_eq!(Op::ALL[op as usize], op);
+        }
+    }
+}
