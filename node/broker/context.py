@@ -14,6 +14,7 @@ from tallystick.store.message import GetResult, Host, Message, MessageBatch, Put
 
 if TYPE_CHECKING:
     from tallystick.node.broker.clients import ConsumerTable, ProducerTable
+    from tallystick.node.broker.filters import ConsumerFilterTable
     from tallystick.node.broker.groups import SubscriptionGroupTable
     from tallystick.node.broker.holds import HoldTable
     from tallystick.node.broker.locks import QueueLocks
@@ -156,6 +157,9 @@ class BrokerContext(Protocol):
 
     @property
     def holds(self) -> HoldTable: ...
+
+    @property
+    def filters(self) -> ConsumerFilterTable: ...
 
     @property
     def stats(self) -> BrokerStats: ...

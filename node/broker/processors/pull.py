@@ -1,0 +1,247 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the way of messages to consumers.
+
+A pull is checked in RocketMQ's order (`pull_checks`), then reads the queue. What it found is sent as the log has it,
+behind a head made from a template. A pull that found nothing at the end of its queue is held if its client allows
+(`holds`); once something comes, all of this happens again, since the topic or the subscription may be gone by then.
+
+    status in the store                         code
+    FOUND                                       0
+    NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING    20  pull again at once, from nextBeginOffset
+    OFFSET_OVERFLOW_ONE, OFFSET_FOUND_NULL      19  nothing yet: held, if the client allows
+    NO_MATCHED_LOGIC_QUEUE, NO_MESSAGE_IN_QUEUE 19 at offset 0, else 21
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL     21  go on at nextBeginOffset; told to OFFSET_MOVED_EVENT too
+
+A slave gives its answers the code 20 where a master says 21, and keeps no offsets.
+
+Source: PullMessageProcessor of RocketMQ 4.8.0; the recorded frames in the golden data.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from tallystick.node.broker.holds import Hold
+from tallystick.node.broker.offset_moved import OffsetMovedEvents
+from tallystick.node.broker.processors.pull_checks import PullChecks
+from tallystick.node.broker.processors.pull_head import pull_head
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError, need_int, need_long, need_str
+from tallystick.node.remoting.limited_log import LimitedLog
+from tallystick.store.message import GetResult, GetStatus
+from tallystick.store.record import Record
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.groups import SubscriptionGroup
+    from tallystick.node.remoting.server import Connection, Handler
+
+logger = logging.getLogger("tallystick.pull")
+
+COMMIT_OFFSET, SUSPEND = 1, 2
+"""Bits of the request's sysFlag. 4 is in `pull_checks`; 8 (class filter) and 16 (lite pull) change nothing here."""
+
+MAX_MESSAGES = 1024
+"""Messages a pull may ask for; more are taken as so many. It also bounds how many units one look tests."""
+
+MAX_BODY = 16 * 1024 * 1024 - 1024
+"""Bytes of records above which the general encoder decides whether a frame can carry them."""
+
+SMALL_BODY = 16 * 1024
+"""Bytes of records below which one write of a joined frame is cheaper than two."""
+
+_LONG = 2**63
+_FOUND = GetStatus.FOUND
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class _Done(enum.Enum):
+    """What became of a pull that has no answer yet to be sent by the caller."""
+
+    SENT = enum.auto()
+    HELD = enum.auto()
+
+
+class PullProcessor:
+    """Answers pulls, at once or when their hold ends. It makes itself the one who answers the broker's holds."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._moved = OffsetMovedEvents(broker)
+        self._checks = PullChecks(broker)
+        self._log = LimitedLog(logger, time.monotonic)
+        broker.holds.retry = self.retry
+
+    def routes(self) -> dict[int, Handler]:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, connection: Connection, command: Command) -> Command | None:
+        """The handler: None if the answer was sent, or will be."""
+        if command.flag & FLAG_ONEWAY:
+            return None  # nobody waits for the messages
+        try:
+            answer = self._pull(connection, command, None, False)
+        except ResponseError as error:
+            return command.reply(error.code, ext={}, remark=error.remark)
+        return None if isinstance(answer, _Done) else answer
+
+    def retry(self, hold: Hold, expired: bool) -> bool:
+        """The holds' question: is there an answer now? See `holds.Retry`."""
+        command = hold.command
+        try:
+            answer = self._pull(hold.connection, command, hold, expired)
+        except ResponseError as error:
+            answer = command.reply(error.code, ext={}, remark=error.remark)
+        except Exception as error:  # one pull's trouble must not keep the others waiting
+            self._log.warning("held pull", "a held pull failed", exc_info=True)
+            answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        if isinstance(answer, Command):
+            hold.connection.send(answer)
+        return answer is not _Done.HELD
+
+    def _pull(self, connection: Connection, command: Command, hold: Hold | None, expired: bool) -> Command | _Done:
+        broker, ext = self._broker, command.ext or {}
+        try:
+            group_name, topic = ext["consumerGroup"], ext["topic"]
+            queue_id, offset = int(ext["queueId"]), int(ext["queueOffset"])
+            max_messages, sys_flag = int(ext["maxMsgNums"]), int(ext["sysFlag"])
+            sub_version = int(ext["subVersion"])
+        except (KeyError, ValueError):
+            raise _complaint(ext) from None
+        if not -_LONG <= offset < _LONG:
+            raise _complaint(ext)
+        settings = broker.settings
+        group = self._checks.group(group_name)
+        self._checks.queue(connection, topic, queue_id)
+        wanted = self._checks.filter(group, topic, sys_flag, sub_version, ext)
+        start = offset if hold is None else hold.offset
+        if not 0 < max_messages <= MAX_MESSAGES:
+            max_messages = min(max(max_messages, 1), MAX_MESSAGES)
+        result = broker.store.get_message(
+            topic, queue_id, start, max_messages, codes=wanted.codes, accept=wanted.accept
+        )
+        if hold is None and sys_flag & COMMIT_OFFSET and settings.brokerId == 0:
+            broker.offsets.commit(group_name, topic, queue_id, need_long(ext, "commitOffset"))
+        if result.status is _FOUND:
+            broker.stats.get(group_name, topic, result.count, len(result.body))
+            if result.suggest_pulling_from_slave or settings.disableConsumeIfConsumerReadSlowly:
+                self._note_slow(group_name, topic, queue_id, result.body)
+            return self._send(connection, command, group, result, ResponseCode.SUCCESS)
+        code = _CODES[result.status]
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            code = self._moved_code(group, topic, queue_id, start, result)
+        if hold is not None and not expired and self._stays(hold, code, result):
+            return _Done.HELD
+        if code == ResponseCode.PULL_NOT_FOUND:
+            if hold is None and sys_flag & SUSPEND:
+                return self._hold(connection, command, topic, queue_id, offset, need_long(ext, "suspendTimeoutMillis"))
+            if hold is not None and hold.offset > hold.first_offset:
+                # Nothing at the end, but what lies between was looked at: the client goes on behind it
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
+                result.status = GetStatus.NO_MATCHED_MESSAGE
+        return self._send(connection, command, group, result, code)
+
+    # Answers
+
+    def _moved_code(
+        self, group: SubscriptionGroup, topic: str, queue_id: int, offset: int, result: GetResult
+    ) -> ResponseCode:
+        if result.status in _EMPTY and offset == 0:
+            return ResponseCode.PULL_NOT_FOUND
+        if self._broker.settings.brokerId != 0:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        self._moved.report(group.group_name, topic, queue_id, offset, result.next_begin_offset)
+        return ResponseCode.PULL_OFFSET_MOVED
+
+    def _note_slow(self, group: str, topic: str, queue_id: int, body: bytes) -> None:
+        """Count how far the group is behind the log's end; if it is told so, stop a group that is too far."""
+        broker = self._broker
+        record = Record.decode(body, check_crc=False)
+        behind_bytes = broker.store.max_pos - record.pos
+        broker.stats.fall_behind(group, topic, queue_id, behind_bytes, broker.now_ms() - record.store_timestamp_ms)
+        settings = broker.settings
+        if settings.disableConsumeIfConsumerReadSlowly and behind_bytes > settings.consumerFallbehindThreshold:
+            self._log.warning("slow group", "%s is %d bytes behind: it may consume no more", group, behind_bytes)
+            broker.groups.disable_consume(group)
+
+    def _stays(self, hold: Hold, code: ResponseCode, result: GetResult) -> bool:
+        if code == ResponseCode.PULL_NOT_FOUND:
+            return True
+        if result.status is not GetStatus.NO_MATCHED_MESSAGE:
+            return False
+        hold.step(result.next_begin_offset, self._broker.now_ms())
+        # What is left is more than one look takes: the client comes back for it, which leaves room for others
+        return result.next_begin_offset >= result.max_offset
+
+    def _hold(
+        self, connection: Connection, command: Command, topic: str, queue_id: int, offset: int, suspend_ms: int
+    ) -> Command | _Done:
+        broker = self._broker
+        if not broker.settings.longPollingEnable:
+            suspend_ms = broker.settings.shortPollingTimeMills
+        hold = Hold(connection, command, topic, queue_id, offset, broker.now_ms() + suspend_ms)
+        if broker.holds.add(hold):
+            return _Done.HELD
+        raise ResponseError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+
+    def _send(
+        self, connection: Connection, command: Command, group: SubscriptionGroup, result: GetResult, code: int
+    ) -> Command | _Done:
+        body = result.body
+        settings = self._broker.settings
+        suggested = 0
+        if settings.slaveReadEnable:
+            behind = result.suggest_pulling_from_slave
+            suggested = group.which_broker_when_consume_slowly if behind else group.broker_id
+        if len(body) > MAX_BODY:
+            fields = {
+                "suggestWhichBrokerId": str(suggested),
+                "nextBeginOffset": str(result.next_begin_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+            }
+            return command.reply(code, ext=fields, body=body, remark=result.status.name)
+        head = pull_head(
+            command.header_type,
+            code,
+            command.opaque,
+            result.status,
+            suggested,
+            result.next_begin_offset,
+            result.min_offset,
+            result.max_offset,
+            len(body),
+        )
+        if len(body) < SMALL_BODY:
+            connection.write(head + body)
+        else:
+            connection.write(head)
+            connection.write(body)
+        return _Done.SENT
+
+
+def _complaint(ext: dict[str, str]) -> ResponseError:
+    """What is wrong with the fields of a request that could not be read."""
+    try:
+        for name in ("consumerGroup", "topic"):
+            need_str(ext, name)
+        for name in ("queueId", "maxMsgNums", "sysFlag"):
+            need_int(ext, name)
+        for name in ("queueOffset", "commitOffset", "suspendTimeoutMillis", "subVersion"):
+            need_long(ext, name)
+    except ResponseError as error:
+        return error
+    return ResponseError(ResponseCode.SYSTEM_ERROR, "the fields of this pull cannot be read")
