@@ -265,15 +265,16 @@ class Dispatch:
     def load(self) -> None:
         """Finds the queues and index files that exist. Folders of queues whose name is no integer are passed over."""
     def recover_queues(self) -> int:
-        """Finds each queue's end. Returns the greatest log position any queue knows (its `maxPhysicOffset`), -1 if none."""
+        """Finds each queue's end. Returns the greatest log position that any knows (`maxPhysicOffset`), -1 if none."""
     def truncate_queues(self, pos: int) -> None:
         """Removes the entries of records at or behind `pos`."""
     def destroy_queues(self) -> None: ...
     def correct_min_offsets(self, min_pos: int) -> None:
         """Each queue's first entry is the first one of a record at or behind `min_pos`."""
     def drop_index_after(self, timestamp_ms: int) -> int:
-        """Removes index files that end after `timestamp_ms`; returns the log position from which to index again, -1 if none
-        was removed."""
+        """Removes index files that end after `timestamp_ms`, and a last one that does not hold together.
+
+        Returns the log position from which to index again, -1 if none was removed."""
     def start(self, pos: int) -> None:
         """Dispatch goes on from `pos`."""
     def run(self, upto: int, max_bytes: int, check_crc: bool = False) -> RunResult:
@@ -285,7 +286,7 @@ class Dispatch:
     def sync(self) -> None:
         """Makes durable what `write_out` has written (fdatasync of the files, and of new names)."""
     def sync_index(self) -> int:
-        """Makes the index durable; returns the store time of its last entry that is (checkpoint's indexMsgTimestamp)."""
+        """Makes the index durable; returns the store time of its last durable entry (the checkpoint's index time)."""
 
     # reads
     def get(
@@ -303,10 +304,10 @@ class Dispatch:
     ) -> tuple[int, int, int, int, int, bytes, bool]:
         """(status, next offset, min, max, count, records, reader is behind the memory), as RocketMQ's getMessage.
 
-        status: `GetStatus` in its order, from 0 (FOUND). `codes`: tag hashes wanted, None: all. `max_pos`: records at or
-        behind it are not served. `memory_bytes`: the log's end that is taken to be in memory. `limits`: (bytes, count) of a
-        batch in memory, then on disk. `correct`: name a better next offset when the one asked for is out of range.
-        `accept(tags code, properties)` has the last word on each record."""
+        status: `GetStatus` in its order, from 0 (FOUND). `codes`: tag hashes wanted, None: all. `max_pos`: records that
+        end behind it are not served. `memory_bytes`: the log's end that is taken to be in memory. `limits`: (bytes,
+        count) of a batch in memory, then on disk. `correct`: name a better next offset when the one asked for is out
+        of range. `accept(tags code, properties)` has the last word on each record."""
     def units(self, topic: bytes, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Entries (pos, size, tags code) from `offset` on; fewer at the queue's end, none below its min offset."""
     def offsets(self, topic: bytes, queue: int) -> tuple[int, int]:
@@ -314,8 +315,8 @@ class Dispatch:
     def queues(self) -> list[tuple[bytes, int, int, int, int, int]]:
         """Per queue: topic, queue id, min, max, minLogicOffset (bytes), maxPhysicOffset; sorted."""
     def offset_by_time(self, topic: bytes, queue: int, timestamp_ms: int, by_mtime: bool = False) -> int:
-        """RocketMQ's getOffsetInQueueByTime. `by_mtime`: choose the segment by its file's time, as RocketMQ does; otherwise
-        by the store time of its last record, which copies and rebuilds do not change."""
+        """RocketMQ's getOffsetInQueueByTime. `by_mtime`: choose the segment by its file's time, as RocketMQ does;
+        otherwise by the store time of its last record, which copies and rebuilds do not change."""
     def record_at(self, pos: int, max_pos: int) -> bytes | None:
         """The record that begins at `pos` and ends at or below `max_pos`; None if there is no sound one."""
     def log_bytes(self, pos: int, size: int) -> bytes | None:

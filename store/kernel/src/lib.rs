@@ -2,12 +2,21 @@
 //!
 //! No threads, no policy, no sockets: Python decides when each of these runs, and on which thread.
 
+pub mod dispatch;
 pub mod door;
 pub mod encode;
+pub mod ext;
+pub mod fault;
 pub mod frame;
 pub mod hash;
+pub mod index;
 pub mod log;
+pub mod maps;
+pub mod queue;
+pub mod record;
 pub mod reply;
+pub mod scan;
+pub mod select;
 
 use pyo3::prelude::*;
 
@@ -16,5 +25,8 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     door::register(module)?;
     hash::register(module)?;
     log::register(module)?;
+    fault::register(module)?;
+    scan::register(module)?;
+    dispatch::register(module)?;
     Ok(())
 }

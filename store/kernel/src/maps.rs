@@ -1,0 +1,131 @@
+//! Read-only maps of the log's segments, made when first asked for and dropped on request.
+//!
+//! A map is shared (`Arc`): a reader that still holds one keeps the pages of a deleted file until it is done. Segments
+//! have their full length from creation, so a map never needs to grow; what lies behind the written end is not log yet,
+//! and callers bound their reads themselves.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memmap2::Mmap;
+
+use crate::fault::{At, Fault, Outcome};
+
+/// A process may hold 65530 maps; old segments are mapped again when they are read again.
+const MOST_MAPS: usize = 4096;
+
+/// The segment's name: its first byte's position in the log, 20 digits.
+pub fn segment_name(start: u64) -> String {
+    format!("{start:020}")
+}
+
+/// The starts of the segments in a folder, sorted; other names are passed over. A missing folder has none.
+pub fn segment_starts(folder: &Path) -> Outcome<Vec<u64>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.at(folder)?,
+    };
+    let mut starts = vec![];
+    for entry in entries {
+        let name = entry.at(folder)?.file_name();
+        let name = name.to_str().unwrap_or("");
+        if name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit()) {
+            if let Ok(start) = name.parse() {
+                starts.push(start);
+            }
+        }
+    }
+    starts.sort_unstable();
+    Ok(starts)
+}
+
+/// One mapped segment.
+#[derive(Clone)]
+pub struct LogSegment {
+    pub start: u64,
+    pub map: Arc<Mmap>,
+}
+
+pub struct LogMaps {
+    folder: PathBuf,
+    segment_bytes: u64,
+    maps: Mutex<BTreeMap<u64, Arc<Mmap>>>,
+}
+
+impl LogMaps {
+    pub fn new(folder: PathBuf, segment_bytes: u64) -> LogMaps {
+        LogMaps {
+            folder,
+            segment_bytes,
+            maps: Mutex::default(),
+        }
+    }
+
+    pub fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    pub fn start_of(&self, pos: u64) -> u64 {
+        pos - pos % self.segment_bytes
+    }
+
+    pub fn path_of(&self, start: u64) -> PathBuf {
+        self.folder.join(segment_name(start))
+    }
+
+    /// The segment that holds `pos`; None if there is no file for it (or one without a single byte, just being made).
+    pub fn segment(&self, pos: u64) -> Outcome<Option<LogSegment>> {
+        let start = self.start_of(pos);
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(map) = maps.get(&start) {
+            return Ok(Some(LogSegment {
+                start,
+                map: map.clone(),
+            }));
+        }
+        let path = self.path_of(start);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.at(&path)?,
+        };
+        let bytes = file.metadata().at(&path)?.len();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        if bytes != self.segment_bytes {
+            let reason = format!(
+                "a log segment has {} bytes, this one {bytes}, and so ends",
+                self.segment_bytes
+            );
+            return Err(Fault::damage(&path, bytes, reason));
+        }
+        // SAFETY: the store's lock keeps other processes away from its files; within this one, bytes below the written
+        // end are never changed, and segments are removed but never truncated.
+        let map = Arc::new(unsafe { Mmap::map(&file) }.at(&path)?);
+        if maps.len() >= MOST_MAPS {
+            maps.pop_first();
+        }
+        maps.insert(start, map.clone());
+        Ok(Some(LogSegment { start, map }))
+    }
+
+    pub fn forget(&self, start: u64) {
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.remove(&self.start_of(start));
+    }
+
+    pub fn forget_all(&self) {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl LogSegment {
+    /// `size` bytes at `pos`; None if they do not lie within this segment.
+    pub fn slice(&self, pos: u64, size: usize) -> Option<&[u8]> {
+        let at = usize::try_from(pos.checked_sub(self.start)?).ok()?;
+        self.map.get(at..at.checked_add(size)?)
+    }
+}

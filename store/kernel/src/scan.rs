@@ -1,0 +1,192 @@
+//! Walks a log from record to record, over fillers and into the next segments, and stops where it stops being one.
+//!
+//! The walk never passes over bytes in silence: it ends at its bound, where the files end, or at a place that it names.
+//! Zeros at a segment's start, or no segment at all, are an end too: the log stops behind the filler before it.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+
+use crate::fault::Outcome;
+use crate::maps::LogMaps;
+use crate::record::{int, item, Bad, Item, Record, BLANK_MAGIC, RECORD_MAGIC};
+
+pub enum Visit<'r, 'a> {
+    Record {
+        record: &'r Record<'a>,
+        pos: u64,
+        next: u64,
+    },
+    /// A record that is wrong inside but whose size holds: something sound follows it. Only with `pass_damaged`.
+    Damaged { pos: u64, size: u64, bad: Bad },
+}
+
+pub struct Bounds {
+    pub from: u64,
+    pub upto: u64,
+    pub entry_header: usize,
+    pub check_crc: bool,
+    pub pass_damaged: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub pos: u64,
+    pub stopped: Option<Bad>,
+}
+
+/// Calls `each` for the records of `bounds`, in order, until it breaks. A record counts as passed once `each` returns.
+pub fn walk(
+    log: &LogMaps,
+    bounds: &Bounds,
+    mut each: impl FnMut(Visit<'_, '_>) -> Outcome<ControlFlow<()>>,
+) -> Outcome<End> {
+    let end = |pos, stopped| Ok(End { pos, stopped });
+    let mut pos = bounds.from;
+    while pos < bounds.upto {
+        let Some(segment) = log.segment(pos)? else {
+            return end(pos, None);
+        };
+        let bytes: &[u8] = &segment.map;
+        let segment_end = segment.start + bytes.len() as u64;
+        while pos < segment_end && pos < bounds.upto {
+            let at = (pos - segment.start) as usize;
+            match item(bytes, segment.start, at, bounds.entry_header) {
+                Item::Record {
+                    record,
+                    at: record_at,
+                    step,
+                } => {
+                    let next = pos + step as u64;
+                    if next > bounds.upto {
+                        return end(pos, Some(Bad::Torn));
+                    }
+                    if bounds.check_crc && !record.body_crc_holds() {
+                        return end(pos, Some(Bad::Crc));
+                    }
+                    let visit = Visit::Record {
+                        record: &record,
+                        pos: segment.start + record_at as u64,
+                        next,
+                    };
+                    let flow = each(visit)?;
+                    pos = next;
+                    if flow.is_break() {
+                        return end(pos, None);
+                    }
+                }
+                Item::Empty { step } => {
+                    if pos + step as u64 > bounds.upto {
+                        return end(pos, Some(Bad::Torn));
+                    }
+                    pos += step as u64;
+                }
+                Item::Filler => {
+                    if segment_end > bounds.upto {
+                        return end(pos, None);
+                    }
+                    pos = segment_end;
+                }
+                Item::Bad {
+                    bad: Bad::Unwritten, ..
+                } if at == 0 => return end(pos, None),
+                Item::Bad { bad, step: Some(step) } if bounds.pass_damaged && follows(bytes, at + step, bounds) => {
+                    let next = pos + step as u64;
+                    if next > bounds.upto {
+                        return end(pos, Some(bad));
+                    }
+                    let flow = each(Visit::Damaged {
+                        pos,
+                        size: step as u64,
+                        bad,
+                    })?;
+                    pos = next;
+                    if flow.is_break() {
+                        return end(pos, None);
+                    }
+                }
+                Item::Bad { bad, .. } => return end(pos, Some(bad)),
+            }
+        }
+    }
+    end(pos, None)
+}
+
+/// Something that can follow a record stands at `at`: so the size that led here is right.
+fn follows(bytes: &[u8], at: usize, bounds: &Bounds) -> bool {
+    match bytes.get(at..at + 8) {
+        None => at == bytes.len(),
+        Some(head) if bounds.entry_header == 0 => matches!(int(head, 4), RECORD_MAGIC | BLANK_MAGIC) || head == [0; 8],
+        Some(head) => matches!(int(head, 0), -1..=1) || matches!(int(head, 4), RECORD_MAGIC | BLANK_MAGIC),
+    }
+}
+
+/// What `scan` found: sound records from its start up to `end`.
+#[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
+pub struct ScanResult {
+    end: u64,
+    records: u64,
+    stopped: Option<&'static str>,
+    last_store_timestamp_ms: i64,
+}
+
+/// scan(log_dir, segment_bytes, start, check_crc, entry_header_bytes=0, upto=-1) -> ScanResult
+#[pyfunction]
+#[pyo3(signature = (log_dir, segment_bytes, start, check_crc, entry_header_bytes = 0, upto = -1))]
+fn scan(
+    py: Python<'_>,
+    log_dir: PathBuf,
+    segment_bytes: u64,
+    start: u64,
+    check_crc: bool,
+    entry_header_bytes: usize,
+    upto: i64,
+) -> PyResult<ScanResult> {
+    check_geometry(segment_bytes, entry_header_bytes)?;
+    let bounds = Bounds {
+        from: start,
+        upto: u64::try_from(upto).unwrap_or(i64::MAX as u64),
+        entry_header: entry_header_bytes,
+        check_crc,
+        pass_damaged: false,
+    };
+    let (mut records, mut last_store_timestamp_ms) = (0, 0);
+    let end = py.detach(|| {
+        let log = LogMaps::new(log_dir, segment_bytes);
+        walk(&log, &bounds, |visit| {
+            if let Visit::Record { record, .. } = visit {
+                records += 1;
+                last_store_timestamp_ms = record.store_timestamp();
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    })?;
+    Ok(ScanResult {
+        end: end.pos,
+        records,
+        stopped: end.stopped.map(Bad::text),
+        last_store_timestamp_ms,
+    })
+}
+
+/// What the log's layout may be; anything else is our caller's mistake.
+pub fn check_geometry(segment_bytes: u64, entry_header_bytes: usize) -> PyResult<()> {
+    use pyo3::exceptions::PyValueError;
+    if segment_bytes == 0 || segment_bytes > i32::MAX as u64 + 1 {
+        return Err(PyValueError::new_err(format!(
+            "a log segment has 1 to 2^31 bytes, not {segment_bytes}"
+        )));
+    }
+    if entry_header_bytes != 0 && entry_header_bytes != 48 {
+        return Err(PyValueError::new_err(format!(
+            "an entry header has 0 or 48 bytes, not {entry_header_bytes}"
+        )));
+    }
+    Ok(())
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<ScanResult>()?;
+    module.add_function(wrap_pyfunction!(scan, module)?)
+}

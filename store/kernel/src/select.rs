@@ -1,0 +1,240 @@
+//! Reading a queue: which records a pull gets, and where the reader goes on. RocketMQ's getMessage, rule by rule.
+//!
+//! A batch ends at the reader's count, at a limit of bytes and of records that is smaller for records no longer in
+//! memory, at the end of the queue's file, or after 800 units that the filter refused. It is never empty because of a
+//! limit: one record always goes. Units whose records are deleted with their segment are passed over.
+//! Source: RocketMQ 4.8.0, DefaultMessageStore.getMessage, isTheBatchFull, checkInDiskByCommitOffset.
+
+use crate::ext::is_address;
+use crate::fault::Outcome;
+use crate::maps::{LogMaps, LogSegment};
+use crate::queue::{Extent, Unit, UNIT};
+use crate::record::Record;
+
+/// `GetStatus` of the store, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Found = 0,
+    NoMatchedMessage = 1,
+    MessageWasRemoving = 2,
+    OffsetFoundNull = 3,
+    OffsetOverflowBadly = 4,
+    OffsetOverflowOne = 5,
+    OffsetTooSmall = 6,
+    NoMessageInQueue = 8,
+}
+
+/// What is asked for. `memory_bytes`: the log's end taken to be in memory; `limits`: (bytes, count) of a batch there,
+/// then (bytes, count) of one on disk.
+pub struct Ask {
+    pub offset: i64,
+    pub max_count: i64,
+    pub max_pos: i64,
+    pub memory_bytes: i64,
+    pub limits: (i64, i64, i64, i64),
+    pub correct: bool,
+}
+
+/// One record of the answer: `size` bytes at `at` of a mapped segment.
+pub struct Pick {
+    segment: usize,
+    at: usize,
+    size: usize,
+}
+
+#[derive(Default)]
+pub struct Picks {
+    segments: Vec<LogSegment>,
+    picks: Vec<Pick>,
+    pub bytes: usize,
+}
+
+impl Picks {
+    pub fn count(&self) -> usize {
+        self.picks.len()
+    }
+
+    /// Copies the records one behind the other; `to` has exactly `bytes` bytes.
+    pub fn copy(&self, mut to: &mut [u8]) {
+        for pick in &self.picks {
+            let (head, rest) = to.split_at_mut(pick.size);
+            head.copy_from_slice(&self.segments[pick.segment].map[pick.at..pick.at + pick.size]);
+            to = rest;
+        }
+    }
+}
+
+pub struct Answer {
+    pub status: Status,
+    pub next: i64,
+    pub behind: bool,
+    pub picks: Picks,
+    pub damaged: u64,
+}
+
+/// The answer for an offset that is out of the queue's range; None: it is within.
+pub fn out_of_range(extent: Option<Extent>, ask: &Ask) -> Option<(Status, i64)> {
+    let corrected = |offset| if ask.correct { offset } else { ask.offset };
+    // 4.8.0 makes a queue that is asked for, so one without files answers as an empty one
+    let Some(extent) = extent.filter(|extent| extent.max_offset > 0) else {
+        return Some((Status::NoMessageInQueue, corrected(0)));
+    };
+    if ask.offset < extent.min_offset {
+        Some((Status::OffsetTooSmall, corrected(extent.min_offset)))
+    } else if ask.offset == extent.max_offset {
+        Some((Status::OffsetOverflowOne, ask.offset))
+    } else if ask.offset > extent.max_offset {
+        // a minimum of 0 sends the reader to the start, any other one to the end: so it is in 4.8.0
+        let end = if extent.min_offset == 0 { 0 } else { extent.max_offset };
+        Some((Status::OffsetOverflowBadly, corrected(end)))
+    } else {
+        None
+    }
+}
+
+/// First and last byte (exclusive) of the units that one call looks at.
+pub fn window(extent: &Extent, ask: &Ask, segment_bytes: u64) -> (u64, u64) {
+    let from = ask.offset as u64 * UNIT;
+    let most = (ask.max_count.clamp(0, i64::from(i32::MAX)) as u64 * UNIT).max(16_000);
+    // 4.8.0 steps while i < most, so a window that is no multiple of a unit ends behind the unit it cuts
+    let most = most.div_ceil(UNIT) * UNIT;
+    let segment_end = from - from % segment_bytes + segment_bytes;
+    (
+        from,
+        (from + most).min(segment_end).min(extent.max_offset as u64 * UNIT),
+    )
+}
+
+/// Goes through the units of the window. `units(from)` reads some of them from byte `from` on (None: unreadable),
+/// `real_tags_code` looks up an extension's address, `wanted` filters by tags code (None: unknown, and then let
+/// through), `accept` by the record.
+pub fn select<E: From<crate::fault::Fault>>(
+    ask: &Ask,
+    (from, to): (u64, u64),
+    log: &LogMaps,
+    mut units: impl FnMut(u64, u64) -> Result<Option<Vec<u8>>, E>,
+    mut real_tags_code: impl FnMut(i64) -> Result<Option<i64>, E>,
+    wanted: impl Fn(i64) -> bool,
+    mut accept: impl FnMut(i64, &Record<'_>) -> Result<bool, E>,
+) -> Result<Answer, E> {
+    let mut answer = Answer {
+        status: Status::NoMatchedMessage,
+        next: ask.offset,
+        behind: false,
+        picks: Picks::default(),
+        damaged: 0,
+    };
+    let mut deleted_below = i64::MIN;
+    let mut last_pos = 0;
+    let mut at = from;
+    // most readers are served from the first few units
+    let mut chunk = (ask.max_count.clamp(1, 256) as u64 + 8) * UNIT;
+    'window: while at < to {
+        let Some(bytes) = units(at, chunk.min(to - at))? else {
+            break;
+        };
+        if bytes.is_empty() {
+            break;
+        }
+        for bytes in bytes.chunks_exact(UNIT as usize) {
+            let unit = Unit::decode(bytes);
+            if unit.pos.saturating_add(i64::from(unit.size)) > ask.max_pos {
+                if at == from {
+                    answer.status = Status::OffsetOverflowOne; // nothing is visible behind the offset
+                }
+                break 'window;
+            }
+            last_pos = unit.pos;
+            if unit.pos < deleted_below {
+                at += UNIT;
+                continue;
+            }
+            if is_full(ask, &answer.picks, &unit) {
+                break 'window;
+            }
+            at += UNIT;
+            let empty = answer.picks.bytes == 0;
+            let (tags_code, known) = match is_address(unit.tags_code) {
+                false => (unit.tags_code, true),
+                true => match real_tags_code(unit.tags_code)? {
+                    Some(tags_code) => (tags_code, true),
+                    None => (unit.tags_code, false),
+                },
+            };
+            if known && !wanted(tags_code) {
+                if empty {
+                    answer.status = Status::NoMatchedMessage;
+                }
+                continue;
+            }
+            let segment = match find_segment(log, &mut answer.picks.segments, unit.pos)? {
+                Some(segment) => segment,
+                None => {
+                    if empty {
+                        answer.status = Status::MessageWasRemoving;
+                    }
+                    deleted_below = log.start_of(unit.pos.max(0) as u64).saturating_add(log.segment_bytes()) as i64;
+                    continue;
+                }
+            };
+            let held = &answer.picks.segments[segment];
+            let record = held.slice(unit.pos as u64, unit.size.max(0) as usize);
+            let record = record.and_then(|bytes| Record::parse(bytes, unit.pos as u64).ok());
+            let Some(record) = record.filter(|record| i64::from(record.size()) == i64::from(unit.size)) else {
+                answer.damaged += 1; // the log has something else there: not served, but the rest of the segment is
+                continue;
+            };
+            if !accept(tags_code, &record)? {
+                if empty {
+                    answer.status = Status::NoMatchedMessage;
+                }
+                continue;
+            }
+            let at_map = (unit.pos as u64 - held.start) as usize;
+            let size = record.bytes().len();
+            answer.picks.picks.push(Pick {
+                segment,
+                at: at_map,
+                size,
+            });
+            answer.picks.bytes += size;
+            answer.status = Status::Found;
+            deleted_below = i64::MIN;
+        }
+        chunk = 4000;
+    }
+    answer.next = ask.offset + ((at - from) / UNIT) as i64;
+    answer.behind = ask.max_pos.saturating_sub(last_pos) > ask.memory_bytes;
+    Ok(answer)
+}
+
+/// The place of the segment of `pos` among those held, mapped if need be; None: it is not there.
+fn find_segment(log: &LogMaps, held: &mut Vec<LogSegment>, pos: i64) -> Outcome<Option<usize>> {
+    let Ok(pos) = u64::try_from(pos) else { return Ok(None) };
+    let start = log.start_of(pos);
+    if let Some(index) = held.iter().rposition(|segment| segment.start == start) {
+        return Ok(Some(index));
+    }
+    match log.segment(pos)? {
+        None => Ok(None),
+        Some(segment) => {
+            held.push(segment);
+            Ok(Some(held.len() - 1))
+        }
+    }
+}
+
+fn is_full(ask: &Ask, picks: &Picks, unit: &Unit) -> bool {
+    if picks.bytes == 0 {
+        return false;
+    }
+    let (count, bytes) = (picks.count() as i64, picks.bytes as i64 + i64::from(unit.size));
+    let (memory_bytes, memory_count, disk_bytes, disk_count) = ask.limits;
+    let on_disk = ask.max_pos.saturating_sub(unit.pos) > ask.memory_bytes;
+    let (most_bytes, most_count) = if on_disk {
+        (disk_bytes, disk_count)
+    } else {
+        (memory_bytes, memory_count)
+    };
+    ask.max_count <= count || bytes > most_bytes || count > most_count - 1
+}
