@@ -210,6 +210,40 @@ class BrokerSettings:
             raise SettingsError("listenPort", f"must be above 2: port - 2 listens too, not {self.listenPort}")
 
 
+CHANGEABLE = frozenset(
+    {
+        "autoCreateSubscriptionGroup",
+        "autoCreateTopicEnable",
+        "brokerFastFailureEnable",
+        "brokerPermission",
+        "consumerFallbehindThreshold",
+        "defaultTopicQueueNums",
+        "disableConsumeIfConsumerReadSlowly",
+        "enablePropertyFilter",
+        "filterDataCleanTimeSpan",
+        "filterSupportRetry",
+        "longPollingEnable",
+        "notifyConsumerIdsChangedEnable",
+        "registerBrokerTimeoutMills",
+        "registerNameServerPeriod",
+        "rejectTransactionMessage",
+        "shortPollingTimeMills",
+        "slaveReadEnable",
+        "startAcceptSendRequestTimeStamp",
+        "storeReplyMessageEnable",
+        "traceOn",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionTimeOut",
+        "waitTimeMillsInHeartbeatQueue",
+        "waitTimeMillsInPullQueue",
+        "waitTimeMillsInSendQueue",
+        "waitTimeMillsInTransactionQueue",
+    }
+)
+"""What UPDATE_BROKER_CONFIG may change. The rest is who a broker is, where it listens, or read once at its start."""
+
+
 _BROKER_RANGES: dict[str, tuple[int, int]] = {
     "brokerId": (0, _LONG),
     "listenPort": _PORT,

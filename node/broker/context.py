@@ -180,6 +180,9 @@ class BrokerContext(Protocol):
     def register_soon(self) -> None:
         """Tell the name servers about changed topics at the next turn of the loop."""
 
+    def count_puts(self) -> None:
+        """Bring what the kernel stored by itself into `stats`, before they are read."""
+
     def change_settings(self, changes: dict[str, str]) -> None:
         """Apply settings given as text to `settings` and keep them (UPDATE_BROKER_CONFIG).
 

@@ -103,7 +103,7 @@ class SubscriptionGroupTable(SavedTable):
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
         """The predefined groups, then what `file` holds. ValueError: the file holds no table of groups."""
         super().__init__(file)
-        self._settings = settings
+        self.settings = settings  # replaced when settings change while the broker runs
         self._now_ms = now_ms
         self._groups = {group.group_name: group for group in PREDEFINED}
         self.data_version = DataVersion(0, now_ms())
@@ -137,7 +137,7 @@ class SubscriptionGroupTable(SavedTable):
         known = self._groups.get(name)
         if known is not None:
             return known
-        if not (self._settings.autoCreateSubscriptionGroup or name.startswith(SYSTEM_GROUP_PREFIX)):
+        if not (self.settings.autoCreateSubscriptionGroup or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
         if validate_group_name(name) is not None:
             return None

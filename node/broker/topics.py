@@ -170,7 +170,7 @@ class TopicTable(SavedTable):
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
         """The system topics, then what `file` holds. ValueError: the file holds no table of topics."""
         super().__init__(file)
-        self._settings = settings
+        self.settings = settings  # replaced when settings change while the broker runs
         self._now_ms = now_ms
         self.on_change: list[Callable[[str], None]] = []
         boot = system_topics(settings)
@@ -244,7 +244,7 @@ class TopicTable(SavedTable):
         model = self._topics.get(default_topic)
         if model is None or not model.perm & PERMISSION_INHERIT:
             return None
-        if default_topic == AUTO_CREATE_TOPIC and not self._settings.autoCreateTopicEnable:
+        if default_topic == AUTO_CREATE_TOPIC and not self.settings.autoCreateTopicEnable:
             return None  # TBW102 may be in the file from the time when it was enabled
         count = max(0, min(queue_nums, model.write_queue_nums))
         config = TopicConfig(

@@ -26,7 +26,7 @@ MAX_GROUPS = 1024  # of consumers and of producers in one heartbeat; a limit of 
 
 
 class ClientProcessor:
-    """Keeps the tables of clients true. `on_close` belongs into the server's list, `expire` to a timer of 10 s."""
+    """Enters clients into the tables, and tells members of changed groups."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -40,29 +40,12 @@ class ClientProcessor:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
         }
 
-    # --- the life of a connection ---
-
-    def on_close(self, channel: Channel) -> None:
-        """The connection is gone: its client leaves every group."""
-        self._broker.producers.close(channel)
-        self._broker.consumers.close(channel)
-
-    def expire(self) -> None:
-        """Forget who was silent for too long, and close their connections; free what locks nobody renewed."""
-        now_ms = self._broker.now_ms()
-        silent = self._broker.producers.expire(now_ms) + self._broker.consumers.expire(now_ms)
-        for channel in dict.fromkeys(silent):
-            channel.close()
-        self._broker.locks.expire(now_ms)
-
     def _tell_members(self, group: str, channels: list[Channel]) -> None:
         if not self._broker.settings.notifyConsumerIdsChangedEnable:
             return
         for channel in channels:
             if not channel.closed:
                 channel.oneway(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group}))
-
-    # --- requests ---
 
     def heartbeat(self, channel: Channel, command: Command) -> Command | None:
         """34: the client is alive, and these are its groups."""
@@ -140,9 +123,7 @@ class ClientProcessor:
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
         if kind != SQL92:
-            raise refused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"no filter of type {kind}, only TAG and {SQL92}"
-            )
+            raise refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"no filter of type {kind}, only TAG and {SQL92}")
         try:
             sql92.compile(str(data.get("subString") or ""))
         except sql92.Sql92Error as error:

@@ -61,7 +61,7 @@ class OffsetProcessor:
         return store.max_offset(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
 
     def update(self, channel: Channel, command: Command) -> Command | None:
-        """15: this group goes on at that offset. What can be no group's or queue's is refused: it would stay for ever."""
+        """15: this group goes on at that offset. What can be no group's or queue's is refused: it would stay."""
         ext = command.ext
         group, topic, queue_id = need_str(ext, "consumerGroup"), need_str(ext, "topic"), need_int(ext, "queueId")
         offset = need_long(ext, "commitOffset")

@@ -1,0 +1,226 @@
+"""What administrators ask of a broker: topics, groups, settings, state. More is in `consumption.py` and `relay.py`.
+
+A change is answered when it is on disk. System topics are not to be touched. Settings that may change while the broker
+runs are on a list (`CHANGEABLE`); any other is refused by its name.
+
+Source: AdminBrokerProcessor of RocketMQ 4.8.0; forms as in the recordings `admin` and `mqadmin`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tallystick.node.broker.groups import SubscriptionGroup
+from tallystick.node.broker.message_queue import MessageQueue
+from tallystick.node.broker.processors.answers import json_answer, read_body, refused
+from tallystick.node.broker.runtime import runtime_info
+from tallystick.node.broker.topics import TopicConfig, validate_topic_name
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import Command, need_int, need_str, opt_bool, opt_int
+from tallystick.node.settings import CHANGEABLE
+from tallystick.store import fastjson
+from tallystick.store.tables import DataVersion
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.clients import Channel
+    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.remoting.endpoint import Handler
+
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class AdminProcessor:
+    """Serves mqadmin and the admin API of RocketMQ's clients."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._config_version = DataVersion(0, broker.now_ms())
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.stats,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+        }
+
+    # --- topics ---
+
+    async def update_topic(self, channel: Channel, command: Command) -> Command:
+        """17: make a topic or change one. `order` of the request has no effect, as in RocketMQ 4.8."""
+        ext = command.ext
+        name = need_str(ext, "topic")
+        self._check_topic(name)
+        filter_type = need_str(ext, "topicFilterType")
+        if filter_type not in _FILTER_TYPES:
+            raise refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType {filter_type!r} is none of {_FILTER_TYPES}")
+        config = TopicConfig(
+            name,
+            need_int(ext, "readQueueNums"),
+            need_int(ext, "writeQueueNums"),
+            need_int(ext, "perm"),
+            filter_type,
+            opt_int(ext, "topicSysFlag"),
+        )
+        try:
+            self._broker.topics.update(config)
+        except ValueError as error:
+            raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        self._broker.register_soon()
+        await self._broker.topics.saved()
+        return command.reply()
+
+    async def delete_topic(self, channel: Channel, command: Command) -> Command:
+        """215: forget a topic, its queues and what groups committed there. Its messages stay in the log until that is
+        cleaned. A topic that does not exist is deleted as well: mqadmin asks every broker."""
+        name = need_str(command.ext, "topic")
+        self._check_topic(name)
+        self._broker.topics.delete(name)
+        self._broker.store.remove_topic(name)
+        self._broker.offsets.remove_topic(name)
+        self._broker.stats.forget_topic(name)
+        await self._broker.topics.saved()
+        await self._broker.offsets.saved()
+        return command.reply()
+
+    def _check_topic(self, name: str) -> None:
+        if problem := validate_topic_name(name):
+            raise refused(ResponseCode.SYSTEM_ERROR, problem)
+        if self._broker.topics.is_system(name):
+            raise refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+
+    def all_topics(self, channel: Channel, command: Command) -> Command:
+        """21: the whole table."""
+        answer = json_answer(command, self._broker.topics.to_json())
+        answer.ext = {}
+        return answer
+
+    def topic_stats(self, channel: Channel, command: Command) -> Command:
+        """202: begin, end and last store time of each queue."""
+        name = need_str(command.ext, "topic")
+        config = self._broker.topics.get(name)
+        if config is None:
+            raise refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        store, table = self._broker.store, {}
+        for queue_id in range(config.write_queue_nums):
+            low, high = max(0, store.min_offset(name, queue_id)), max(0, store.max_offset(name, queue_id))
+            last_ms = store.store_time(name, queue_id, high - 1) if high > low else 0
+            queue = MessageQueue(name, self._broker.settings.brokerName, queue_id)
+            table[queue.key()] = {"lastUpdateTimestamp": max(0, last_ms), "maxOffset": high, "minOffset": low}
+        return json_answer(command, {"offsetTable": table})
+
+    def system_topics(self, channel: Channel, command: Command) -> Command:
+        """305: names that are not the users'."""
+        return json_answer(command, {"topicList": self._broker.topics.system_names()})
+
+    def clean_expired_queues(self, channel: Channel, command: Command) -> Command:
+        """306: delete queues that point to nothing any more."""
+        self._broker.store.clean_expired_queues()
+        return command.reply()
+
+    def clean_unused_topics(self, channel: Channel, command: Command) -> Command:
+        """316: delete queues of topics that are in no table."""
+        self._broker.store.clean_unused_topics(set(self._broker.topics) | set(self._broker.topics.system_names()))
+        return command.reply()
+
+    # --- groups ---
+
+    async def update_group(self, channel: Channel, command: Command) -> Command:
+        """200: make a group or change one."""
+        try:
+            self._broker.groups.update(SubscriptionGroup.from_json(read_body(command)))
+        except (ValueError, TypeError) as error:
+            raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        await self._broker.groups.saved()
+        return command.reply()
+
+    async def delete_group(self, channel: Channel, command: Command) -> Command:
+        """207: forget a group. Its offsets stay, unless the request says `cleanOffset` (5.x)."""
+        name = need_str(command.ext, "groupName")
+        self._broker.groups.delete(name)
+        self._broker.stats.forget_group(name)
+        if opt_bool(command.ext, "cleanOffset"):
+            self._broker.offsets.remove_group(name)
+            await self._broker.offsets.saved()
+        await self._broker.groups.saved()
+        return command.reply()
+
+    def all_groups(self, channel: Channel, command: Command) -> Command:
+        """201: the whole table."""
+        return json_answer(command, self._broker.groups.to_json())
+
+    # --- the broker itself ---
+
+    def update_config(self, channel: Channel, command: Command) -> Command:
+        """25: change settings while the broker runs; all of the request or nothing."""
+        changes = parse_properties(command.body)
+        for key in changes:
+            if key not in CHANGEABLE:
+                raise refused(
+                    ResponseCode.SYSTEM_ERROR, f"{key}: is unknown, or cannot be changed while the broker runs"
+                )
+        if changes:
+            try:
+                self._broker.change_settings(changes)
+            except ValueError as error:  # SettingsError and ConfigurationError name the key
+                raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            self._broker.topics.settings = self._broker.groups.settings = self._broker.settings
+            self._config_version = self._config_version.next(self._broker.now_ms())
+            if "brokerPermission" in changes:
+                self._broker.register_soon()
+        return command.reply()
+
+    def config(self, channel: Channel, command: Command) -> Command:
+        """26: every setting, a line each."""
+        lines = [f"{key}={value}\n" for key, value in sorted(self._broker.configuration().items())]
+        version = fastjson.dumps(self._config_version.to_json()).decode()
+        return command.reply(ext={"version": version}, body="".join(lines).encode())
+
+    def runtime(self, channel: Channel, command: Command) -> Command:
+        """28: what the broker is doing, by RocketMQ's keys."""
+        return json_answer(command, {"table": runtime_info(self._broker)})
+
+    def stats(self, channel: Channel, command: Command) -> Command:
+        """315: one counter over a minute, an hour, a day."""
+        name, key = need_str(command.ext, "statsName"), need_str(command.ext, "statsKey")
+        self._broker.count_puts()
+        view = self._broker.stats.view(name, key)
+        if view is None:
+            raise refused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        return json_answer(command, view)
+
+    def delay_offsets(self, channel: Channel, command: Command) -> Command:
+        """45: by delay level, the next message to deliver."""
+        return json_answer(command, {"offsetTable": dict(self._broker.schedule.offsets.offsets)})
+
+
+def parse_properties(body: bytes) -> dict[str, str]:
+    """Java's `key=value` lines, as mqadmin sends settings: blank lines and comments are skipped, escapes undone.
+
+    ResponseError 1: the bytes are no text, or a line has no `=`.
+    """
+    try:
+        lines = body.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body is no text") from error
+    table = {}
+    for line in lines:
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise refused(ResponseCode.SYSTEM_ERROR, f"string2Properties error: no = in {line[:80]!r}")
+        table[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=").replace("\\\\", "\\")
+    return table

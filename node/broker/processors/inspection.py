@@ -1,0 +1,84 @@
+"""A look into a queue (321), and a half message put back to be checked again (323).
+
+Source: AdminBrokerProcessor of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tallystick.node.broker.delay import again
+from tallystick.node.broker.filters import EVERYTHING, tag_filter
+from tallystick.node.broker.half import with_properties
+from tallystick.node.broker.processors.answers import json_answer, refused
+from tallystick.node.broker.subscriptions import is_tag_type
+from tallystick.node.broker.topics import HALF_TOPIC
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import Command, need_int, need_long, need_str, opt_str
+from tallystick.store import properties
+from tallystick.store.message import PutStatus
+from tallystick.store.message_id import MessageIdError, decode_message_id
+from tallystick.store.record import Record, RecordError
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.clients import Channel
+    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.remoting.endpoint import Handler
+
+MAX_UNITS = 1000  # of a queue in one answer; a limit of ours
+
+
+class InspectionProcessor:
+    """Answers for those who look for a fault."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+        }
+
+    def consume_queue(self, channel: Channel, command: Command) -> Command:
+        """321: units of a queue from `index` on, and whether the group's tags let each one pass."""
+        ext, store = command.ext, self._broker.store
+        topic, queue_id = need_str(ext, "topic"), need_int(ext, "queueId")
+        index, count = need_long(ext, "index"), need_int(ext, "count")
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        if high == 0 and (topic, queue_id) not in store.queues():
+            raise refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        body: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
+        wanted = EVERYTHING
+        group = opt_str(ext, "consumerGroup")
+        subscription = self._broker.consumers.subscription(group, topic) if group else None
+        if subscription is not None:
+            body["subscriptionData"] = subscription.to_json()
+            if is_tag_type(subscription.expression_type):
+                wanted = tag_filter(subscription)
+        rows = []
+        for pos, size, tags_code in store.units(topic, queue_id, index, max(0, min(count, MAX_UNITS))):
+            passes = wanted.codes is None or tags_code in wanted.codes
+            rows.append({"physicOffset": pos, "physicSize": size, "tagsCode": tags_code, "eval": passes})
+        body["queueData"] = rows
+        answer = json_answer(command, body)
+        if not rows:
+            answer.remark = f"Index {index} of {queue_id}@{topic} is not exist!"
+        return answer
+
+    async def resume_check(self, channel: Channel, command: Command) -> Command:
+        """323: store a half message anew with no checks counted, so that its producer is asked again."""
+        text = need_str(command.ext, "msgId")
+        try:
+            _, pos = decode_message_id(text)
+            data = self._broker.store.message_at(pos)
+            record = None if data is None else Record.decode(data)
+        except (MessageIdError, RecordError) as error:
+            raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if record is None or record.topic != HALF_TOPIC:
+            raise refused(ResponseCode.SYSTEM_ERROR, f"no half message has the id {text}")
+        fresh = with_properties(record, {properties.TRANSACTION_CHECK_TIMES: "0"})
+        result = await self._broker.store.put(again(fresh, HALF_TOPIC, 0))
+        if result.status is not PutStatus.PUT_OK:
+            raise refused(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} error: {result.status.name}")
+        return command.reply()
