@@ -6,6 +6,8 @@
     asked about          -> a new copy of the half with TRANSACTION_CHECK_TIMES counted up; the old one is done with
     asked too often      -> TRANS_CHECK_MAX_TIME_TOPIC, where a person may find it
 
+A copy has the producer's flag; RocketMQ's have 0 instead, and so has what is committed from them.
+
 Everything here is pure. Properties keep their order, and new ones come last; RocketMQ's order is that of a Java HashMap
 and means nothing.
 

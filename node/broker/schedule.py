@@ -243,6 +243,7 @@ class ScheduleService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await self._save()
 
     def persist(self) -> None:
         """Write the offsets of what is delivered and flushed, in this thread. OSError: as the file system says."""
@@ -272,10 +273,12 @@ class ScheduleService:
     async def _persist_forever(self) -> None:
         while True:
             await asyncio.sleep(self._store.settings.flushDelayOffsetInterval / 1000)
-            self.offsets.note(self._store.max_pos, self._store.flushed_pos)
-            try:
-                await self.offsets.saved()
-            except OSError as error:
-                logger.error(
-                    "cannot save %s: %s", self.offsets.what, error
-                )  # it stays dirty: the next turn tries again
+            await self._save()
+
+    async def _save(self) -> None:
+        self.offsets.note(self._store.max_pos, self._store.flushed_pos)
+        try:
+            await self.offsets.saved()
+        except OSError as error:
+            # It stays dirty: the next turn tries again.
+            logger.error("cannot save %s: %s", self.offsets.what, error)
