@@ -1,0 +1,66 @@
+"""The name server's key-value configuration: texts by namespace and key, in one JSON file.
+
+A change is on disk before it is answered and before anybody reads it. Source: apache/rocketmq,
+namesrv/kvconfig/KVConfigManager.java; the file is `{"configTable":{"NAMESPACE":{"key":"value"}}}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tallystick.store.tables import JsonTable, TableError
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+MAX_CHARACTERS = 16 << 20  # of all keys and values together
+
+
+class KvFullError(ValueError):
+    """A value would make the configuration larger than `MAX_CHARACTERS`."""
+
+
+class KvConfig:
+    """Readers and `put`/`delete` on the event loop's thread; the disk is waited for in another."""
+
+    def __init__(self, table: JsonTable) -> None:
+        self._table = table
+        self._config: dict[str, dict[str, str]] = {}
+        self._changing = asyncio.Lock()
+
+    def load(self) -> None:
+        """Read the file; none is an empty configuration. TableError: it (and its backup) cannot be read."""
+        stored = (self._table.load() or {}).get("configTable") or {}
+        if not isinstance(stored, dict) or not all(isinstance(values, dict) for values in stored.values()):
+            raise TableError(self._table.path, "configTable has not the form {namespace: {key: value}}")
+        self._config = {
+            str(space): {str(key): str(value) for key, value in values.items()} for space, values in stored.items()
+        }
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """One value."""
+        return self._config.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        """All values of a namespace; None: there is none."""
+        values = self._config.get(namespace)
+        return None if values is None else dict(values)
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. KvFullError, OSError: nothing was changed."""
+        async with self._changing:
+            changed = {**self._config, namespace: {**self._config.get(namespace, {}), key: value}}
+            size = sum(len(space) + len(k) + len(v) for space, values in changed.items() for k, v in values.items())
+            if size > MAX_CHARACTERS:
+                raise KvFullError(f"the configuration would have {size} characters, {MAX_CHARACTERS} are allowed")
+            await self._save(changed)
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove a value; one that is not there is fine. OSError: nothing was changed."""
+        async with self._changing:
+            if self.get(namespace, key) is None:
+                return
+            values = {name: value for name, value in self._config[namespace].items() if name != key}
+            await self._save({**self._config, namespace: values})
+
+    async def _save(self, changed: dict[str, dict[str, str]]) -> None:
+        await asyncio.to_thread(self._table.save, {"configTable": changed})
+        self._config = changed

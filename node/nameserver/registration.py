@@ -1,0 +1,149 @@
+"""The body of a registration: a broker's topics, as JSON or compressed. No I/O here.
+
+JSON:
+
+    {"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":0,"timestamp":1612682099000},
+     "topicConfigTable":{"T":{"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4,...}}}}
+
+Compressed: a zlib stream of big-endian fields:
+
+size    field
+4+n     DataVersion: length, JSON
+4       count of topics, then for each
+  4+n     length, text "name readQueueNums writeQueueNums perm filterType"
+4+n     filter servers: length, JSON list
+
+Brokers older than 3.0.11 send the wrapper alone. Source: apache/rocketmq, common/protocol/body/RegisterBrokerBody.java.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from tallystick.store import fastjson
+from tallystick.store.tables import DataVersion
+
+MAX_BYTES = 64 << 20  # of a body once it is not compressed any more; half a million topics
+
+
+class RegistrationError(ValueError):
+    """The body is no registration; the text says where it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """A topic's queues at one broker. `perm` bits: 4 read, 2 write, 1 inherit; `sys_flag` bits: 1 unit, 2 unit-sub."""
+
+    read_queues: int = 16
+    write_queues: int = 16
+    perm: int = 6
+    sys_flag: int = 0
+
+    def to_json(self, broker_name: str) -> dict[str, Any]:
+        """One of a route's `queueDatas`, with RocketMQ's spelling of `topicSynFlag`."""
+        return {
+            "brokerName": broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicSynFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBody:
+    """What a broker tells of itself. `filter_servers` None: it says nothing of them."""
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topics: dict[str, QueueData] = field(default_factory=dict)
+    filter_servers: list[str] | None = None
+
+
+def decode_json(body: bytes) -> RegisterBody:
+    """From the JSON form. RegistrationError."""
+    value = _object(_json(body), "the body")
+    servers = value.get("filterServerList")
+    wrapper = decode_wrapper(value.get("topicConfigSerializeWrapper"))
+    return RegisterBody(wrapper.data_version, wrapper.topics, None if servers is None else _strings(servers))
+
+
+def decode_wrapper(wrapper: bytes | Any) -> RegisterBody:
+    """From the topic table alone, as text or already parsed. RegistrationError."""
+    value = _object(_json(wrapper) if isinstance(wrapper, bytes) else wrapper, "topicConfigSerializeWrapper")
+    table = _object(value.get("topicConfigTable") or {}, "topicConfigTable")
+    topics = {str(name): _queue_data(str(name), config) for name, config in table.items()}
+    return RegisterBody(DataVersion.from_json(value.get("dataVersion")), topics)
+
+
+def decode_compressed(body: bytes) -> RegisterBody:
+    """From the compressed form. RegistrationError."""
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, MAX_BYTES)
+    except zlib.error as error:
+        raise RegistrationError(f"the body is not compressed: {error}") from error
+    if inflater.unconsumed_tail:
+        raise RegistrationError(f"the body has more than {MAX_BYTES} bytes when it is not compressed")
+    if not inflater.eof:
+        raise RegistrationError("the compressed body ends too early")
+    pos = 0
+
+    def number() -> int:
+        nonlocal pos
+        if pos + 4 > len(data):
+            raise RegistrationError(f"the body ends after {len(data)} bytes, a number is due at {pos}")
+        pos += 4
+        return int.from_bytes(data[pos - 4 : pos], "big", signed=True)
+
+    def text() -> bytes:
+        nonlocal pos
+        size = number()
+        if size < 0 or pos + size > len(data):
+            raise RegistrationError(f"a text of {size} bytes at {pos} in a body of {len(data)}")
+        pos += size
+        return data[pos - size : pos]
+
+    version = DataVersion.from_json(_json(text()))
+    topics = dict(_line(text().decode("utf-8", "replace")) for _ in range(number()))
+    return RegisterBody(version, topics, _strings(_json(text())))
+
+
+def _line(text: str) -> tuple[str, QueueData]:
+    parts = text.split(" ")
+    try:
+        name, read, write, perm, *_ = parts
+        return name, QueueData(int(read), int(write), int(perm))
+    except ValueError:
+        raise RegistrationError(f"no topic: {text[:200]!r}") from None
+
+
+def _queue_data(name: str, config: Any) -> QueueData:
+    fields = _object(config, f"the topic {name[:200]!r}")
+    values = []
+    for key, default in (("readQueueNums", 16), ("writeQueueNums", 16), ("perm", 6), ("topicSysFlag", 0)):
+        value = fields.get(key, default)
+        if type(value) is not int:
+            raise RegistrationError(f"{key} of the topic {name[:200]!r} is no number")
+        values.append(value)
+    return QueueData(*values)
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return fastjson.loads(text)
+    except fastjson.FastjsonError as error:
+        raise RegistrationError(f"the body is no JSON: {error}") from error
+
+
+def _object(value: Any, what: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise RegistrationError(f"{what} is no JSON object")
+    return value
+
+
+def _strings(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise RegistrationError("the filter servers are no list")
+    return [str(item) for item in value]

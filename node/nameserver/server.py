@@ -1,0 +1,285 @@
+"""The name server's process: requests in, the tables asked, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tallystick.node.nameserver import registration
+from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
+from tallystick.node.nameserver.registration import RegisterBody, RegistrationError
+from tallystick.node.nameserver.routes import RouteTable
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import (
+    Command,
+    ResponseError,
+    need_long,
+    need_str,
+    opt_bool,
+    opt_int,
+)
+from tallystick.node.remoting.server import Connection, Handler, RemotingServer
+from tallystick.node.settings import NameServerSettings
+from tallystick.store import fastjson
+from tallystick.store._kernel import Door
+from tallystick.store.tables import DataVersion, JsonTable
+
+_logger = logging.getLogger("tallystick.nameserver")
+_V3_0_11 = 37  # older brokers send another body
+_V4_9_4 = 401  # newer clients want strict JSON
+_FIRST_SCAN_S, _SCAN_S = 5.0, 10.0
+_CHANGEABLE = {"orderMessageEnable": "bool", "brokerExpirySeconds": "int"}  # the others take effect at a start only
+
+
+def _steady_ms() -> int:
+    """Not the wall clock: one that is set forward would forget every broker."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class NameServer:
+    """One name server. `now_ms` is any clock that only goes forward; `door` is where the KV file is written."""
+
+    def __init__(
+        self, settings: NameServerSettings, *, door: Door | None = None, now_ms: Callable[[], int] = _steady_ms
+    ) -> None:
+        self.settings = settings
+        self.routes = RouteTable()
+        self.kv = KvConfig(JsonTable(door or Door(), Path(settings.kvConfigPath).expanduser()))
+        self.server = RemotingServer(
+            self._handlers(), idle_seconds=settings.serverChannelMaxIdleTimeSeconds, name="nameserver"
+        )
+        self.server.on_close.append(self._connection_lost)
+        self._now_ms = now_ms
+        self._scan: asyncio.TimerHandle | None = None
+
+    async def start(self) -> int:
+        """Read the KV file and listen; returns the port. TableError, OSError."""
+        self.kv.load()
+        port = await self.server.start(self.settings.bindAddress, self.settings.listenPort)
+        self._scan = asyncio.get_running_loop().call_later(_FIRST_SCAN_S, self._scan_and_again)
+        return port
+
+    async def stop(self) -> None:
+        """Accept nothing more, finish what runs, close."""
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+        await self.server.stop()
+
+    def expire(self) -> None:
+        """Forget brokers that were silent for `brokerExpirySeconds`, and close their connections."""
+        for owner in self.routes.expire(self._now_ms(), self.settings.brokerExpirySeconds * 1000):
+            if isinstance(owner, Connection):
+                _logger.warning("a broker at %s is silent: forgotten", owner.id)
+                owner.close()
+
+    def _scan_and_again(self) -> None:
+        self.expire()
+        self._scan = asyncio.get_running_loop().call_later(_SCAN_S, self._scan_and_again)
+
+    def _connection_lost(self, connection: Connection) -> None:
+        for address in self.routes.owner_lost(connection):
+            _logger.info("broker %s lost its connection: forgotten", address)
+
+    def _handlers(self) -> dict[int, Handler]:
+        code = RequestCode
+        return {
+            code.PUT_KV_CONFIG: self._put_kv,
+            code.GET_KV_CONFIG: self._get_kv,
+            code.DELETE_KV_CONFIG: self._delete_kv,
+            code.GET_KVLIST_BY_NAMESPACE: self._get_kv_namespace,
+            code.REGISTER_BROKER: self._register,
+            code.UNREGISTER_BROKER: self._unregister,
+            code.QUERY_DATA_VERSION: self._query_data_version,
+            code.GET_ROUTEINFO_BY_TOPIC: self._route,
+            code.GET_BROKER_CLUSTER_INFO: lambda _, request: _json(request, self.routes.cluster_info()),
+            code.WIPE_WRITE_PERM_OF_BROKER: self._wipe,
+            code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _, request: _topics(request, self.routes.topics()),
+            code.GET_TOPICS_BY_CLUSTER: lambda _, request: _topics(
+                request, self.routes.topics_of_cluster(need_str(request.ext, "cluster"))
+            ),
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, request: _topics(
+                request, self.routes.system_names(), brokerAddr=self.routes.any_address()
+            ),
+            code.GET_UNIT_TOPIC_LIST: lambda _, request: _topics(request, self.routes.unit_topics()),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda _, request: _topics(request, self.routes.unit_sub_topics()),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda _, request: _topics(
+                request, self.routes.unit_sub_only_topics()
+            ),
+            code.UPDATE_NAMESRV_CONFIG: self._update_config,
+            code.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    # --- brokers ---
+
+    def _register(self, connection: Connection, request: Command) -> Command:
+        ext = request.ext
+        crc = opt_int(ext, "bodyCrc32")
+        if crc != 0 and zlib.crc32(request.body) & 0x7FFFFFFF != crc:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        try:
+            body = _register_body(request)
+        except RegistrationError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        name, address = need_str(ext, "brokerName"), need_str(ext, "brokerAddr")
+        is_new = self.routes.data_version(address) is None
+        master = self.routes.register(
+            need_str(ext, "clusterName"),
+            name,
+            need_long(ext, "brokerId"),
+            address,
+            need_str(ext, "haServerAddr"),
+            body,
+            owner=connection,
+            now_ms=self._now_ms(),
+        )
+        if is_new:
+            _logger.info("broker %s registered at %s with %d topics", name, address, len(body.topics))
+        answer = {"haServerAddr": master.ha_address, "masterAddr": master.address}
+        order = self.kv.namespace(ORDER_TOPIC_CONFIG)
+        return request.reply(
+            ext={key: value for key, value in answer.items() if value is not None},
+            body=fastjson.dumps({"table": order}) if order is not None else b"",
+        )
+
+    def _unregister(self, connection: Connection, request: Command) -> Command:
+        need_str(request.ext, "clusterName")
+        self.routes.unregister(
+            need_str(request.ext, "brokerName"), need_long(request.ext, "brokerId"), need_str(request.ext, "brokerAddr")
+        )
+        return request.reply()
+
+    def _query_data_version(self, connection: Connection, request: Command) -> Command:
+        address = need_str(request.ext, "brokerAddr")
+        try:
+            version = DataVersion.from_json(fastjson.loads(request.body))
+        except fastjson.FastjsonError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body is no DataVersion: {error}") from error
+        changed = self.routes.is_changed(address, version)
+        if not changed:
+            self.routes.touch(address, self._now_ms())
+        known = self.routes.data_version(address)
+        return request.reply(
+            ext={"changed": "true" if changed else "false"}, body=fastjson.dumps(known.to_json()) if known else b""
+        )
+
+    def _wipe(self, connection: Connection, request: Command) -> Command:
+        name = need_str(request.ext, "brokerName")
+        count = self.routes.wipe(name)
+        _logger.warning("write permission of broker %s taken from %d topics, as %s asked", name, count, connection.id)
+        return request.reply(ext={"wipeTopicCount": str(count)})
+
+    def _delete_topic(self, connection: Connection, request: Command) -> Command:
+        self.routes.delete_topic(need_str(request.ext, "topic"))
+        return request.reply()
+
+    # --- routes ---
+
+    def _route(self, connection: Connection, request: Command) -> Command:
+        topic = need_str(request.ext, "topic")
+        route = self.routes.route(topic)
+        if route is None:
+            remark = (
+                f"No topic route info in name server for the topic: {topic}\n"
+                "See http://rocketmq.apache.org/docs/faq/ for further details."
+            )
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+        if self.settings.orderMessageEnable:
+            route["orderTopicConf"] = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+        strict = request.version >= _V4_9_4 or opt_bool(request.ext, "acceptStandardJsonOnly")
+        return request.reply(body=fastjson.dumps(route, standard=strict, ascii_only=strict))
+
+    # --- key-value configuration ---
+
+    async def _put_kv(self, connection: Connection, request: Command) -> Command:
+        ext = request.ext
+        try:
+            await self.kv.put(need_str(ext, "namespace"), need_str(ext, "key"), need_str(ext, "value"))
+        except KvFullError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return request.reply()
+
+    async def _delete_kv(self, connection: Connection, request: Command) -> Command:
+        await self.kv.delete(need_str(request.ext, "namespace"), need_str(request.ext, "key"))
+        return request.reply()
+
+    def _get_kv(self, connection: Connection, request: Command) -> Command:
+        namespace, key = need_str(request.ext, "namespace"), need_str(request.ext, "key")
+        value = self.kv.get(namespace, key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return request.reply(ext={"value": value})
+
+    def _get_kv_namespace(self, connection: Connection, request: Command) -> Command:
+        namespace = need_str(request.ext, "namespace")
+        values = self.kv.namespace(namespace)
+        if values is None:
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        return _json(request, {"table": values})
+
+    # --- the name server's own settings ---
+
+    def _get_config(self, connection: Connection, request: Command) -> Command:
+        lines = (f"{name}={_setting_text(value)}\n" for name, value in dataclasses.asdict(self.settings).items())
+        return request.reply(body="".join(lines).encode())
+
+    def _update_config(self, connection: Connection, request: Command) -> Command:
+        """Until the next start: settings are kept where the process gets them from, not here."""
+        changes: dict[str, Any] = {}
+        for name, text in _properties(request.body).items():
+            if name not in _CHANGEABLE:
+                known = name in {item.name for item in dataclasses.fields(self.settings)}
+                reason = "takes effect at a start only" if known else "is no setting of a name server"
+                raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{name} {reason}")
+            if _CHANGEABLE[name] == "bool":
+                changes[name] = text.lower() == "true"
+            else:
+                changes[name] = int(text) if text.isdecimal() and len(text) < 10 else text
+        try:
+            changed = dataclasses.replace(self.settings, **changes)
+            changed.validate()
+        except ValueError as error:  # SettingsError, which names the key
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        self.settings = changed
+        _logger.warning("settings changed as %s asked: %s", connection.id, changes)
+        return request.reply()
+
+
+def _register_body(request: Command) -> RegisterBody:
+    if not request.body:
+        return RegisterBody(filter_servers=[])
+    if request.version < _V3_0_11:
+        return registration.decode_wrapper(request.body)
+    if opt_bool(request.ext, "compressed"):
+        return registration.decode_compressed(request.body)
+    return registration.decode_json(request.body)
+
+
+def _json(request: Command, value: Any) -> Command:
+    return request.reply(body=fastjson.dumps(value))
+
+
+def _topics(request: Command, topics: list[str], **more: str | None) -> Command:
+    return _json(request, {"topicList": topics, **more})
+
+
+def _setting_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _properties(body: bytes) -> dict[str, str]:
+    """Lines `name=value` of a Java properties text; blank lines and comments are skipped."""
+    try:
+        lines = [line.strip() for line in body.decode().splitlines()]
+    except UnicodeDecodeError as error:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body is no text: {error}") from error
+    pairs = [line.partition("=") for line in lines if line and line[0] not in "#!"]
+    return {name.strip(): value.strip() for name, _, value in pairs}
