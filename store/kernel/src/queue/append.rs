@@ -1,0 +1,121 @@
+//! Dispatch's side of the queues: a record's unit goes to memory, and from there to the files.
+
+use super::unit::{Unit, UNIT};
+use super::Queues;
+use crate::fault::Outcome;
+
+/// Blank units are written so many at a time.
+const BLANKS: u64 = 4096;
+/// A queue's memory is given back if a burst made it larger than this.
+const ROOMY: usize = 1 << 16;
+
+/// What became of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    Added,
+    Known,
+    /// Added, but its place is not the queue offset that the record names.
+    Misplaced,
+    /// The record's queue offset is no number of a unit.
+    BadOffset,
+}
+
+impl Queues {
+    /// Adds the unit of one record whose place is `queue_offset`.
+    #[inline]
+    pub fn put(&mut self, q: u32, unit: Unit, queue_offset: i64) -> Outcome<Put> {
+        let queue = &self.queues[q as usize];
+        if unit.end() <= queue.max_physic {
+            return Ok(Put::Known);
+        }
+        if !(0..=i64::MAX / UNIT as i64 - 1).contains(&queue_offset) {
+            return Ok(Put::BadOffset);
+        }
+        let expect = queue_offset as u64 * UNIT;
+        let mut put = Put::Added;
+        if expect != queue.end {
+            if queue.has_no_unit() {
+                self.begin_at(q, expect)?;
+            } else if queue_offset != 0 {
+                // 4.8.0 does not ask this of offset 0, so a queue that counts from 0 again is appended to
+                if expect < queue.end {
+                    return Ok(Put::Known);
+                }
+                put = Put::Misplaced;
+            } else {
+                put = Put::Misplaced;
+            }
+        }
+        let queue = &mut self.queues[q as usize];
+        queue.max_physic = unit.end();
+        queue.pending.extend_from_slice(&unit.encode());
+        queue.end += UNIT;
+        self.pending_bytes += UNIT as usize;
+        if !queue.dirty {
+            queue.dirty = true;
+            self.dirty.push(q);
+        }
+        if queue.watched && !queue.grew {
+            queue.grew = true;
+            self.grew.push(q);
+        }
+        Ok(put)
+    }
+
+    /// A queue without units begins at `expect`, behind blank units from its file's start.
+    #[cold]
+    fn begin_at(&mut self, q: u32, expect: u64) -> Outcome<()> {
+        while !self.queues[q as usize].segments.is_empty() {
+            self.remove_segment(q, 0)?;
+        }
+        let start = expect - expect % self.segment_bytes;
+        let blanks = Unit::BLANK
+            .encode()
+            .repeat(BLANKS.min((expect - start) / UNIT) as usize);
+        let mut at = start;
+        while at < expect {
+            let n = (expect - at).min(blanks.len() as u64);
+            self.write(q, start, &blanks[..n as usize], at - start)?;
+            at += n;
+        }
+        let queue = &mut self.queues[q as usize];
+        (queue.end, queue.written, queue.min_logic) = (expect, expect, expect);
+        Ok(())
+    }
+
+    /// Writes pending units of up to `most` queues; true when nothing is left.
+    pub fn write_some(&mut self, most: usize) -> Outcome<bool> {
+        for _ in 0..most {
+            let Some(&q) = self.dirty.last() else { return Ok(true) };
+            self.write_queue(q)?;
+            self.dirty.pop();
+            self.queues[q as usize].dirty = false;
+        }
+        Ok(self.dirty.is_empty())
+    }
+
+    pub(super) fn write_queue(&mut self, q: u32) -> Outcome<()> {
+        let mut pending = std::mem::take(&mut self.queues[q as usize].pending);
+        let mut done = 0;
+        let outcome = loop {
+            if done == pending.len() {
+                break Ok(());
+            }
+            let written = self.queues[q as usize].written;
+            let start = written - written % self.segment_bytes;
+            let n = (pending.len() - done).min((start + self.segment_bytes - written) as usize);
+            if let Err(fault) = self.write(q, start, &pending[done..done + n], written - start) {
+                break Err(fault);
+            }
+            done += n;
+            self.queues[q as usize].written += n as u64;
+        };
+        pending.drain(..done);
+        if pending.capacity() > ROOMY {
+            pending.shrink_to(ROOMY / 16);
+        }
+        self.pending_bytes -= done;
+        self.queues[q as usize].pending = pending;
+        outcome
+    }
+}

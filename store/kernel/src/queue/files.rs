@@ -1,0 +1,219 @@
+//! The files of the queues: opened on demand, closed by a clock when too many are open, synced without a lock.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Queues;
+use crate::door::{Door, DoorFile};
+use crate::fault::{At, Outcome};
+
+/// A queue file, open.
+pub(super) enum Handle {
+    Writing(DoorFile),
+    Reading(File),
+}
+
+impl Handle {
+    pub fn read_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<usize> {
+        let mut total = 0;
+        while !buffer.is_empty() {
+            let n = match self {
+                Handle::Writing(file) => file.read_at(buffer, offset)?,
+                Handle::Reading(file) => file.read_at(buffer, offset)?,
+            };
+            if n == 0 {
+                break;
+            }
+            total += n;
+            offset += n as u64;
+            buffer = &mut buffer[n..];
+        }
+        Ok(total)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        match self {
+            Handle::Writing(file) => file.write_at(data, offset),
+            Handle::Reading(_) => Err(io::Error::from_raw_os_error(libc::EROFS)),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self {
+            Handle::Writing(file) => file.sync_data(),
+            Handle::Reading(_) => Ok(()),
+        }
+    }
+}
+
+pub(super) struct Segment {
+    pub start: u64,
+    pub handle: Option<Arc<Handle>>,
+    /// For the clock that closes files: read or written since the hand last passed.
+    pub used: bool,
+    pub unsynced: bool,
+}
+
+/// A file to sync, taken out of the table so that the wait needs no lock.
+pub struct ToSync {
+    queue: u32,
+    start: u64,
+    handle: Option<Arc<Handle>>,
+    path: PathBuf,
+}
+
+impl Queues {
+    /// The segment's file, opened if need be; `create` makes it. None: there is no such segment.
+    pub(super) fn handle(&mut self, q: u32, start: u64, create: bool) -> Outcome<Option<Arc<Handle>>> {
+        let queue = &mut self.queues[q as usize];
+        let index = queue.segment_index(start);
+        if let Some(index) = index {
+            let segment = &mut queue.segments[index];
+            if let Some(handle) = &segment.handle {
+                segment.used = true;
+                return Ok(Some(handle.clone()));
+            }
+        } else if !create {
+            return Ok(None);
+        }
+        let path = self.path_of(q, start);
+        while self.open.len() >= self.max_open {
+            self.close_one();
+        }
+        let handle = if self.read_only {
+            Handle::Reading(File::open(&path).at(&path)?)
+        } else if index.is_some() {
+            Handle::Writing(self.door.open(&path).at(&path)?)
+        } else {
+            let file = self.door.create_sized(&path, self.segment_bytes, false).at(&path)?;
+            for folder in path.ancestors().skip(1) {
+                self.new_names_in.insert(folder.to_owned());
+                if folder == self.folder {
+                    break;
+                }
+            }
+            Handle::Writing(file)
+        };
+        let handle = Arc::new(handle);
+        let queue = &mut self.queues[q as usize];
+        let index = match index {
+            Some(index) => index,
+            None => {
+                let index = queue.segments.partition_point(|segment| segment.start < start);
+                queue.segments.insert(
+                    index,
+                    Segment {
+                        start,
+                        handle: None,
+                        used: true,
+                        unsynced: false,
+                    },
+                );
+                index
+            }
+        };
+        queue.segments[index].handle = Some(handle.clone());
+        queue.segments[index].used = true;
+        self.open.push_back((q, start));
+        Ok(Some(handle))
+    }
+
+    /// Closes the next file that was not used since the hand last passed it.
+    fn close_one(&mut self) {
+        while let Some((q, start)) = self.open.pop_front() {
+            let queue = &mut self.queues[q as usize];
+            let Some(index) = queue.segment_index(start) else {
+                return;
+            };
+            let segment = &mut queue.segments[index];
+            if segment.handle.is_none() {
+                return;
+            }
+            if std::mem::take(&mut segment.used) {
+                self.open.push_back((q, start));
+            } else {
+                segment.handle = None;
+                return;
+            }
+        }
+    }
+
+    /// Takes a segment off the table and removes its file.
+    pub(super) fn remove_segment(&mut self, q: u32, index: usize) -> Outcome<()> {
+        let start = self.queues[q as usize].segments[index].start;
+        if !self.read_only {
+            let path = self.path_of(q, start);
+            match self.door.remove(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done.at(&path)?,
+            }
+            self.new_names_in.insert(self.folder_of(q));
+        }
+        self.queues[q as usize].segments.remove(index);
+        self.open.retain(|&(queue, at)| (queue, at) != (q, start));
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, q: u32, start: u64, data: &[u8], at: u64) -> Outcome<()> {
+        let handle = self.handle(q, start, true)?.expect("made if absent");
+        handle.write_at(data, at).at_path(|| self.path_of(q, start))?;
+        let queue = &mut self.queues[q as usize];
+        let index = queue.segment_index(start).expect("just opened");
+        if !std::mem::replace(&mut queue.segments[index].unsynced, true) {
+            self.unsynced.push((q, start));
+        }
+        Ok(())
+    }
+
+    /// What is to be synced; it counts as synced from now on, unless `sync_failed` says otherwise.
+    pub fn take_unsynced(&mut self) -> (Vec<ToSync>, Vec<PathBuf>) {
+        let mut files = vec![];
+        for (q, start) in std::mem::take(&mut self.unsynced) {
+            let queue = &mut self.queues[q as usize];
+            let Some(index) = queue.segment_index(start) else {
+                continue;
+            };
+            queue.segments[index].unsynced = false;
+            let handle = queue.segments[index].handle.clone();
+            files.push(ToSync {
+                queue: q,
+                start,
+                handle,
+                path: self.path_of(q, start),
+            });
+        }
+        (
+            files,
+            std::mem::take(&mut self.new_names_in).into_iter().rev().collect(),
+        )
+    }
+
+    pub fn sync_failed(&mut self, files: &[ToSync], folders: &[PathBuf]) {
+        for file in files {
+            let queue = &mut self.queues[file.queue as usize];
+            if let Some(index) = queue.segment_index(file.start) {
+                if !std::mem::replace(&mut queue.segments[index].unsynced, true) {
+                    self.unsynced.push((file.queue, file.start));
+                }
+            }
+        }
+        self.new_names_in.extend(folders.iter().cloned());
+    }
+}
+
+impl ToSync {
+    pub fn sync(&self, door: &Door) -> Outcome<()> {
+        let done = match &self.handle {
+            Some(handle) => handle.sync(),
+            // Closed since it was written: any descriptor of the file brings its pages out.
+            None => door.open(&self.path).and_then(|file| file.sync_data()),
+        };
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // removed meanwhile
+            done => done.at(&self.path),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What changes a queue other than dispatch: finding its end after a start, cutting it, letting its oldest files go.
+
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use super::files::Segment;
+use super::unit::{Unit, UNIT};
+use super::{Queues, NO_QUEUE};
+use crate::fault::{At, Fault, Outcome};
+use crate::maps::{segment_name, segment_starts};
+
+/// Reads of units begin small (most files are nearly empty) and grow.
+const FIRST_CHUNK: usize = 4096;
+const LARGEST_CHUNK: usize = 1 << 18;
+
+impl Queues {
+    /// Finds the queues that exist. Every file must have its full length; one of no length (its maker died) goes.
+    pub fn load(&mut self) -> Outcome<()> {
+        for topic in folders(&self.folder)? {
+            let topic_folder = self.folder.join(&topic);
+            for name in folders(&topic_folder)? {
+                let Some(id) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                    continue;
+                };
+                if id.to_string().as_bytes() != name.as_bytes() {
+                    continue; // "+1" and "01" would be second names of queue 1
+                }
+                let Some(number) = self.topic(&topic.clone().into_vec()) else {
+                    continue;
+                };
+                self.load_queue(number, id, &topic_folder.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load_queue(&mut self, topic: u32, id: i32, folder: &Path) -> Outcome<()> {
+        let starts = segment_starts(folder)?;
+        let q = self.queue(topic, id);
+        for &start in &starts {
+            let path = folder.join(segment_name(start));
+            let bytes = std::fs::metadata(&path).at(&path)?.len();
+            if bytes == 0 && !self.read_only && Some(&start) == starts.last() {
+                self.door.remove(&path).at(&path)?;
+                continue;
+            }
+            if bytes != self.segment_bytes {
+                let reason = format!(
+                    "a queue's file has {} bytes, this one {bytes}, and so ends",
+                    self.segment_bytes
+                );
+                return Err(Fault::damage(&path, bytes, reason));
+            }
+            if start % self.segment_bytes != 0 {
+                let reason = format!("a queue's file begins at a multiple of {}, not", self.segment_bytes);
+                return Err(Fault::damage(&path, start, reason));
+            }
+            let queue = &mut self.queues[q as usize];
+            queue.segments.push(Segment {
+                start,
+                handle: None,
+                used: false,
+                unsynced: false,
+            });
+            queue.end = start + self.segment_bytes;
+            queue.written = queue.end;
+        }
+        Ok(())
+    }
+
+    /// Reads a segment's units in order until `each` says stop (false) or the file ends.
+    fn walk(&mut self, q: u32, start: u64, mut each: impl FnMut(u64, Unit) -> bool) -> Outcome<()> {
+        let Some(handle) = self.handle(q, start, false)? else {
+            return Ok(());
+        };
+        let mut buffer = vec![];
+        let mut at = 0;
+        let mut chunk = FIRST_CHUNK / UNIT as usize * UNIT as usize;
+        while at < self.segment_bytes {
+            buffer.resize(chunk.min((self.segment_bytes - at) as usize), 0);
+            let n = handle.read_at(&mut buffer, at).at_path(|| self.path_of(q, start))?;
+            for (i, bytes) in buffer[..n].chunks_exact(UNIT as usize).enumerate() {
+                if !each(at + i as u64 * UNIT, Unit::decode(bytes)) {
+                    return Ok(());
+                }
+            }
+            if n < buffer.len() {
+                return Ok(());
+            }
+            at += n as u64;
+            chunk = (chunk * 4).min(LARGEST_CHUNK / UNIT as usize * UNIT as usize);
+        }
+        Ok(())
+    }
+
+    /// The queue's units end at `end`: files behind go, and what stands behind `end` in its file becomes zeros,
+    /// up to `old_end` at least and to the first page of zeros.
+    fn cut(&mut self, q: u32, end: u64, old_end: u64) -> Outcome<()> {
+        while let Some(last) = self.queues[q as usize].segments.last() {
+            if last.start <= end {
+                break;
+            }
+            let index = self.queues[q as usize].segments.len() - 1;
+            self.remove_segment(q, index)?;
+        }
+        let queue = &mut self.queues[q as usize];
+        let dropped = queue.pending.len();
+        queue.pending.clear();
+        self.pending_bytes -= dropped;
+        queue.end = end;
+        queue.written = end;
+        queue.min_logic = queue.min_logic.min(end);
+        let Some(start) = queue.segments.last().map(|segment| segment.start) else {
+            return Ok(());
+        };
+        if self.read_only || end - start >= self.segment_bytes {
+            return Ok(());
+        }
+        let handle = self.handle(q, start, false)?.expect("it is on the table");
+        let mut at = end - start;
+        let mut buffer = vec![0; FIRST_CHUNK];
+        while at < self.segment_bytes {
+            let n = buffer.len().min((self.segment_bytes - at) as usize);
+            let n = handle
+                .read_at(&mut buffer[..n], at)
+                .at_path(|| self.path_of(q, start))?;
+            if buffer[..n].iter().any(|&byte| byte != 0) {
+                let zeros = vec![0; n];
+                self.write(q, start, &zeros, at)?;
+            } else if start + at + n as u64 >= old_end {
+                break;
+            }
+            if n == 0 {
+                break;
+            }
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Finds the queue's end: the first thing that is no unit, looked for from the third-last file on.
+    /// Returns the end of the last record named, -1 if none is.
+    pub fn recover(&mut self, q: u32) -> Outcome<i64> {
+        let mut first = self.queues[q as usize].segments.len().saturating_sub(3);
+        let (mut end, mut max_physic);
+        loop {
+            let starts: Vec<u64> = self.queues[q as usize].segments[first..]
+                .iter()
+                .map(|s| s.start)
+                .collect();
+            end = starts.first().copied().unwrap_or(0);
+            max_physic = -1;
+            for (i, &start) in starts.iter().enumerate() {
+                if i > 0 && start != end {
+                    break; // a file is missing: the queue ends in front of the gap
+                }
+                self.walk(q, start, |at, unit| {
+                    if unit.is_unit() {
+                        end = start + at + UNIT;
+                        if !unit.is_blank() {
+                            max_physic = unit.end();
+                        }
+                    }
+                    unit.is_unit()
+                })?;
+                if end != start + self.segment_bytes {
+                    break;
+                }
+            }
+            if max_physic >= 0 || first == 0 {
+                break;
+            }
+            first -= 1;
+        }
+        self.queues[q as usize].max_physic = max_physic;
+        self.cut(q, end, end)?;
+        Ok(max_physic)
+    }
+
+    /// Removes the units of records at or behind `pos`.
+    pub fn truncate(&mut self, q: u32, pos: i64) -> Outcome<()> {
+        self.write_queue(q)?;
+        self.queues[q as usize].max_physic = pos;
+        let old_end = self.queues[q as usize].end;
+        while let Some(start) = self.queues[q as usize].segments.last().map(|segment| segment.start) {
+            let bound = self.queues[q as usize].end;
+            let (mut end, mut max_physic) = (start, -1);
+            self.walk(q, start, |at, unit| {
+                let keep = start + at < bound && unit.is_unit() && unit.pos < pos;
+                if keep {
+                    end = start + at + UNIT;
+                    if !unit.is_blank() {
+                        max_physic = unit.end();
+                    }
+                }
+                keep
+            })?;
+            if max_physic >= 0 {
+                self.queues[q as usize].max_physic = max_physic;
+                return self.cut(q, end, old_end);
+            }
+            let index = self.queues[q as usize].segments.len() - 1;
+            self.remove_segment(q, index)?;
+            let queue = &mut self.queues[q as usize];
+            queue.end = if queue.segments.is_empty() { 0 } else { start };
+            queue.written = queue.end;
+        }
+        self.cut(q, 0, 0)
+    }
+
+    /// The first unit of a record at or behind `min_pos` becomes the queue's first; unchanged if there is none.
+    pub fn correct_min(&mut self, q: u32, min_pos: i64) -> Outcome<()> {
+        let end = self.queues[q as usize].written;
+        let starts: Vec<u64> = self.queues[q as usize]
+            .segments
+            .iter()
+            .map(|segment| segment.start)
+            .collect();
+        let mut found = None;
+        for start in starts {
+            self.walk(q, start, |at, unit| {
+                if start + at >= end {
+                    return false;
+                }
+                if unit.pos >= min_pos && !unit.is_blank() {
+                    found = Some(start + at);
+                }
+                found.is_none()
+            })?;
+            if found.is_some() {
+                break;
+            }
+        }
+        if let Some(found) = found {
+            self.queues[q as usize].min_logic = found;
+        }
+        Ok(())
+    }
+
+    /// Removes the files whose units all name records below `min_pos`, never the last; returns how many.
+    pub fn delete_below(&mut self, q: u32, min_pos: i64) -> Outcome<usize> {
+        if !self.read_only {
+            self.write_queue(q)?; // so that the files alone tell the story
+        }
+        let mut removed = 0;
+        while self.queues[q as usize].segments.len() > 1 {
+            let start = self.queues[q as usize].segments[0].start;
+            match self.unit(q, start + self.segment_bytes - UNIT)? {
+                Some(unit) if unit.pos < min_pos => self.remove_segment(q, 0)?,
+                _ => break,
+            }
+            removed += 1;
+        }
+        self.correct_min(q, min_pos)?;
+        Ok(removed)
+    }
+
+    /// Removes the queue with all its files.
+    pub fn remove(&mut self, q: u32) -> Outcome<()> {
+        while !self.queues[q as usize].segments.is_empty() {
+            let last = self.queues[q as usize].segments.len() - 1;
+            self.remove_segment(q, last)?;
+        }
+        let folder = self.folder_of(q);
+        if !self.read_only {
+            // An empty folder that stays does no harm: load finds a queue without units.
+            let _ = std::fs::remove_dir(&folder);
+            self.new_names_in.remove(&folder);
+            if let Some(parent) = folder.parent() {
+                self.new_names_in.insert(parent.to_owned());
+            }
+        }
+        let queue = &mut self.queues[q as usize];
+        let (topic, id, dropped) = (queue.topic, queue.id, queue.pending.len());
+        queue.pending = vec![];
+        queue.alive = false;
+        self.pending_bytes -= dropped;
+        self.topics[topic as usize].queues.remove(&id);
+        self.dirty.retain(|&other| other != q);
+        self.grew.retain(|&other| other != q);
+        self.unsynced.retain(|&(other, _)| other != q);
+        self.last_queue = NO_QUEUE;
+        self.free.push(q);
+        Ok(())
+    }
+
+    pub fn remove_topic(&mut self, name: &[u8]) -> Outcome<()> {
+        let Some(&topic) = self.names.get(name) else {
+            return Ok(());
+        };
+        let queues: Vec<u32> = self.topics[topic as usize].queues.values().copied().collect();
+        for q in queues {
+            self.remove(q)?;
+        }
+        if !self.read_only {
+            let folder = self.folder.join(std::ffi::OsStr::from_bytes(name));
+            if std::fs::remove_dir(&folder).is_ok() {
+                self.new_names_in.remove(&folder);
+                self.new_names_in.insert(self.folder.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn folders(folder: &Path) -> Outcome<Vec<std::ffi::OsString>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.at(folder)?,
+    };
+    let mut names = vec![];
+    for entry in entries {
+        let entry = entry.at(folder)?;
+        if entry.path().is_dir() {
+            names.push(entry.file_name());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
