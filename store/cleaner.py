@@ -1,0 +1,115 @@
+"""Deletes the log's old segments and watches the disk: the service around the decisions of `cleaning.py`.
+
+One call of `run` is one look (every `cleanResourceInterval`), on a thread that may wait for the disk; times come as
+arguments. What follows from fewer segments (queues and index) is the caller's, who sees it in the result.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tallystick.store import segments as files
+from tallystick.store._kernel import Door
+from tallystick.store.cleaning import CleaningRules, DiskState, used_part
+from tallystick.store.segments import Segment
+from tallystick.store.settings import StoreSettings
+
+# RocketMQ's number of looks for which "delete now" of an administrator holds.
+RUNS_WHEN_ASKED = 20
+
+_logger = logging.getLogger("tallystick.store.cleaner")
+
+
+@dataclass(slots=True)
+class CleanResult:
+    """`deleted`: starts of the segments that are gone. `error`: why it stopped before the chosen ones were."""
+
+    state: DiskState
+    deleted: list[int] = field(default_factory=list)
+    error: OSError | None = None
+
+
+class Cleaner:
+    """One store's. `state` is as of the last look; all calls come from one thread at a time, reading `state` from any.
+
+    `before_delete` is told each segment's start just before it goes (to let go of mappings). `used` is how full the
+    disk is under a folder, from 0 to 1, None if unknown.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        door: Door,
+        *,
+        before_delete: Callable[[int], None] = lambda start: None,
+        used: Callable[..., float | None] = used_part,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.state = DiskState.OK
+        self._settings = settings
+        self._rules = CleaningRules.of(settings)
+        self._door = door
+        self._before_delete = before_delete
+        self._used = used
+        self._pause = pause
+        self._asked_runs = 0
+        self._hanged_until_ms = 0
+
+    def ask(self) -> None:
+        """Expired segments go at the next looks, whatever the hour."""
+        self._asked_runs = RUNS_WHEN_ASKED
+
+    def look(self) -> DiskState:
+        """Only looks at the disk: cheap, and enough to refuse puts or take them again."""
+        before = self.state
+        self.state = self._rules.disk_state(before, self._used_parts())
+        if (before is DiskState.FULL) != (self.state is DiskState.FULL):
+            _logger.warning(
+                "the disk is %s: puts are %s",
+                *(("full", "refused") if self.state is DiskState.FULL else ("no longer full", "taken again")),
+            )
+        return self.state
+
+    def run(self, *, now_ms: int, hour: int, keep_from: int) -> CleanResult:
+        """Looks at the disk and deletes what has to go. Blocks, also for the pauses between files.
+
+        `hour`: of the local day. `keep_from`: no byte at or behind this position of the log is deleted.
+        SegmentError: the log's files are not what they must be. An OSError is in the result: the segment is tried again
+        after `redeleteHangedFileInterval`.
+        """
+        result = CleanResult(self.look())
+        asked = self._asked_runs > 0
+        self._asked_runs -= asked
+        chosen = self._rules.choose(
+            files.list_segments(self._settings.commit_log_folder, self._settings.mappedFileSizeCommitLog),
+            now_ms=now_ms,
+            hour=hour,
+            used=self._used_parts(),
+            state=self.state,
+            keep_from=keep_from,
+            asked=asked,
+        )
+        if now_ms >= self._hanged_until_ms:
+            self._delete(chosen, now_ms, result)
+        return result
+
+    def _delete(self, chosen: list[Segment], now_ms: int, result: CleanResult) -> None:
+        for number, segment in enumerate(chosen):
+            if number:
+                self._pause(self._settings.deleteCommitLogFilesInterval / 1000)
+            self._before_delete(segment.start)
+            try:
+                files.delete(self._door, segment)
+            except OSError as error:
+                _logger.error("an old segment cannot be deleted: %s", error)
+                self._hanged_until_ms = now_ms + self._settings.redeleteHangedFileInterval
+                result.error = error
+                return
+            _logger.info("deleted %s, last changed at %d ms", segment.path, segment.modified_ms)
+            result.deleted.append(segment.start)
+
+    def _used_parts(self) -> list[float | None]:
+        return [self._used(self._settings.commit_log_folder), self._used(self._settings.root)]
