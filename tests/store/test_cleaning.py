@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tallystick.store._kernel import Door
 from tallystick.store.busy import PutClock
-from tallystick.store.cleaner import RUNS_WHEN_ASKED, Cleaner
 from tallystick.store.cleaning import MAX_FILES_A_RUN, CleaningRules, DiskState, used_part
+from tallystick.store.segment_cleaner import RUNS_WHEN_ASKED, SegmentCleaner
 from tallystick.store.segments import Segment
 from tallystick.store.settings import StoreSettings
 
@@ -163,7 +163,7 @@ def test_a_full_disk_is_emptied_and_puts_come_back(store):
     fill(92)
     disk = Disk(settings.commit_log_folder, 100)
     pauses, told = [], []
-    cleaner = Cleaner(settings, Door(), used=disk.used, pause=pauses.append, before_delete=told.append)
+    cleaner = SegmentCleaner(settings, Door(), used=disk.used, pause=pauses.append, before_delete=told.append)
     first = run(cleaner)
     assert first.state is DiskState.FULL
     assert first.deleted == told == [index * SIZE for index in range(10)]
@@ -175,7 +175,7 @@ def test_a_full_disk_is_emptied_and_puts_come_back(store):
 def test_asking_holds_for_a_number_of_looks(store):
     settings, fill = store
     fill(3, age_hours=10)
-    cleaner = Cleaner(settings, Door(), used=lambda folder: 0.1, pause=lambda seconds: None)
+    cleaner = SegmentCleaner(settings, Door(), used=lambda folder: 0.1, pause=lambda seconds: None)
     cleaner.ask()
     assert run(cleaner).deleted == []
     late = NOW + 72 * HOUR
@@ -191,7 +191,7 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again_later(store):
     fill(3, age_hours=100)
     door = Door()
     door.fail("remove", f"{SIZE:020d}", errno.EBUSY)
-    cleaner = Cleaner(settings, door, used=lambda folder: 0.1, pause=lambda seconds: None)
+    cleaner = SegmentCleaner(settings, door, used=lambda folder: 0.1, pause=lambda seconds: None)
     result = run(cleaner, hour=4)
     assert result.deleted == [0]
     assert result.error is not None

@@ -20,7 +20,7 @@ from tallystick.store.settings import StoreSettings
 # RocketMQ's number of looks for which "delete now" of an administrator holds.
 RUNS_WHEN_ASKED = 20
 
-_logger = logging.getLogger("tallystick.store.cleaner")
+_logger = logging.getLogger("tallystick.store.cleaning")
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class CleanResult:
     error: OSError | None = None
 
 
-class Cleaner:
+class SegmentCleaner:
     """One store's. `state` is as of the last look; all calls come from one thread at a time, reading `state` from any.
 
     `before_delete` is told each segment's start just before it goes (to let go of mappings). `used` is how full the
