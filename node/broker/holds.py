@@ -46,7 +46,10 @@ class Watched(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One pull that waits. `offset`: all below was tested; `first_offset`: where the client asked."""
+    """One pull that waits. `offset`: all below was tested; `first_offset`: where the client asked.
+
+    `trying`: it is being tried. Reading a queue may dispatch what is new in it, and so report it in the midst of that.
+    """
 
     connection: Connection
     command: Command
@@ -55,6 +58,7 @@ class Hold:
     offset: int
     deadline_ms: int
     first_offset: int = -1
+    trying: bool = False
 
     def __post_init__(self) -> None:
         if self.first_offset < 0:
@@ -125,7 +129,7 @@ class HoldTable:
                 for hold in [hold for hold in holds if hold.offset < end]:
                     self._try(hold, expired=False)
 
-    def close(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """The connection is gone: so are its holds."""
         for hold in tuple(self._connections.get(connection, ())):
             self._remove(hold)
@@ -136,9 +140,12 @@ class HoldTable:
             self._try(hold, expired=True)
 
     def _try(self, hold: Hold, *, expired: bool) -> None:
-        if hold not in self._holds:
-            return  # an answer before this one closed its connection
-        if self.retry(hold, expired) or expired:
+        if hold.trying or hold not in self._holds:
+            return  # in the second case an answer before this one closed its connection
+        hold.trying = True
+        answered = self.retry(hold, expired)
+        hold.trying = False
+        if answered or expired:
             self._remove(hold)
 
     def _remove(self, hold: Hold) -> None:

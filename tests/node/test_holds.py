@@ -177,8 +177,8 @@ def test_a_closed_connection_takes_its_holds_along(world):
     for queue_id in range(3):
         world.hold(gone, queue_id=queue_id)
     world.hold(stays, queue_id=1)
-    world.table.close(gone)
-    world.table.close(gone)
+    world.table.release(gone)
+    world.table.release(gone)
     assert len(world.table) == 1
     assert world.store.watched == {("T", 1)}
     world.put(1, queue_id=0)
@@ -194,13 +194,27 @@ def test_an_answer_that_closes_the_connection_ends_its_other_holds():
 
     def cutting(hold, expired):
         world.answers.append(hold)
-        world.table.close(hold.connection)
+        world.table.release(hold.connection)
         return True
 
     world.table.retry = cutting
     world.put(1)
     assert len(world.answers) == 1
     assert len(world.table) == 0
+
+
+def test_a_report_in_the_midst_of_a_look_does_not_answer_twice(world):
+    """Reading a queue dispatches what is new in it first."""
+    hold = world.hold(Client())
+    plain = world.retry
+
+    def reporting(hold, expired):
+        world.table.on_arrival([("T", 0)])
+        return plain(hold, expired)
+
+    world.table.retry = reporting
+    world.put(1)
+    assert [answer.hold for answer in world.answers] == [hold]
 
 
 def test_there_is_a_limit():
@@ -253,7 +267,7 @@ class HoldsAgreeWithAList(RuleBasedStateMachine):
 
     @rule(client=st.integers(0, 3))
     def close(self, client):
-        self.world.table.close(self.clients[client])
+        self.world.table.release(self.clients[client])
         self.model = [hold for hold in self.model if hold.connection is not self.clients[client]]
 
     def take_answers(self):
