@@ -99,6 +99,10 @@ class Log:
     @property
     def flushed(self) -> int: ...
     @property
+    def last_store_ms(self) -> int:
+        """Store time of the newest record staged."""
+
+    @property
     def waiting(self) -> int:
         """Sends that have no answer yet."""
 
@@ -275,6 +279,11 @@ class Dispatch:
         """Removes index files that end after `timestamp_ms`, and a last one that does not hold together.
 
         Returns the log position from which to index again, -1 if none was removed."""
+    def trim_index(self, name: str, count: int) -> bool:
+        """Cuts the index back to the entries below `count` of the file `name`, the newest one then ("": to nothing), and
+        makes slots and chains again. False, and nothing is changed: there is no such file."""
+    def trim_index_at(self, pos: int) -> None:
+        """Removes index entries of records at or behind `pos`."""
     def start(self, pos: int) -> None:
         """Dispatch goes on from `pos`."""
     def run(self, upto: int, max_bytes: int, check_crc: bool = False) -> RunResult:
@@ -283,6 +292,10 @@ class Dispatch:
         Repeating is harmless: queues and index know what they have."""
     def write_out(self) -> None:
         """Writes the entries in memory to the queues' files."""
+    def written_point(self) -> tuple[int, int, int, int, str, int]:
+        """Writes out, and tells what the files then hold, between two records: position, store time of the last record
+        (0: none since the start), queues that have had messages, the sum of their max offsets, name of the newest index
+        file ("": none) and the number of its next entry."""
     def sync(self) -> None:
         """Makes durable what `write_out` has written (fdatasync of the files, and of new names)."""
     def sync_index(self) -> int:

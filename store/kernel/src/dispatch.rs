@@ -15,7 +15,7 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
@@ -53,6 +53,7 @@ struct Core {
     index: Mutex<Index>,
     ext: Mutex<ExtFiles>,
     position: AtomicU64,
+    last_store_timestamp: AtomicI64,
     damaged: AtomicU64,
     waiting: AtomicU32,
 }
@@ -70,6 +71,10 @@ struct Run {
     misplaced: u64,
     stopped: Option<Bad>,
 }
+
+/// Position, store time of the last record (0: none yet), queues with units, their units, newest index file and the
+/// number of its next entry.
+type WrittenPoint = (u64, i64, usize, i64, String, i32);
 
 /// The two tables that dispatch changes, held together.
 struct Tables<'a> {
@@ -162,6 +167,7 @@ impl Core {
         let known = Known::find(record.properties());
         let store_timestamp = record.store_timestamp();
         run.last_store_timestamp = store_timestamp;
+        self.last_store_timestamp.store(store_timestamp, Ordering::Relaxed);
         let pos = pos as i64;
         if record.is_queued() {
             let tags_code = self
@@ -203,6 +209,22 @@ impl Core {
             if self.wait_for(&self.queues).write_some(QUEUES_A_TURN)? {
                 return Ok(());
             }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Writes out and says what the files then hold: a state between two records.
+    fn written_point(&self) -> Outcome<WrittenPoint> {
+        loop {
+            let mut queues = self.wait_for(&self.queues);
+            if queues.write_some(QUEUES_A_TURN)? {
+                let (count, units) = queues.totals();
+                let (index_name, index_count) = lock(&self.index).newest();
+                let position = self.position.load(Ordering::Acquire);
+                let store_timestamp = self.last_store_timestamp.load(Ordering::Relaxed);
+                return Ok((position, store_timestamp, count, units, index_name, index_count));
+            }
+            drop(queues);
             std::thread::yield_now();
         }
     }
@@ -288,6 +310,12 @@ impl Core {
 
     fn store_time(&self, unit: &Unit) -> Outcome<Option<i64>> {
         self.record_at(unit.pos, i64::MAX, |record| record.store_timestamp())
+    }
+
+    fn store_time_at(&self, pos: i64) -> Option<i64> {
+        self.record_at(pos, i64::MAX, |record| record.store_timestamp())
+            .ok()
+            .flatten()
     }
 
     /// RocketMQ's getOffsetInQueueByTime: the nearer neighbour, within one segment.
@@ -454,6 +482,7 @@ impl Dispatch {
             )),
             ext: Mutex::new(ExtFiles::new(root.join("consumequeue_ext"))),
             position: AtomicU64::new(0),
+            last_store_timestamp: AtomicI64::new(0),
             damaged: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             door,
@@ -515,6 +544,16 @@ impl Dispatch {
         Ok(py.detach(|| self.0.wait_for(&self.0.index).drop_after(timestamp_ms))?)
     }
 
+    fn trim_index(&self, py: Python<'_>, name: &str, count: i32) -> PyResult<bool> {
+        let store_time = |pos| self.0.store_time_at(pos);
+        Ok(py.detach(|| self.0.wait_for(&self.0.index).trim(name, count, store_time))?)
+    }
+
+    fn trim_index_at(&self, py: Python<'_>, pos: i64) -> PyResult<()> {
+        let store_time = |pos| self.0.store_time_at(pos);
+        Ok(py.detach(|| self.0.wait_for(&self.0.index).trim_at(pos, store_time))?)
+    }
+
     fn start(&self, py: Python<'_>, pos: u64) {
         py.detach(|| {
             let _runner = lock(&self.0.runner);
@@ -548,6 +587,10 @@ impl Dispatch {
 
     fn write_out(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.write_out())?)
+    }
+
+    fn written_point(&self, py: Python<'_>) -> PyResult<WrittenPoint> {
+        Ok(py.detach(|| self.0.written_point())?)
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {

@@ -20,7 +20,8 @@
 //! entries behind its header's count.
 //!
 //! Unlike the source we never make a file for a record without keys, never use a name twice, and index a record whose
-//! keys were cut off between two entries exactly once.
+//! keys were cut off between two entries exactly once. (Where files were dropped, the record at the border gets entries
+//! in both, as it does there: readers must be ready to meet a position twice.)
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -33,6 +34,10 @@ use crate::door::{Door, DoorMap};
 use crate::fault::{At, Fault, Outcome};
 use crate::hash::key_hash;
 use crate::record::{int, long};
+
+#[cfg(test)]
+mod tests;
+mod trim;
 
 const HEADER: usize = 40;
 const SLOT: usize = 4;
@@ -112,6 +117,8 @@ pub struct Index {
     files: Vec<IndexFile>,
     changed: Vec<String>,
     names_changed: bool,
+    /// Set when files were dropped: the record with which the kept ones end is then indexed once more, as RocketMQ does.
+    repeat_last: bool,
 }
 
 /// Java's string hash of `text`, going on from the hash of what stands in front of it.
@@ -158,6 +165,7 @@ impl Index {
             files: vec![],
             changed: vec![],
             names_changed: false,
+            repeat_last: false,
         }
     }
 
@@ -245,6 +253,7 @@ impl Index {
             self.remove_file(file)?;
         }
         self.files = kept;
+        self.repeat_last = again >= 0;
         Ok(again)
     }
 
@@ -292,7 +301,7 @@ impl Index {
     /// How many keys of the record at `pos` are in already: only the very last record can be there in part.
     #[inline]
     pub fn keys_of_last(&mut self, pos: i64) -> Outcome<usize> {
-        if self.files.last().is_none_or(|file| file.header.end_pos != pos) {
+        if self.files.last().is_none_or(|file| file.header.end_pos != pos) || std::mem::take(&mut self.repeat_last) {
             return Ok(0);
         }
         let mut known = 0;

@@ -22,6 +22,8 @@ mod append;
 mod files;
 mod names;
 mod recover;
+#[cfg(test)]
+mod tests;
 mod unit;
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
