@@ -114,9 +114,8 @@ class ConsumptionProcessor:
                 "maxTimeStamp": store.store_time(topic, queue_id, end - 1),
                 "consumeTimeStamp": store.store_time(topic, queue_id, offset - 1) if offset > 0 else first_ms,
             }
-            delay_ms = 0
-            if offset < end:
-                delay_ms = self._broker.now_ms() - store.store_time(topic, queue_id, max(0, offset))
+            next_ms = store.store_time(topic, queue_id, max(0, offset)) if offset < end else -1
+            delay_ms = self._broker.now_ms() - next_ms if next_ms >= 0 else 0
             texts = {f"{name}Str": _human(value) for name, value in span.items()}
             spans.append(
                 {"messageQueue": self._queue(topic, queue_id).to_json(), "delayTime": delay_ms, **span, **texts}
@@ -136,8 +135,8 @@ class ConsumptionProcessor:
         return json_answer(command, self._broker.offsets.to_json())
 
     def correction(self, channel: Channel, command: Command) -> Command:
-        """308: by queue, the smallest offset of the topic's groups but `filterGroups`; the largest number there is where
-        `compareGroup` is behind that."""
+        """308: by queue, the smallest offset of the topic's groups but `filterGroups`; the largest number there is
+        where `compareGroup` is behind that."""
         topic, compare = need_str(command.ext, "topic"), need_str(command.ext, "compareGroup")
         without = [name.strip() for name in opt_str(command.ext, "filterGroups").split(",") if name.strip()]
         lowest = {

@@ -1,8 +1,8 @@
 """Who is connected (203, 204), and what an administrator asks of a client through the broker (222, 223, 307, 309).
 
 The broker has the connection to the client, the administrator has not: the request is passed on over it, and the
-client's answer passed back. A reset of offsets (222) is worked out here and sent to every member (220); each member stops, takes
-the new offsets and commits them, so the broker's own table is not touched.
+client's answer passed back. A reset of offsets (222) is worked out here and sent to every member (220); each member
+stops, takes the new offsets and commits them, so the broker's own table is not touched.
 
 Source: AdminBrokerProcessor, Broker2Client of RocketMQ 4.8.0; forms as in the recording `admin`.
 """
