@@ -76,7 +76,8 @@ class JsonObjectKey(Mapping[str, Any]):
 def loads(text: bytes | bytearray | memoryview | str) -> Any:
     """The value of a JSON text, strict or fastjson's. FastjsonError: it is neither, or nests deeper than `MAX_DEPTH`.
 
-    Bytes that are no UTF-8 become U+FFFD, as in Java. A key that occurs twice keeps its last value.
+    Bytes that are no UTF-8 become U+FFFD, as in Java. A key that occurs twice keeps its last value. Integers beyond
+    64 bits, which Java has no place for, may come as floats.
     """
     try:
         return orjson.loads(text)
