@@ -437,6 +437,9 @@ fn batch_messages(mut batch: &[u8]) -> Result<Vec<Inside<'_>>, AppendFault> {
 pub struct Log {
     inner: Mutex<Inner>,
     flushed: AtomicU64,
+    /// Held through a sync. A second one must not overtake it: it would find no changed file, and call flushed what
+    /// the first is still writing.
+    syncing: Mutex<()>,
     sync_error: Mutex<Option<(PathBuf, io::Error)>>,
 }
 
@@ -447,6 +450,7 @@ impl Log {
     }
 
     fn sync_files(&self) -> Result<u64, (PathBuf, io::Error)> {
+        let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let (files, folder, target) = {
             let mut inner = self.lock();
             let tail = &mut inner.tail;
@@ -533,6 +537,7 @@ impl Log {
         Ok(Log {
             inner: Mutex::new(inner),
             flushed: AtomicU64::new(0),
+            syncing: Mutex::new(()),
             sync_error: Mutex::new(None),
         })
     }
@@ -558,6 +563,11 @@ impl Log {
     #[getter]
     fn flushed(&self) -> u64 {
         self.flushed.load(Ordering::Acquire)
+    }
+
+    #[getter]
+    fn last_store_ms(&self) -> i64 {
+        self.lock().tail.last_store_ms
     }
 
     #[getter]

@@ -3,6 +3,9 @@
 //! The walk never passes over bytes in silence: it ends at its bound, where the files end, or at a place that it names.
 //! Zeros at a segment's start, or no segment at all, are an end too: the log stops behind the filler before it.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 

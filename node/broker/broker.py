@@ -1,0 +1,249 @@
+"""One broker: the store, the tables, the services on timers, and the ports they are reached by.
+
+It composes and owns; what requests mean is in `processors/`. Order matters at both ends. At the start: the store
+recovers, the tables load, then the services, then the ports, and the name servers last, so that nobody is sent to a
+broker that is not ready. At the end the other way round: name servers first, ports, services, tables, the store last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from pathlib import Path
+
+from tallystick.node.broker.clients import ConsumerTable, ProducerTable
+from tallystick.node.broker.feeding import FeedingSource, hot_queues
+from tallystick.node.broker.filters import ConsumerFilterTable
+from tallystick.node.broker.groups import SubscriptionGroupTable
+from tallystick.node.broker.holds import HoldTable
+from tallystick.node.broker.locks import QueueLocks
+from tallystick.node.broker.offsets import ConsumerOffsets
+from tallystick.node.broker.processors import all_routes
+from tallystick.node.broker.registration import Registration
+from tallystick.node.broker.schedule import ScheduleService
+from tallystick.node.broker.stats import BrokerStats
+from tallystick.node.broker.topics import TopicTable
+from tallystick.node.broker.transactions import TransactionService
+from tallystick.node.configuration import as_text, parse_text
+from tallystick.node.remoting.client import RemotingClient
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.connection import Connection
+from tallystick.node.remoting.server import RemotingServer
+from tallystick.node.settings import PERMISSION_WRITE, BrokerSettings
+from tallystick.store._kernel import Door
+from tallystick.store.engine import MessageStore
+from tallystick.store.message import Host
+from tallystick.store.settings import SettingsError, StoreSettings
+from tallystick.store.tables import JsonTable
+
+_logger = logging.getLogger("tallystick.broker")
+
+# Own file: what UPDATE_BROKER_CONFIG changed, laid over the configuration at the next start.
+_CHANGES_FILE = "tally-settings.json"
+
+
+class Broker:
+    """A running broker; the attributes are those that processors see (`context.BrokerContext`)."""
+
+    def __init__(self, settings: BrokerSettings, store: MessageStore, changes: JsonTable) -> None:
+        self.settings = settings
+        self.store = store
+        self.host = Host(settings.brokerIP1, settings.listenPort)
+        self._changes = changes
+        config = store.root / "config"
+        self.stats = BrokerStats(settings.brokerClusterName, self.now_ms)
+        self.topics = TopicTable(self._table(config, "topics.json"), settings, self.now_ms)
+        self.groups = SubscriptionGroupTable(self._table(config, "subscriptionGroup.json"), settings, self.now_ms)
+        self.offsets = ConsumerOffsets(self._table(config, "consumerOffset.json"))
+        self.filters = ConsumerFilterTable(self._table(config, "consumerFilter.json"), settings, self.now_ms)
+        self.producers = ProducerTable()
+        self.consumers = ConsumerTable()
+        self.consumers.on_subscribed.append(self.filters.register)
+        self.consumers.on_gone.append(self.filters.unregister)
+        self.locks = QueueLocks()
+        self.holds = HoldTable(store)
+        self.schedule = ScheduleService(self, self._table(config, "delayOffset.json"))
+        self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
+        self._client = RemotingClient(name="broker.client")
+        self.registration = Registration(self._client, self.host, self.topics, settings)
+        routes = all_routes(self)
+        self._server = RemotingServer(
+            routes,
+            frame_source_factory=self._feeding,
+            idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
+            name="broker",
+        )
+        # The "VIP" port serves the same requests except pulls. Source: BrokerController, fastRemotingServer.
+        self._vip_server = RemotingServer(
+            {code: handler for code, handler in routes.items() if code != RequestCode.PULL_MESSAGE},
+            frame_source_factory=self._feeding,
+            idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
+            name="broker.vip",
+        )
+        for server in (self._server, self._vip_server):
+            server.on_close.append(self._connection_closed)
+        self._timers: list[asyncio.Task[None]] = []
+
+    def _table(self, config: Path, name: str) -> JsonTable:
+        return JsonTable(self.store.door, config / name)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def start(cls, settings: BrokerSettings, store_settings: StoreSettings, door: Door | None = None) -> Broker:
+        """Recovers the store, serves, and registers. SettingsError, OSError, and those of `MessageStore.open`."""
+        door = door or Door()
+        changes = JsonTable(door, store_settings.root / "config" / _CHANGES_FILE)
+        kept = changes.load() or {}
+        if kept:
+            settings = parse_text(settings, {str(key): str(value) for key, value in kept.items()}, str(changes.path))
+        store = await MessageStore.open(
+            store_settings,
+            store_host=Host(settings.brokerIP1, settings.listenPort),
+            cluster=settings.brokerClusterName,
+            region=settings.regionId,
+            trace_on=settings.traceOn,
+            door=door,
+        )
+        try:
+            broker = cls(settings, store, changes)
+            await broker._start()
+        except BaseException:
+            await store.close()
+            raise
+        return broker
+
+    async def _start(self) -> None:
+        for name, _ in self.topics.items():
+            self._topic_changed(name)
+        self.topics.on_change.append(self._topic_changed)
+        self.store.on_arrival = self.holds.on_arrival
+        self._set_hot()
+        settings = self.settings
+        port = await self._server.start(settings.bindAddress, settings.listenPort)
+        if settings.vipListenerEnable and settings.listenPort > 2:
+            await self._vip_server.start(settings.bindAddress, settings.listenPort - 2)
+        if settings.listenPort == 0:
+            self.host = Host(settings.brokerIP1, port)
+        await self.schedule.start()
+        await self.transactions.start()
+        self._every(1.0, self._each_second)
+        self._every(10.0, self._each_ten_seconds)
+        self._every(settings.flushConsumerOffsetInterval / 1000, self.offsets.saved)
+        await self.registration.start()
+
+    async def stop(self) -> None:
+        """Ends in order; every table and all of the log are on disk afterwards."""
+        await self.registration.stop()
+        self.holds.release_all()
+        await self._server.stop()
+        await self._vip_server.stop()
+        await self.schedule.stop()
+        await self.transactions.stop()
+        for timer in self._timers:
+            timer.cancel()
+        try:
+            # Offsets may only name what is on disk: the log first, then the tables.
+            await self.store.flush()
+        except OSError as error:
+            _logger.error("offsets of delays and transactions are not saved, some are delivered again: %s", error)
+        else:
+            self.transactions.settle()
+            await asyncio.to_thread(self.schedule.persist)
+        for table in (self.topics, self.groups, self.offsets, self.filters):
+            await asyncio.to_thread(table.persist)
+        await self._client.close()
+        await self.store.close()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._server.connections) + len(self._vip_server.connections)
+
+    # -- what processors use -------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def register_soon(self) -> None:
+        """Tell the name servers about changed topics at the next turn of the loop."""
+        self.registration.soon()
+
+    def change_settings(self, changes: dict[str, str]) -> None:
+        """Applies settings given as text, and keeps them for the next start. SettingsError names a key that cannot be."""
+        changeable = {item.name for item in fields(BrokerSettings)}
+        for key in changes:
+            if key not in changeable:
+                raise SettingsError(key, "is unknown, or cannot be changed while the broker runs")
+        self.settings = parse_text(self.settings, changes, "update")
+        kept = self._changes.load() or {}
+        self._changes.save(kept | changes)
+        self.registration.settings = self.settings
+        self._set_hot()
+        self.register_soon()
+
+    def configuration(self) -> dict[str, str]:
+        """Every setting of broker and store as text."""
+        return as_text(self.settings) | as_text(self.store.settings)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _feeding(self, connection: Connection) -> FeedingSource:
+        source = FeedingSource(self.store, connection)
+        connection.attributes["feeding"] = source
+        return source
+
+    def _connection_closed(self, connection: Connection) -> None:
+        source = connection.attributes.pop("feeding", None)
+        if source is not None:
+            source.close()
+        self.holds.release(connection)
+        self.producers.close(connection)
+        self.consumers.close(connection)
+
+    def _topic_changed(self, name: str) -> None:
+        self.store.set_topic(name, hot_queues(self.topics.get(name)))
+        if self._timers:
+            self.register_soon()
+
+    def _set_hot(self) -> None:
+        """Plain sends take the short way unless a setting asks to look at each."""
+        settings = self.settings
+        accepting = self.now_ms() >= settings.startAcceptSendRequestTimeStamp
+        self.store.set_hot(accepting and bool(settings.brokerPermission & PERMISSION_WRITE) and not settings.aclEnable)
+
+    def _every(self, seconds: float, work: Callable[[], Awaitable[None] | None]) -> None:
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    result = work()
+                    if result is not None:
+                        await result
+                except Exception:  # one failed round must not end a service; the next round tries again
+                    _logger.exception("a periodic task failed: %s", work)
+
+        self._timers.append(asyncio.get_running_loop().create_task(repeat()))
+
+    def _each_second(self) -> None:
+        now_ms = self.now_ms()
+        self.count_puts()
+        self.holds.scan(now_ms)
+        self._set_hot()
+
+    def count_puts(self) -> None:
+        """Brings what was stored since the last call into the statistics: once a second, and before they are read."""
+        for topic, messages, size_bytes in self.store.log.take_counts():
+            self.stats.put(topic.decode(), messages, size_bytes)
+
+    async def _each_ten_seconds(self) -> None:
+        now_ms = self.now_ms()
+        for table in (self.producers, self.consumers):
+            for channel in table.expire(now_ms):
+                channel.close()
+        self.locks.expire(now_ms)
+        for saved in (self.topics, self.groups, self.filters):
+            await saved.saved()

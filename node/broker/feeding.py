@@ -1,0 +1,49 @@
+"""The frame source of a broker's connections: the kernel cuts the chunks, and stores the plain sends among the frames.
+
+Only the other frames come back as frames. The answers of the sends are written to the connection by the store, when
+they are as safe as its settings ask. Which topics take this way, the broker decides (`hot_queues`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tallystick.node.remoting.errors import FrameError
+from tallystick.node.remoting.frames import Frame
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.topics import TopicConfig
+    from tallystick.node.remoting.connection import Connection
+    from tallystick.store.engine import MessageStore
+
+# Sends to these need more than storing, or are forbidden.
+_COLD_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+
+
+class FeedingSource:
+    """One connection's bytes on their way into the store."""
+
+    def __init__(self, store: MessageStore, connection: Connection) -> None:
+        self._store = store
+        self._attached = store.attach(connection.remote, connection.write)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that the store does not serve itself. FrameError: the rest of the stream is lost."""
+        cold, fault = self._store.feed(self._attached, data)
+        frames = [Frame(*parts) for parts in cold] if cold else []
+        if fault is not None:
+            raise FrameError(fault, frames)
+        return frames
+
+    def close(self) -> None:
+        """The connection is gone: what the store still owes it is dropped."""
+        self._store.detach(self._attached)
+
+
+def hot_queues(topic: TopicConfig | None) -> int:
+    """How many queues of a topic plain sends may go to without Python looking at them; 0: none."""
+    if topic is None or not topic.writable or topic.topic_name.startswith("%") or topic.topic_name in _COLD_TOPICS:
+        return 0
+    if topic.topic_filter_type != "SINGLE_TAG":
+        return 0  # a multi-tag topic's messages get a flag
+    return max(topic.read_queue_nums, topic.write_queue_nums)

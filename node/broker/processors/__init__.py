@@ -1,0 +1,49 @@
+"""What requests mean: a module a kind of request, each with the codes it serves. A code in none of them is answered 3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tallystick.node.broker.processors.admin import AdminProcessor
+from tallystick.node.broker.processors.clients import ClientProcessor
+from tallystick.node.broker.processors.consumption import ConsumptionProcessor
+from tallystick.node.broker.processors.inspection import InspectionProcessor
+from tallystick.node.broker.processors.locks import LockProcessor
+from tallystick.node.broker.processors.offsets import OffsetProcessor
+from tallystick.node.broker.processors.pull import PullProcessor
+from tallystick.node.broker.processors.query import QueryProcessor
+from tallystick.node.broker.processors.relay import RelayProcessor
+from tallystick.node.broker.processors.reply import ReplyProcessor
+from tallystick.node.broker.processors.send import SendProcessor
+from tallystick.node.broker.processors.send_back import SendBackProcessor
+from tallystick.node.broker.processors.transaction import TransactionProcessor
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.remoting.endpoint import Handler
+
+_PROCESSORS = (
+    SendProcessor,
+    SendBackProcessor,
+    TransactionProcessor,
+    ReplyProcessor,
+    PullProcessor,
+    QueryProcessor,
+    OffsetProcessor,
+    ClientProcessor,
+    LockProcessor,
+    AdminProcessor,
+    ConsumptionProcessor,
+    InspectionProcessor,
+    RelayProcessor,
+)
+
+
+def all_routes(broker: BrokerContext) -> dict[int, Handler]:
+    """The handler of each code the broker serves. Processors enter themselves where they listen to the broker's tables."""
+    routes: dict[int, Handler] = {}
+    for kind in _PROCESSORS:
+        for code, handler in kind(broker).routes().items():
+            assert code not in routes, f"two processors serve {code}"
+            routes[code] = handler
+    return routes

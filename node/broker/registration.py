@@ -1,0 +1,126 @@
+"""Keeps every name server told of this broker: at the start, when topics change, and every `registerNameServerPeriod`.
+
+Name servers do not talk to each other and forget a broker that is silent for two minutes, so each is told by itself,
+all at once; one that does not answer delays nobody. Changes that come together go out as one registration.
+Source: reference `remoting.md` §5.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.store import fastjson
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.topics import TopicTable
+    from tallystick.node.remoting.client import RemotingClient
+    from tallystick.node.settings import BrokerSettings
+    from tallystick.store.message import Host
+
+_logger = logging.getLogger("tallystick.broker")
+_READ_WRITE = 6
+
+
+class Registration:
+    """The registrations of one broker with the name servers of `settings.namesrvAddr`."""
+
+    def __init__(self, client: RemotingClient, host: Host, topics: TopicTable, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self._client = client
+        self._host = host
+        self._topics = topics
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failing: set[str] = set()
+
+    @property
+    def nameservers(self) -> list[str]:
+        return [address.strip() for address in self.settings.namesrvAddr.split(";") if address.strip()]
+
+    async def start(self) -> None:
+        """Registers once, then keeps on in the background."""
+        await self.register_all()
+        self._task = asyncio.get_running_loop().create_task(self._keep_on(), name="register")
+
+    async def stop(self) -> None:
+        """Says goodbye, so that clients learn at once instead of after the name servers' two minutes."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        await asyncio.gather(*(self._tell(address, self._goodbye()) for address in self.nameservers))
+
+    def soon(self) -> None:
+        """Something changed: register at the next turn of the loop."""
+        self._wake.set()
+
+    async def register_all(self) -> int:
+        """Tells every name server now; how many took it."""
+        told = await asyncio.gather(*(self._tell(address, self._hello()) for address in self.nameservers))
+        return sum(told)
+
+    async def _keep_on(self) -> None:
+        period_s = min(60_000, max(10_000, self.settings.registerNameServerPeriod)) / 1000
+        while True:
+            try:
+                async with asyncio.timeout(period_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass  # nothing changed: the periodic sign of life
+            self._wake.clear()
+            await self.register_all()
+
+    async def _tell(self, address: str, command: Command) -> bool:
+        try:
+            answer = await self._client.call(address, command, self.settings.registerBrokerTimeoutMills / 1000)
+            problem = answer.remark if answer.code != 0 else None
+        except RemotingError as error:
+            problem = str(error)
+        if problem is None:
+            self._failing.discard(address)
+            return True
+        if address not in self._failing:  # once per outage, not once per try
+            self._failing.add(address)
+            _logger.warning("name server %s did not take the registration: %s", address, problem)
+        return False
+
+    def _identity(self) -> dict[str, str]:
+        settings = self.settings
+        return {
+            "brokerName": settings.brokerName,
+            "brokerAddr": str(self._host),
+            "clusterName": settings.brokerClusterName,
+            "brokerId": str(settings.brokerId),
+        }
+
+    def _goodbye(self) -> Command:
+        return Command(RequestCode.UNREGISTER_BROKER, ext=self._identity())
+
+    def _hello(self) -> Command:
+        body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._topic_wrapper()})
+        ext = self._identity() | {
+            "haServerAddr": str(replace_port(self._host, self._host.port + 1)),
+            "compressed": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+        }
+        return Command(RequestCode.REGISTER_BROKER, ext=ext, body=body)
+
+    def _topic_wrapper(self) -> dict[str, Any]:
+        wrapper = self._topics.to_json()
+        allowed = self.settings.brokerPermission
+        if allowed & _READ_WRITE != _READ_WRITE:
+            wrapper["topicConfigTable"] = {
+                name: replace(topic, perm=topic.perm & allowed).to_json() for name, topic in self._topics.items()
+            }
+        return wrapper
+
+
+def replace_port(host: Host, port: int) -> Host:
+    """The same address with another port."""
+    return host._replace(port=port)

@@ -1,0 +1,205 @@
+"""A small client of a cluster, for the command line and tests: routes, topics, sends, pulls.
+
+It has no groups to rebalance, no retries behind the caller's back, no threads: each call is one request or two. Real
+applications use RocketMQ's own clients. Errors: RequestRefused carries the answer's code and remark; RemotingError's
+leaves say that there was no answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from tallystick.node.remoting.client import RemotingClient
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.store import fastjson, properties
+from tallystick.store.record import Record
+
+_READ, _WRITE = 4, 2
+_SUSPEND, _WITH_SUBSCRIPTION = 2, 4
+
+
+class RequestRefusedError(RemotingError):
+    """The server answered no; `code` and `remark` are its answer's."""
+
+    def __init__(self, address: str, code: int, remark: str | None) -> None:
+        super().__init__(f"{address} refused: {remark or 'no reason given'} (code {code})")
+        self.code = code
+        self.remark = remark
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAddress:
+    """One queue of a topic, and the address of the broker that leads it."""
+
+    topic: str
+    broker_name: str
+    address: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What one pull brought; `next_offset` is where the next one goes on."""
+
+    records: list[Record]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class ClusterClient:
+    """Talks to name servers (`host:port;host:port`) and to the brokers that they know. An async context manager."""
+
+    def __init__(self, nameservers: str, *, timeout_s: float = 3.0) -> None:
+        self._nameservers = [part.strip() for part in nameservers.split(";") if part.strip()]
+        self._timeout_s = timeout_s
+        self._client = RemotingClient(name="client")
+        self._counter = itertools.count(random.getrandbits(16))
+        self._turn = itertools.count(random.getrandbits(8))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        await self._client.close()
+
+    async def call(self, address: str, code: int, ext: dict[str, str], body: bytes = b"", wait_s: float = 0) -> Command:
+        """One request to one server; its answer if that is a yes."""
+        answer = await self._client.call(address, Command(code, ext=ext, body=body), self._timeout_s + wait_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestRefusedError(address, answer.code, answer.remark)
+        return answer
+
+    async def ask_nameserver(self, code: int, ext: dict[str, str]) -> Command:
+        """One request to the first name server that answers."""
+        for number, address in enumerate(self._nameservers, 1):
+            try:
+                return await self.call(address, code, ext)
+            except RequestRefusedError:
+                raise  # an answer, and each of them would give the same
+            except RemotingError:
+                if number == len(self._nameservers):
+                    raise
+        raise RequestRefusedError("client", ResponseCode.SYSTEM_ERROR, "no name server is given")
+
+    async def masters(self) -> dict[str, str]:
+        """Broker names with the addresses of their masters."""
+        answer = await self.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        table = fastjson.loads(answer.body)["brokerAddrTable"]
+        found = {name: _address(data["brokerAddrs"], 0) for name, data in table.items()}
+        return {name: address for name, address in sorted(found.items()) if address is not None}
+
+    async def queues(self, topic: str, *, writable: bool) -> list[QueueAddress]:
+        """The queues of a topic that may be written or read. RequestRefusedError 17: there is no such topic."""
+        answer = await self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        route = fastjson.loads(answer.body)
+        addresses = {data["brokerName"]: _address(data["brokerAddrs"], 0) for data in route["brokerDatas"]}
+        found = []
+        for row in sorted(route["queueDatas"], key=lambda row: str(row["brokerName"])):
+            address = addresses.get(row["brokerName"])
+            if address is not None and row["perm"] & (_WRITE if writable else _READ):
+                count = row["writeQueueNums" if writable else "readQueueNums"]
+                found += [QueueAddress(topic, row["brokerName"], address, number) for number in range(count)]
+        return found
+
+    async def send(
+        self, queue: QueueAddress, body: bytes, *, tag: str = "", key: str = "", group: str = "tally"
+    ) -> tuple[str, int]:
+        """Stores one message; its id (the broker's) and its offset in the queue."""
+        pairs = {properties.UNIQ_KEY: self._unique_id(), properties.WAIT: "true"}
+        if key:
+            pairs[properties.KEYS] = key
+        if tag:
+            pairs[properties.TAGS] = tag
+        ext = {
+            "a": group,
+            "b": queue.topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(queue.queue_id),
+            "f": "0",
+            "g": str(time.time_ns() // 1_000_000),
+            "h": "0",
+            "i": properties.encode(pairs),
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
+        answer = await self.call(queue.address, RequestCode.SEND_MESSAGE_V2, ext, body)
+        fields = answer.ext or {}
+        return fields["msgId"], int(fields["queueOffset"])
+
+    async def offset_range(self, queue: QueueAddress) -> tuple[int, int]:
+        """The oldest offset kept, and the one that the next message will get."""
+        where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
+        low = await self.call(queue.address, RequestCode.GET_MIN_OFFSET, where)
+        high = await self.call(queue.address, RequestCode.GET_MAX_OFFSET, where)
+        return int((low.ext or {})["offset"]), int((high.ext or {})["offset"])
+
+    async def pull(
+        self, queue: QueueAddress, offset: int, *, group: str, tags: str = "*", count: int = 32, wait_s: float = 0
+    ) -> Pulled:
+        """Messages of a queue from `offset` on; with `wait_s` the broker waits so long for the first one."""
+        ext = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(count),
+            "sysFlag": str(_WITH_SUBSCRIPTION | (_SUSPEND if wait_s else 0)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(int(wait_s * 1000)),
+            "subscription": tags,
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        command = Command(RequestCode.PULL_MESSAGE, ext=ext)
+        answer = await self._client.call(queue.address, command, self._timeout_s + wait_s)
+        nothing = (
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        )
+        if answer.code != ResponseCode.SUCCESS and answer.code not in nothing:
+            raise RequestRefusedError(queue.address, answer.code, answer.remark)
+        fields: dict[str, Any] = dict(answer.ext or {})
+        records = []
+        at = 0
+        while at < len(answer.body):
+            record = Record.decode(answer.body, at)
+            records.append(record)
+            at += record.size
+        return Pulled(records, int(fields["nextBeginOffset"]), int(fields["minOffset"]), int(fields["maxOffset"]))
+
+    async def committed(self, queue: QueueAddress, group: str) -> int | None:
+        """Where a group goes on reading; None: it never said."""
+        where = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id)}
+        try:
+            answer = await self.call(queue.address, RequestCode.QUERY_CONSUMER_OFFSET, where)
+        except RequestRefusedError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return int((answer.ext or {})["offset"])
+
+    async def commit(self, queue: QueueAddress, group: str, offset: int) -> None:
+        """The group has read everything below `offset`."""
+        where = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id)}
+        await self.call(queue.address, RequestCode.UPDATE_CONSUMER_OFFSET, where | {"commitOffset": str(offset)})
+
+    def _unique_id(self) -> str:
+        # Own form, of the length and alphabet that tools expect: process, time, counter.
+        pid, now_ms, count = os.getpid() & 0xFFFFFFFF, time.time_ns() // 1_000_000, next(self._counter)
+        return f"{pid:08X}{now_ms & 0xFFFFFFFFFFFF:012X}{count & 0xFFFFFFFFFFFF:012X}"
+
+
+def _address(addresses: dict[Any, str], broker_id: int) -> str | None:
+    return next((address for key, address in addresses.items() if int(key) == broker_id), None)

@@ -1,0 +1,134 @@
+"""`tally topic list|create|delete|status`: topics of a running cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from typing import Any
+
+from tallystick.node.client import ClusterClient, RequestRefusedError
+from tallystick.node.commands.terminal import table
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.store import fastjson
+
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+
+def add_parsers(commands: Any) -> None:
+    """Adds `topic` and its sub-commands."""
+    topic = commands.add_parser("topic", help="list, create, delete topics, or show one")
+    actions = topic.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="all topics that the name server knows")
+    listing.set_defaults(call=lambda args: asyncio.run(_list(args)))
+
+    create = actions.add_parser("create", help="create a topic on every broker, or change its queues")
+    create.add_argument("topic")
+    create.add_argument("--queues", type=int, default=8, help="queues on each broker (8)")
+    create.add_argument("--perm", type=int, default=6, choices=(2, 4, 6), help="2 write, 4 read, 6 both (6)")
+    create.set_defaults(call=lambda args: asyncio.run(_create(args)))
+
+    delete = actions.add_parser("delete", help="delete a topic on every broker and name server")
+    delete.add_argument("topic")
+    delete.set_defaults(call=lambda args: asyncio.run(_delete(args)))
+
+    status = actions.add_parser("status", help="offsets of a topic's queues")
+    status.add_argument("topic")
+    status.set_defaults(call=lambda args: asyncio.run(_status(args)))
+
+    for parser in (listing, create, delete, status):
+        nameserver_option(parser)
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def nameserver_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--nameserver`, with the environment's TALLY_NAMESERVER as its default."""
+    parser.add_argument(
+        "--nameserver",
+        "-n",
+        default=os.environ.get("TALLY_NAMESERVER", DEFAULT_NAMESERVER),
+        help=f"host:port of the name servers, ';' between ($TALLY_NAMESERVER or {DEFAULT_NAMESERVER})",
+    )
+
+
+async def _list(args: argparse.Namespace) -> int:
+    async with ClusterClient(args.nameserver) as client:
+        answer = await client.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+    names = sorted(fastjson.loads(answer.body)["topicList"])
+    print(json.dumps(names) if args.json else "\n".join(names))
+    return 0
+
+
+async def _create(args: argparse.Namespace) -> int:
+    fields = {
+        "topic": args.topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(args.queues),
+        "writeQueueNums": str(args.queues),
+        "perm": str(args.perm),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    async with ClusterClient(args.nameserver) as client:
+        masters = await _masters(client)
+        for address in masters.values():
+            await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    _say(args, f"{args.topic}: {args.queues} queues on each of {', '.join(masters)}", {"brokers": list(masters)})
+    return 0
+
+
+async def _delete(args: argparse.Namespace) -> int:
+    async with ClusterClient(args.nameserver) as client:
+        masters = await _masters(client)
+        for address in masters.values():
+            await client.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": args.topic})
+        for address in args.nameserver.split(";"):
+            await client.call(address.strip(), RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": args.topic})
+    _say(args, f"{args.topic}: deleted on {', '.join(masters)}", {"brokers": list(masters)})
+    return 0
+
+
+async def _status(args: argparse.Namespace) -> int:
+    rows: list[dict[str, Any]] = []
+    async with ClusterClient(args.nameserver) as client:
+        queues = await client.queues(args.topic, writable=False)
+        for name, address in sorted({(queue.broker_name, queue.address) for queue in queues}):
+            answer = await client.call(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": args.topic})
+            for queue, offsets in fastjson.loads(answer.body)["offsetTable"].items():
+                place = dict(queue) if not isinstance(queue, str) else fastjson.loads(queue)
+                rows.append({"broker": name, "queueId": place["queueId"], **offsets})
+    rows.sort(key=lambda row: (row["broker"], row["queueId"]))
+    if args.json:
+        print(json.dumps(rows))
+        return 0
+    cells = [
+        (
+            str(row["broker"]),
+            str(row["queueId"]),
+            str(row["minOffset"]),
+            str(row["maxOffset"]),
+            _local_time(row["lastUpdateTimestamp"]),
+        )
+        for row in rows
+    ]
+    print(table(cells, ("broker", "queue", "first", "next", "last stored")))
+    return 0
+
+
+async def _masters(client: ClusterClient) -> dict[str, str]:
+    masters = await client.masters()
+    if not masters:
+        raise RequestRefusedError("name server", 1, "no broker is registered")
+    return masters
+
+
+def _say(args: argparse.Namespace, text: str, data: dict[str, Any]) -> None:
+    print(json.dumps(data) if args.json else text)
+
+
+def _local_time(timestamp_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) if timestamp_ms > 0 else "-"

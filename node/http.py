@@ -1,0 +1,65 @@
+"""The HTTP port: probes for those who run the process, metrics for those who watch it.
+
+    /healthz   200 while the process works at all; 500 with the reason when only a restart can help
+    /readyz    200 when the broker serves and takes messages; 503 with the reason while it does not
+    /metrics   Prometheus text, see `metrics.py`
+
+Nothing here changes anything, and nothing asks for a password: bind it to loopback or to a trusted network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from tallystick.node.settings import HttpSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What the port shows. Each probe returns why the answer is no; None: it is yes."""
+
+    healthy: Callable[[], str | None]
+    ready: Callable[[], str | None]
+    metrics: Callable[[], bytes]
+
+
+def application(probes: Probes) -> web.Application:
+    """The routes, for a server or a test client."""
+
+    def answer(reason: str | None, bad: int) -> web.Response:
+        return web.Response(text="ok\n") if reason is None else web.Response(status=bad, text=reason + "\n")
+
+    async def healthz(_: web.Request) -> web.Response:
+        return answer(probes.healthy(), 500)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return answer(probes.ready(), 503)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    return app
+
+
+class HttpServer:
+    """The port itself."""
+
+    def __init__(self, settings: HttpSettings, probes: Probes) -> None:
+        self._settings = settings
+        self._runner = web.AppRunner(application(probes), access_log=None)
+
+    async def start(self) -> int:
+        """Listens; returns the port. OSError: the address cannot be bound."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._settings.host, self._settings.port)
+        await site.start()
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()

@@ -1,0 +1,257 @@
+"""The one writer of the log: gathers what a turn of the event loop staged, writes it out, and lets answers go.
+
+    feed, append  ->  staged  --write_out-->  written  --sync-->  flushed
+                                   |                     |
+          ASYNC_FLUSH answers here +                     + SYNC_FLUSH answers here
+
+Each turn of the loop ends in one `write_out` for all that its chunks staged. Under SYNC_FLUSH a thread then syncs;
+what is written meanwhile waits for the next sync, so that one flush answers many sends (group commit). The thread is
+Python's, but between two flushes it runs in the kernel without the GIL: it wakes by one eventfd and reports by another.
+
+With the transient store pool (ASYNC_FLUSH only) sends are answered when they are staged; a timer commits them to the
+files. What is staged is lost with the process: that is the bargain of this option, in RocketMQ as well.
+
+Errors: a write that failed takes back what was staged behind it, and its senders are refused; later sends try again. A
+sync that failed is final: the kernel may have dropped the pages it could not write, so that a second sync would lie
+about them. The log then refuses all puts until the process is restarted and the log is read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tallystick.store.flush import PageFlush
+from tallystick.store.message import PutStatus
+from tallystick.store.settings import FlushDiskType
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Log
+    from tallystick.store.settings import StoreSettings
+
+_logger = logging.getLogger("tallystick.store")
+
+_STOP_TOKEN = 1 << 62
+# Fixed by the protocol: the answer's codes for a send that could not be stored, and for one not flushed in time.
+_SYSTEM_ERROR = 1
+_FLUSH_DISK_TIMEOUT = 10
+
+Answers = list[tuple[int, bytes]]
+
+
+class Appender:
+    """Drives one kernel `Log` on the running event loop.
+
+    `deliver(answers)` gets the answers that may go, as (connection, bytes); `on_written(pos)` is told each new written
+    end; `on_idle()` is told when the page cache takes writes again. `failure` is the error that ended the log, if one did.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        settings: StoreSettings,
+        *,
+        deliver: Callable[[Answers], None],
+        on_written: Callable[[int], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        self.log = log
+        self.failure: OSError | None = None
+        self._busy_until = 0.0
+        self.write_errors = 0
+        self._settings = settings
+        self._deliver = deliver
+        self._on_written = on_written
+        self._on_idle = on_idle
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._sync_flush = settings.flushDiskType is FlushDiskType.SYNC_FLUSH
+        self._pooled = settings.transient_pool_enabled
+        self._woken_by_puts = not self._sync_flush and not settings.flushCommitLogTimed
+        self._syncing = False
+        self._pool_bytes = settings.transientStorePoolSize * settings.mappedFileSizeCommitLog
+        self._flush_rule = PageFlush(
+            settings.flushCommitLogLeastPages, settings.flushCommitLogThoroughInterval, _wall_ms()
+        )
+        self._commit_rule = PageFlush(
+            settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, _wall_ms()
+        )
+        self._written_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
+        self._flushed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
+        self._requests = os.eventfd(0, os.EFD_CLOEXEC)
+        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(
+            target=log.serve_syncs, args=(self._requests, self._done), name="log-sync", daemon=True
+        )
+        self._timers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._thread.start()
+        self._loop.add_reader(self._done, self._on_synced)
+        self._timers.append(self._loop.create_task(self._flush_timer(), name="flush-log"))
+        if self._pooled:
+            self._timers.append(self._loop.create_task(self._commit_timer(), name="commit-log"))
+
+    async def close(self) -> None:
+        """Writes and flushes what is left, lets the last answers go, ends the thread."""
+        for timer in self._timers:
+            timer.cancel()
+        try:
+            await self.flush()
+        except OSError as error:
+            _logger.error("the log could not be flushed at the end: %s", error)
+        os.eventfd_write(self._requests, _STOP_TOKEN)
+        await asyncio.to_thread(self._thread.join)
+        self._loop.remove_reader(self._done)
+        os.close(self._requests)
+        os.close(self._done)
+
+    def kick(self) -> None:
+        """Something was staged: write it out at the end of this turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    async def stored(self, end: int, *, flushed: bool) -> PutStatus:
+        """What became of the record that was staged up to `end`; `flushed`: its sender waits for the disk."""
+        self.kick()
+        status: asyncio.Future[PutStatus] = self._loop.create_future()
+        if not (flushed and self._sync_flush):
+            if self._pooled:
+                return PutStatus.PUT_OK
+            self._written_waiters.append((end, status))
+            return await status
+        self._flushed_waiters.append((end, status))
+        try:
+            async with asyncio.timeout(self._settings.syncFlushTimeout / 1000):
+                return await status
+        except TimeoutError:
+            return PutStatus.FLUSH_DISK_TIMEOUT
+
+    async def flush(self) -> None:
+        """Returns when all that is staged now is on disk. OSError: it cannot be."""
+        self._write()
+        if self.failure is None and self.log.flushed < self.log.written:
+            flushed: asyncio.Future[PutStatus] = self._loop.create_future()
+            self._flushed_waiters.append((self.log.written, flushed))
+            self._request_sync()
+            await flushed
+        if self.failure is not None:
+            raise self.failure
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._pooled:
+            self._deliver(self.log.release(self.log.staged))
+            if self.log.staged - self.log.written < self._pool_bytes:
+                return  # the commit timer writes it
+        self._write()
+
+    def _write(self) -> None:
+        """Staged to written; answers and waiters as far as the rules let them go."""
+        if self.failure is not None:
+            self._refuse(self.failure)
+            return
+        begin = time.perf_counter()
+        try:
+            written = self.log.write_out()
+        except OSError as error:
+            self.write_errors += 1
+            _logger.error("the log could not be written, its last sends are refused: %s", error)
+            self._refuse(error)
+            written = self.log.written
+        self._note_duration(time.perf_counter() - begin)
+        if self._sync_flush:
+            if written > self.log.flushed:
+                self._request_sync()
+        else:
+            self._deliver(self.log.release(written))
+            if self._woken_by_puts:
+                self._flush_by_rule()
+        _resolve(self._written_waiters, written)
+        self._on_written(written)
+
+    def _note_duration(self, seconds: float) -> None:
+        """Writes block this thread, and with it every request: after a slow one, puts are refused for a moment."""
+        limit = self._settings.osPageCacheBusyTimeOutMills / 1000
+        if seconds > limit:
+            self._busy_until = self._loop.time() + limit
+            self.log.set_hot(False)
+            self._loop.call_later(limit, self._on_idle)
+
+    @property
+    def busy(self) -> bool:
+        """A write took longer than `osPageCacheBusyTimeOutMills`, not long ago: the page cache does not keep up."""
+        return self._loop.time() < self._busy_until
+
+    def _request_sync(self) -> None:
+        self._syncing = True
+        os.eventfd_write(self._requests, 1)
+
+    def _flush_by_rule(self) -> None:
+        if self._syncing or self.failure is not None:
+            return  # what is written meanwhile is looked at again with the next put, or by the timer
+        if self._flush_rule.due(_wall_ms(), self.log.written, self.log.flushed):
+            self._request_sync()
+
+    def _on_synced(self) -> None:
+        os.eventfd_read(self._done)
+        self._syncing = False
+        failure = self.log.sync_failure()
+        if failure is not None:
+            if self.failure is None:
+                self.failure = failure
+                _logger.critical("the log could not be flushed, no put is accepted until a restart: %s", failure)
+            self.log.set_hot(False)
+            self._refuse(failure, everything=True)
+            return
+        flushed = self.log.flushed
+        if self._sync_flush:
+            self._deliver(self.log.release(flushed))
+        _resolve(self._flushed_waiters, flushed)
+
+    def _refuse(self, error: OSError, *, everything: bool = False) -> None:
+        """Refuses the sends that are not written, or (`everything`) all that wait: their fate is not known."""
+        remark = f"the message could not be stored: {error.strerror}"
+        self._deliver(self.log.abandon(_SYSTEM_ERROR, remark))
+        if everything:
+            self._deliver(self.log.expire(1 << 62, _SYSTEM_ERROR))
+        safe = -1 if everything else self.log.written
+        for waiters in (self._written_waiters, self._flushed_waiters):
+            while waiters and waiters[-1][0] > safe:
+                _, status = waiters.pop()
+                if not status.done():
+                    status.set_result(PutStatus.UNKNOWN_ERROR)
+
+    async def _flush_timer(self) -> None:
+        """ASYNC_FLUSH by its rules; under SYNC_FLUSH gives up on sends that waited too long."""
+        settings = self._settings
+        while True:
+            await asyncio.sleep((1000 if self._sync_flush else settings.flushIntervalCommitLog) / 1000)
+            if self._sync_flush:
+                self._deliver(self.log.expire(_wall_ms() - settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT))
+            else:
+                self._flush_by_rule()
+
+    async def _commit_timer(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commitIntervalCommitLog / 1000)
+            if self._commit_rule.due(_wall_ms(), self.log.staged, self.log.written):
+                self._write()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _resolve(waiters: deque[tuple[int, asyncio.Future[PutStatus]]], safe: int) -> None:
+    while waiters and waiters[0][0] <= safe:
+        _, status = waiters.popleft()
+        if not status.done():
+            status.set_result(PutStatus.PUT_OK)

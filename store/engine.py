@@ -1,0 +1,507 @@
+"""The message store of one node: a commit log, the files derived from it, and what keeps them in order.
+
+    put, feed -> Appender -> log segments -> Dispatcher -> ConsumeQueues, index
+    get, query                <- ConsumeQueues, index -> log bytes, copied once
+
+The engine composes; each part decides for itself: `appender.py` when bytes are written, flushed and answered,
+`dispatcher.py` when derived files follow, `upkeep.py` what is flushed, made ahead, and deleted by the clock,
+`recovery.py` where the log ends after a start. All of it runs on one event loop; disk waits run on threads.
+
+Invariants: dispatched <= written; answered <= flushed (SYNC_FLUSH) or written (ASYNC_FLUSH); nothing above the
+written end is ever read. A store that refuses puts (full disk, failed flush) still serves every read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from tallystick.store import abort
+from tallystick.store._kernel import Dispatch, Door, Log
+from tallystick.store._kernel import key_hash as index_key_hash
+from tallystick.store.appender import Answers, Appender
+from tallystick.store.dispatcher import Dispatcher
+from tallystick.store.lock import StoreLock
+from tallystick.store.message import (
+    GetResult,
+    GetStatus,
+    Host,
+    Message,
+    MessageBatch,
+    PutResult,
+    PutStatus,
+    QueryResult,
+)
+from tallystick.store.message_id import encode_message_id
+from tallystick.store.properties import CLUSTER
+from tallystick.store.record import store_timestamp
+from tallystick.store.recovery import Recovered, recover
+from tallystick.store.settings import BrokerRole, StoreSettings
+from tallystick.store.upkeep import Upkeep
+
+_logger = logging.getLogger("tallystick.store")
+
+_GET_STATUSES = tuple(GetStatus)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MessageStore:
+    """One open store. `open` makes it, `close` ends it; all methods belong to the event loop that opened it."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        door: Door,
+        lock: StoreLock,
+        log: Log,
+        dispatch: Dispatch,
+        recovered: Recovered,
+        store_host: Host,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self.settings = settings
+        self.door = door
+        self.root = settings.root
+        self.recovered = recovered
+        self.store_host = store_host
+        self.log = log
+        self._lock = lock
+        self._dispatch = dispatch
+        self._executor = executor
+        self._writers: dict[int, Callable[[bytes], None]] = {}
+        self._open = True
+        self._hot = False
+        self.dispatcher = Dispatcher(dispatch, executor)
+        self.appender = Appender(
+            log,
+            settings,
+            deliver=self._deliver,
+            on_written=self._on_written,
+            on_idle=self.look_again,
+        )
+        self.upkeep = Upkeep(self, dispatch, recovered)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._memory_bytes = memory * settings.accessMessageInMemoryMaxRatio // 100
+        self._limits = (
+            settings.maxTransferBytesOnMessageInMemory,
+            settings.maxTransferCountOnMessageInMemory,
+            settings.maxTransferBytesOnMessageInDisk,
+            settings.maxTransferCountOnMessageInDisk,
+        )
+        self._correct_offsets = settings.brokerRole is not BrokerRole.SLAVE or settings.offsetCheckInSlave
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        settings: StoreSettings,
+        *,
+        store_host: Host,
+        cluster: str = "DefaultCluster",
+        region: str = "DefaultRegion",
+        trace_on: bool = True,
+        door: Door | None = None,
+    ) -> MessageStore:
+        """Locks the folder, recovers what is there, dispatches the rest of the log and starts all services.
+
+        `cluster` goes into every message that arrives by `feed`, `region` and `trace_on` into its answer.
+        SettingsError: a setting cannot be used. StoreLockedError: another process has the store. DamageError: a file
+        has a shape that no store has. OSError: the disk.
+        """
+        settings.validate()
+        door = door or Door()
+        root = settings.root
+        log_folder = settings.commit_log_folder
+        for folder in (root, log_folder):
+            door.mkdir(str(folder))
+        lock = StoreLock.acquire(root, door)
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
+        try:
+            dispatch = Dispatch(
+                door,
+                str(root),
+                str(log_folder),
+                log_segment_bytes=settings.mappedFileSizeCommitLog,
+                queue_segment_bytes=settings.queue_segment_bytes,
+                index_slots=settings.maxHashSlotNum,
+                index_entries=settings.maxIndexNum,
+                index_enabled=settings.messageIndexEnable,
+                delay_ms=settings.delay_levels_ms(),
+                max_open_files=settings.maxOpenQueueFiles,
+            )
+            recovered = await asyncio.get_running_loop().run_in_executor(
+                executor, recover, root, settings, dispatch, door
+            )
+            # Recovery had to see how the last stop was; after one in order it changes nothing.
+            abort.mark_open(root, door)
+            log = Log(
+                door,
+                str(log_folder),
+                segment_bytes=settings.mappedFileSizeCommitLog,
+                max_message_bytes=settings.maxMessageSize,
+                store_host=store_host.encode(),
+                suffix=f"{CLUSTER}\x01{cluster}\x02".encode(),
+                region=region,
+                trace_on=trace_on,
+            )
+            log.start(recovered.end_pos, recovered.store_timestamp_ms)
+            for topic, queue_id, _, max_offset, _, _ in dispatch.queues():
+                log.set_next_offset(topic, queue_id, max_offset)
+            store = cls(settings, door, lock, log, dispatch, recovered, store_host, executor)
+        except BaseException:
+            executor.shutdown()
+            lock.release()
+            raise
+        store._start()
+        return store
+
+    def _start(self) -> None:
+        self.appender.start()
+        self.dispatcher.start()
+        self.upkeep.start()
+        self.set_hot(True)
+
+    async def close(self) -> None:
+        """Refuses new puts, writes, flushes and dispatches the rest, and leaves the mark of an orderly end."""
+        if not self._open:
+            return
+        self._open = False
+        self.log.set_hot(False)
+        await self.upkeep.stop()
+        await self.appender.close()
+        await self.dispatcher.close()
+        orderly = self.appender.failure is None and self.dispatcher.failure is None
+        await self.run_blocking(self.upkeep.finish, orderly)
+        self._executor.shutdown()
+        self._lock.release()
+
+    def set_hot(self, hot: bool) -> None:
+        """Whether plain sends may take the short way through the kernel. Nothing takes it while puts are refused."""
+        self._hot = hot
+        self.log.set_hot(hot and self._open and self.writable and not self.is_busy)
+
+    def look_again(self) -> None:
+        """Something changed that puts may be refused for."""
+        self.set_hot(self._hot)
+
+    async def flush(self) -> None:
+        """Returns when all that was put before is on disk. OSError: it cannot be."""
+        await self.appender.flush()
+
+    async def run_blocking(self, work: Callable[..., object], *args: object) -> None:
+        """Runs `work` on the thread that derived files are written by, so that never two write them."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+    # -- connections of the short way ----------------------------------------------------------------------------------
+
+    def attach(self, born_host: Host, write: Callable[[bytes], None]) -> int:
+        """A connection whose bytes go to `feed`; `write` gets the answers that the log makes itself."""
+        connection = self.log.connect(born_host.encode())
+        self._writers[connection] = write
+        return connection
+
+    def detach(self, connection: int) -> None:
+        """The connection is closed: answers that still wait for the disk are dropped."""
+        self.log.disconnect(connection)
+        self._writers.pop(connection, None)
+
+    def feed(self, connection: int, chunk: bytes) -> tuple[list[tuple[int, bytes, bytes]] | None, str | None]:
+        """Stores the plain sends among a chunk's frames; the other frames, and why the stream is broken, if it is."""
+        served, cold, fault = self.log.feed(connection, chunk, _wall_ms())
+        if served:
+            self.appender.kick()
+        return cold, fault
+
+    def _deliver(self, answers: Answers) -> None:
+        for connection, data in answers:
+            write = self._writers.get(connection)
+            if write is not None:
+                write(data)
+
+    def _on_written(self, written: int) -> None:
+        self.dispatcher.advance(written)
+        self.upkeep.on_written(written)
+
+    # -- puts ----------------------------------------------------------------------------------------------------------
+
+    async def put(self, message: Message) -> PutResult:
+        """Appends one message; returns when it is as safe as the settings and its WAIT property ask."""
+        refused = self._refused()
+        if refused is not None:
+            return refused
+        try:
+            pos, size, queue_offset, stored_ms = self.log.append(
+                message.topic.encode(),
+                message.queue_id,
+                message.body,
+                message.properties.encode(),
+                now_ms=_wall_ms(),
+                born_timestamp=message.born_timestamp_ms,
+                born_host=message.born_host.encode(),
+                flag=message.flag,
+                sys_flag=message.sys_flag,
+                reconsume_times=message.reconsume_times,
+                prepared_offset=message.prepared_transaction_offset,
+                store_host=None if message.store_host is None else message.store_host.encode(),
+            )
+        except (ValueError, OSError) as error:
+            return _put_error(error)
+        status = await self.appender.stored(pos + size, flushed=_waits(message.properties))
+        message_id = encode_message_id(message.store_host or self.store_host, pos)
+        return self._put_result(status, pos, size, queue_offset, message_id, stored_ms)
+
+    async def put_batch(self, batch: MessageBatch) -> PutResult:
+        """Appends all messages of a batch, or none."""
+        refused = self._refused()
+        if refused is not None:
+            return refused
+        try:
+            positions, size, queue_offset, stored_ms = self.log.append_batch(
+                batch.topic.encode(),
+                batch.queue_id,
+                batch.body,
+                batch.properties.encode(),
+                now_ms=_wall_ms(),
+                born_timestamp=batch.born_timestamp_ms,
+                born_host=batch.born_host.encode(),
+                sys_flag=batch.sys_flag,
+                reconsume_times=batch.reconsume_times,
+            )
+        except (ValueError, OSError) as error:
+            return _put_error(error)
+        status = await self.appender.stored(positions[0] + size, flushed=_waits(batch.properties))
+        ids = ",".join(encode_message_id(self.store_host, pos) for pos in positions)
+        return self._put_result(status, positions[0], size, queue_offset, ids, stored_ms, len(positions))
+
+    def _put_result(
+        self,
+        status: PutStatus,
+        pos: int,
+        size: int,
+        queue_offset: int,
+        message_id: str,
+        stored_ms: int,
+        count: int = 1,
+    ) -> PutResult:
+        if not status.stored:
+            return PutResult(status, detail=self.refusal() or "the log could not be written")
+        return PutResult(status, pos, size, queue_offset, message_id, stored_ms, count)
+
+    def _refused(self) -> PutResult | None:
+        reason = self.refusal()
+        if reason is not None:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, detail=reason)
+        if self.is_busy:
+            return PutResult(PutStatus.OS_PAGECACHE_BUSY, detail="the page cache does not take writes in time")
+        return None
+
+    @property
+    def is_busy(self) -> bool:
+        """A write to the log took longer than `osPageCacheBusyTimeOutMills`, not long ago."""
+        return self.appender.busy
+
+    @property
+    def writable(self) -> bool:
+        return self.refusal() is None
+
+    def failure(self) -> str | None:
+        """What only a restart can mend; None: nothing."""
+        if self.appender.failure is not None:
+            return f"the log could not be flushed: {self.appender.failure}"
+        return self.dispatcher.failure
+
+    def refusal(self) -> str | None:
+        """Why puts are refused now; None: they are not."""
+        if not self._open:
+            return "the store is shut down"
+        if self.settings.brokerRole is BrokerRole.SLAVE:
+            return "the store is a slave's"
+        if self.appender.failure is not None:
+            return self.failure()
+        return self.upkeep.refusal()
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        codes: frozenset[int] | None = None,
+        accept: Callable[[int, bytes], bool] | None = None,
+    ) -> GetResult:
+        """Records of a queue from `offset` on, as many as RocketMQ would give in one answer (reference §18).
+
+        `codes`: tag hashes that pass (None: all). `accept(tags_code, properties)` has the last word on each record.
+        """
+        name = topic.encode(errors="surrogatepass")
+        found = self._get(name, queue_id, offset, max_messages, codes, accept)
+        if found[0] != 0 and offset >= found[3] and self.dispatcher.catch_up():
+            # What was acknowledged can be read, even if dispatch had not come round to it yet.
+            found = self._get(name, queue_id, offset, max_messages, codes, accept)
+        status, next_offset, minimum, maximum, count, body, behind = found
+        return GetResult(_GET_STATUSES[status], next_offset, minimum, maximum, count, body, behind)
+
+    def _get(
+        self,
+        topic: bytes,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        codes: frozenset[int] | None,
+        accept: Callable[[int, bytes], bool] | None,
+    ) -> tuple[int, int, int, int, int, bytes, bool]:
+        return self._dispatch.get(
+            topic,
+            queue_id,
+            offset,
+            max_messages,
+            codes,
+            self.log.written,
+            self._memory_bytes,
+            self._limits,
+            self._correct_offsets,
+            accept,
+        )
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Offset that the next message of the queue will get; 0 if there is no such queue."""
+        self.dispatcher.catch_up()
+        return self._dispatch.offsets(topic.encode(), queue_id)[1]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Offset of the oldest message kept; 0 if there is no such queue."""
+        return self._dispatch.offsets(topic.encode(), queue_id)[0]
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Offset of the message stored at that time, or of its nearer neighbour."""
+        self.dispatcher.catch_up()
+        return self._dispatch.offset_by_time(topic.encode(), queue_id, timestamp_ms)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time (ms) of one message; -1 if there is none."""
+        units = self.units(topic, queue_id, offset, 1)
+        record = self.message_at(units[0][0]) if units else None
+        return -1 if record is None else store_timestamp(record)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Store time (ms) of a queue's oldest message; -1 if there is none."""
+        return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def message_at(self, pos: int) -> bytes | None:
+        """The whole record that begins at byte `pos` of the log; None if none begins there."""
+        return self._dispatch.record_at(pos, self.log.written) if pos >= 0 else None
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Records stored in [begin_ms, end_ms] whose key may be `key`: by hash, ascending by position."""
+        self.dispatcher.catch_up()
+        hashed = index_key_hash(f"{topic}#{key}".encode(errors="surrogatepass"))
+        limit = min(max_count, self.settings.maxMsgsNumBatch)
+        positions, updated_ms, updated_pos = self._dispatch.lookup(hashed, limit, begin_ms, end_ms)
+        records = [record for pos in sorted(positions) if (record := self.message_at(pos)) is not None]
+        return QueryResult(updated_ms, updated_pos, records)
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end."""
+        self.dispatcher.catch_up()
+        return self._dispatch.units(topic.encode(), queue_id, offset, count)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Every (topic, queue id) that has a ConsumeQueue."""
+        return [(topic.decode(), queue_id) for topic, queue_id, *_ in self._dispatch.queues()]
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """The message lies so near the log's end that it is probably still in the page cache."""
+        units = self.units(topic, queue_id, offset, 1)
+        return bool(units) and self.log.written - units[0][0] <= self._memory_bytes
+
+    # -- arrivals ------------------------------------------------------------------------------------------------------
+
+    @property
+    def on_arrival(self) -> Callable[[list[tuple[str, int]]], None] | None:
+        """Called after dispatch with the watched queues that grew."""
+        return self.dispatcher.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, call: Callable[[list[tuple[str, int]]], None] | None) -> None:
+        self.dispatcher.on_arrival = call
+
+    def watch(self, topic: str, queue_id: int) -> None:
+        """Report arrivals in this queue."""
+        self._dispatch.watch(topic.encode(), queue_id)
+
+    def unwatch(self, topic: str, queue_id: int) -> None:
+        """No longer report arrivals in this queue."""
+        self._dispatch.unwatch(topic.encode(), queue_id)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def set_topic(self, topic: str, queues: int) -> None:
+        """Plain sends to queues [0, queues) of this topic may take the short way; 0: none."""
+        self.log.set_topic(topic.encode(), queues)
+
+    def remove_topic(self, topic: str) -> None:
+        """Deletes the topic's ConsumeQueues; its records stay in the log until that is cleaned."""
+        self.dispatcher.catch_up()
+        self.log.forget_topic(topic.encode())
+        self._dispatch.remove_topic(topic.encode())
+
+    def clean_unused_topics(self, keep: set[str]) -> int:
+        """Deletes the ConsumeQueues of topics not in `keep`; how many topics went. The schedule topic always stays."""
+        unused = {topic for topic, _ in self.queues()} - keep - {"SCHEDULE_TOPIC_XXXX"}
+        for topic in unused:
+            self.remove_topic(topic)
+        return len(unused)
+
+    def clean_expired_queues(self) -> int:
+        """Deletes ConsumeQueue and index files that only name records below the log's beginning; how many files."""
+        return self._dispatch.delete_below(self.min_pos)
+
+    # -- figures -------------------------------------------------------------------------------------------------------
+
+    @property
+    def min_pos(self) -> int:
+        """First byte of the log that is kept."""
+        return self.upkeep.min_pos
+
+    @property
+    def max_pos(self) -> int:
+        """End of what is written."""
+        return self.log.written
+
+    @property
+    def flushed_pos(self) -> int:
+        return self.log.flushed
+
+    @property
+    def dispatched_pos(self) -> int:
+        return self._dispatch.position
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        return self.dispatcher.behind_bytes
+
+    def runtime_info(self) -> dict[str, str]:
+        """The store's keys of GET_BROKER_RUNTIME_INFO (reference §9), as text."""
+        return self.upkeep.runtime_info()
+
+
+def _waits(properties: str) -> bool:
+    """Whether a message's sender waits for the disk (`waitStoreMsgOK`, property WAIT): written is enough otherwise."""
+    return not properties.startswith("WAIT\x01false") and "\x02WAIT\x01false" not in properties
+
+
+def _put_error(error: ValueError | OSError) -> PutResult:
+    if isinstance(error, OSError):
+        return PutResult(PutStatus.CREATE_MAPEDFILE_FAILED, detail=str(error))
+    return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))

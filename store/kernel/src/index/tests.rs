@@ -1,0 +1,226 @@
+//! Index files against the bytes of the reference, and against damage.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::hash::string_hash;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tally-index-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Folder(path)
+    }
+
+    fn open(&self, slots: u32, entries: u32) -> Index {
+        let mut index = Index::new(Door::default(), self.0.clone(), slots, entries, false);
+        index.load().unwrap();
+        index
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        let mut names: Vec<_> = std::fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().path()).collect();
+        names.sort();
+        names[number].clone()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn key(text: &str) -> i32 {
+    hash_on(string_hash(b"TopicTest#"), text.as_bytes())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const T: i64 = 0x1a1_fb43_7edb;
+
+fn fill(index: &mut Index) {
+    let entries = [
+        ("AC1E00010000000000000001", 0, T),
+        ("k1", 0, T),
+        ("k2", 0, T),
+        ("k1", 170, T + 6),
+        ("k1", 886, T + 15),
+        ("k2", 886, T + 15),
+        ("k3", 1022, T + 15),
+    ];
+    for (text, pos, time) in entries {
+        index.put(key(text), pos, time).unwrap();
+    }
+}
+
+#[test]
+fn the_first_entries_are_the_reference_file() {
+    let folder = Folder::new("reference");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    let bytes = std::fs::read(folder.file(0)).unwrap();
+    assert_eq!(bytes.len(), 40 + 32 + 320);
+    let entries = "0000000000000000000000000000000000000000\
+                   0152ccda00000000000000000000000000000000\
+                   0029e6a800000000000000000000000000000000\
+                   0029e6a900000000000000000000000000000000\
+                   0029e6a800000000000000aa0000000000000002\
+                   0029e6a800000000000003760000000000000004\
+                   0029e6a900000000000003760000000000000003\
+                   0029e6aa00000000000003fe0000000000000001";
+    assert_eq!(hex(&bytes[72..72 + 160]), entries);
+    assert_eq!(hex(&bytes[..24]), "000001a1fb437edb000001a1fb437eea0000000000000000");
+    assert_eq!(hex(&bytes[24..40]), "00000000000003fe0000000300000008");
+    assert_eq!(index.find(key("k1"), 64, 0, i64::MAX).unwrap(), vec![886, 170, 0]);
+    assert_eq!(index.find(key("k1"), 2, 0, i64::MAX).unwrap(), vec![886, 170]);
+    assert_eq!(index.find(key("none"), 64, 0, i64::MAX).unwrap(), Vec::<i64>::new());
+}
+
+#[test]
+fn a_full_file_is_followed_by_one_that_begins_with_its_end() {
+    let folder = Folder::new("roll");
+    let mut index = folder.open(8, 4);
+    for i in 0..8 {
+        index.put(key("same"), 100 * i, T + 1000 * i).unwrap();
+    }
+    let headers: Vec<_> = index.headers().map(|(_, header)| *header).collect();
+    assert_eq!(headers.len(), 3);
+    assert_eq!((headers[0].count, headers[1].count, headers[2].count), (4, 4, 3));
+    assert_eq!((headers[1].begin_pos, headers[1].end_pos), (300, 500));
+    let names: Vec<_> = index.headers().map(|(name, _)| name.to_owned()).collect();
+    assert!(names.windows(2).all(|pair| pair[0] < pair[1]) && names.iter().all(|name| name.len() == 17));
+    // the first entry of a new file counts its seconds from the end of the old one
+    let second = std::fs::read(folder.file(1)).unwrap();
+    assert_eq!(int(&second, 40 + 32 + 20 + 12), 1);
+    assert_eq!(
+        index.find(key("same"), 5, 0, i64::MAX).unwrap(),
+        vec![700, 600, 500, 400, 300]
+    );
+    assert_eq!(index.delete_below(250).unwrap(), 1);
+    assert_eq!(index.delete_below(1 << 40).unwrap(), 1, "never the last");
+}
+
+#[test]
+fn an_interrupted_record_is_indexed_once() {
+    let folder = Folder::new("once");
+    let mut index = folder.open(8, 4);
+    for i in 0..5 {
+        index.put(key(&format!("k{i}")), 500, T).unwrap();
+    }
+    drop(index);
+    let mut index = folder.open(8, 4);
+    assert!(index.has_passed(499) && !index.has_passed(500));
+    assert_eq!(index.keys_of_last(500).unwrap(), 5, "over the border of a file");
+    assert_eq!(index.keys_of_last(501).unwrap(), 0);
+}
+
+#[test]
+fn dying_between_slot_and_header_keeps_the_chain() {
+    let folder = Folder::new("between");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    drop(index);
+    let path = folder.file(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[24..32].copy_from_slice(&886i64.to_be_bytes()); // the header as it was before the last entry
+    bytes[36..40].copy_from_slice(&7i32.to_be_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    let mut index = folder.open(8, 16);
+    index.put(key("k3"), 1022, T + 15).unwrap();
+    let again = std::fs::read(&path).unwrap();
+    assert_eq!(again[72..], bytes[72..]);
+    assert_eq!(
+        index.find(key("AC1E00010000000000000001"), 9, 0, i64::MAX).unwrap(),
+        vec![0]
+    );
+}
+
+#[test]
+fn after_an_unclean_stop_what_may_be_torn_goes() {
+    let folder = Folder::new("unclean");
+    let mut index = folder.open(8, 4);
+    for i in 0..8 {
+        index.put(key("same"), 100 * i, T + 1000 * i).unwrap();
+    }
+    assert_eq!(index.drop_after(T + 6000).unwrap(), 600);
+    assert_eq!(index.headers().count(), 2);
+    assert_eq!(index.drop_after(T + 6000).unwrap(), -1);
+    drop(index);
+    let path = folder.file(1);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[36..40].copy_from_slice(&2i32.to_be_bytes()); // a header older than its slots
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(folder.open(8, 4).drop_after(T + 6000).unwrap(), 300);
+}
+
+#[test]
+fn a_file_of_a_wrong_length_is_named_or_goes_if_it_was_being_made() {
+    let folder = Folder::new("length");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    std::fs::write(folder.0.join("99990101000000000"), b"").unwrap();
+    assert_eq!(folder.open(8, 16).headers().count(), 1);
+    assert!(!folder.0.join("99990101000000000").exists());
+    let mut other = Index::new(Door::default(), folder.0.clone(), 9, 16, false);
+    let text = other.load().unwrap_err().to_string();
+    assert!(text.contains("9 slots") && text.contains("392"), "{text}");
+}
+
+#[test]
+fn the_long_way_and_the_short_way_of_hashing_agree() {
+    for text in [
+        "",
+        "a",
+        "abcdefgh",
+        "abcdefghi",
+        "KEY-0123456789-0123456789",
+        "键",
+        "abc键defghijkl\u{1F600}",
+    ] {
+        let whole = ["TopicTest#", text].concat();
+        assert_eq!(key(text), string_hash(whole.as_bytes()), "{text}");
+    }
+}
+
+/// Any bytes in the file: reading ends, and finds no more than there can be.
+#[test]
+fn finding_takes_any_bytes() {
+    let folder = Folder::new("fuzz");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    drop(index);
+    let path = folder.file(0);
+    let good = std::fs::read(&path).unwrap();
+    let mut state = 3u64;
+    let mut random = move |n: usize| {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    for _ in 0..400 {
+        let mut bytes = good.clone();
+        for _ in 0..1 + random(6) {
+            let (at, fill) = (random(bytes.len()), [0, 0xff, 0x7f, random(256) as u8][random(4)]);
+            let end = (at + 1 + random(8)).min(bytes.len());
+            bytes[at..end].fill(fill);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let mut index = folder.open(8, 16);
+        for text in ["k1", "k2", "k3"] {
+            assert!(index.find(key(text), 64, i64::MIN, i64::MAX).unwrap().len() < 16);
+        }
+        let _ = index.keys_of_last(1022).unwrap();
+        index.put(key("k1"), 5000, i64::MAX).unwrap();
+        index.put(key("k1"), 5000, i64::MIN).unwrap();
+        let _ = index.drop_after(T).unwrap();
+        for entry in std::fs::read_dir(&folder.0).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+}

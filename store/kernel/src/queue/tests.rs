@@ -1,0 +1,266 @@
+//! Queues against the bytes of the reference, and against damage.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tally-queue-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(folder: &Path, max_open: usize) -> Queues {
+    let mut queues = Queues::new(Door::default(), folder.to_owned(), 200, max_open, false);
+    queues.load().unwrap();
+    queues
+}
+
+fn number(queues: &mut Queues, id: i32) -> u32 {
+    let topic = queues.topic(b"T").unwrap();
+    queues.queue(topic, id)
+}
+
+fn unit(pos: i64, tags_code: i64) -> Unit {
+    Unit {
+        pos,
+        size: 100,
+        tags_code,
+    }
+}
+
+fn write_out(queues: &mut Queues) {
+    while !queues.write_some(3).unwrap() {}
+    assert_eq!(queues.pending_bytes(), 0);
+}
+
+fn positions(queues: &mut Queues, q: u32) -> Vec<i64> {
+    let extent = queues.extent(q);
+    (extent.min_offset..extent.max_offset)
+        .map(|i| queues.unit(q, i as u64 * UNIT).unwrap().unwrap().pos)
+        .collect()
+}
+
+#[test]
+fn a_queue_that_begins_at_13_is_the_reference_file() {
+    let folder = Folder::new("blank");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    let first = Unit {
+        pos: 1234,
+        size: 100,
+        tags_code: 5,
+    };
+    assert_eq!(queues.put(q, first, 13).unwrap(), Put::Added);
+    write_out(&mut queues);
+    let file = std::fs::read(folder.0.join("T/0/00000000000000000200")).unwrap();
+    let expected = "00000000000000007fffffff000000000000000000000000000000007fffffff000000000000000000000000000000007fffffff000000000000000000000000000004d2000000640000000000000005";
+    let hex: String = file[..80].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, expected);
+    assert!(file.len() == 200 && file[80..].iter().all(|&byte| byte == 0));
+    let extent = queues.extent(q);
+    assert_eq!(
+        (extent.min_offset, extent.max_offset, extent.max_physic),
+        (13, 14, 1334)
+    );
+
+    // after a restart the blanks are no units of anything
+    let mut again = open(&folder.0, 8);
+    let q = number(&mut again, 0);
+    assert_eq!(again.recover(q).unwrap(), 1334);
+    again.correct_min(q, 0).unwrap();
+    assert_eq!(again.extent(q), extent);
+}
+
+#[test]
+fn units_are_read_the_same_before_and_after_they_are_written() {
+    let folder = Folder::new("pending");
+    let mut queues = open(&folder.0, 1); // one file at a time
+    for id in 0..3 {
+        let q = number(&mut queues, id);
+        for i in 0..25 {
+            assert_eq!(queues.put(q, unit(100 * i, i), i).unwrap(), Put::Added);
+            if i == 7 || i == 20 {
+                write_out(&mut queues);
+            }
+        }
+        assert_eq!(positions(&mut queues, q), (0..25).map(|i| 100 * i).collect::<Vec<_>>());
+        assert_eq!(
+            queues.read(q, 0, 10_000).unwrap().unwrap().len(),
+            200,
+            "to the file's end only"
+        );
+        assert_eq!(queues.read(q, 480, 10_000).unwrap().unwrap().len(), 20);
+        assert_eq!(queues.read(q, 500, 10_000).unwrap(), None);
+    }
+    write_out(&mut queues);
+    let mut again = open(&folder.0, 2);
+    for id in 0..3 {
+        let q = number(&mut again, id);
+        assert_eq!(again.recover(q).unwrap(), 2500);
+        assert_eq!(positions(&mut again, q).len(), 25);
+    }
+}
+
+#[test]
+fn a_repeated_record_changes_nothing() {
+    let folder = Folder::new("repeat");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    queues.put(q, unit(0, 1), 0).unwrap();
+    queues.put(q, unit(100, 2), 1).unwrap();
+    assert_eq!(queues.put(q, unit(100, 2), 1).unwrap(), Put::Known);
+    assert_eq!(queues.put(q, unit(0, 1), 0).unwrap(), Put::Known);
+    assert_eq!(queues.put(q, unit(900, 1), 1).unwrap(), Put::Known, "an older place");
+    assert_eq!(queues.put(q, unit(900, 1), 5).unwrap(), Put::Misplaced, "a gap");
+    assert_eq!(queues.put(q, unit(2000, 1), -1).unwrap(), Put::BadOffset);
+    assert_eq!(queues.put(q, unit(2000, 1), i64::MAX).unwrap(), Put::BadOffset);
+    assert_eq!(queues.extent(q).max_offset, 3);
+}
+
+#[test]
+fn what_is_cut_is_gone_after_the_next_start_too() {
+    let folder = Folder::new("cut");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in 0..35 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    write_out(&mut queues);
+    queues.truncate(q, 1250).unwrap();
+    assert_eq!((queues.extent(q).max_offset, queues.extent(q).max_physic), (13, 1300));
+    assert!(!folder.0.join("T/0/00000000000000000400").exists());
+    let mut again = open(&folder.0, 8);
+    let q = number(&mut again, 0);
+    assert_eq!(again.recover(q).unwrap(), 1300);
+    assert_eq!(again.extent(q).max_offset, 13);
+    again.truncate(q, 0).unwrap();
+    assert_eq!((again.extent(q).max_offset, again.extent(q).max_physic), (0, 0));
+    again.put(q, unit(5000, 1), 40).unwrap();
+    assert_eq!((again.extent(q).min_offset, again.extent(q).max_offset), (40, 41));
+}
+
+#[test]
+fn old_files_go_and_the_first_offset_moves() {
+    let folder = Folder::new("old");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in 0..35 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    assert_eq!(queues.delete_below(q, 1950).unwrap(), 2);
+    assert_eq!(queues.extent(q).min_offset, 20);
+    assert_eq!(queues.delete_below(q, 2250).unwrap(), 0);
+    assert_eq!(queues.extent(q).min_offset, 23);
+    assert_eq!(queues.delete_below(q, 1 << 40).unwrap(), 1, "never the last");
+    assert_eq!(queues.extent(q).max_offset, 35);
+}
+
+#[test]
+fn a_file_of_a_wrong_length_is_named() {
+    let folder = Folder::new("length");
+    std::fs::create_dir_all(folder.0.join("T/0")).unwrap();
+    std::fs::create_dir_all(folder.0.join("T/not-a-queue")).unwrap();
+    std::fs::write(folder.0.join("T/0/00000000000000000000"), [0; 140]).unwrap();
+    let mut queues = Queues::new(Door::default(), folder.0.clone(), 200, 8, false);
+    let text = queues.load().unwrap_err().to_string();
+    assert!(
+        text.contains("T/0/00000000000000000000") && text.contains("200"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_topic_cannot_lead_out_of_the_store() {
+    let folder = Folder::new("names");
+    let mut queues = open(&folder.0, 8);
+    for name in [&b""[..], b".", b"..", b"../../x", b"a/b", b"a\0b"] {
+        assert_eq!(queues.topic(name), None);
+    }
+    assert!(queues.topic("%RETRY%ü".as_bytes()).is_some());
+}
+
+#[test]
+fn a_removed_topic_leaves_nothing_and_can_come_back() {
+    let folder = Folder::new("remove");
+    let mut queues = open(&folder.0, 8);
+    queues.watch(b"T", 0, true);
+    let q = number(&mut queues, 0);
+    queues.put(q, unit(0, 1), 0).unwrap();
+    assert_eq!(queues.take_grown(), vec![(b"T".to_vec(), 0)]);
+    write_out(&mut queues);
+    queues.remove_topic(b"T").unwrap();
+    assert!(!folder.0.join("T").exists() && queues.find(b"T", 0).is_none());
+    let q = number(&mut queues, 0);
+    assert_eq!(queues.extent(q).max_physic, -1);
+    queues.put(q, unit(100, 1), 0).unwrap();
+    assert_eq!(queues.take_grown(), vec![(b"T".to_vec(), 0)]);
+}
+
+/// Any bytes in the files: recovery ends, keeps a prefix, and the queue can be written and read on.
+#[test]
+fn recovery_takes_any_bytes() {
+    let folder = Folder::new("fuzz");
+    let mut state = 7u64;
+    let mut random = move |n: usize| {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    for round in 0..150 {
+        let at = folder.0.join(format!("{round}"));
+        let mut queues = open(&at, 2);
+        let q = number(&mut queues, 0);
+        let count = random(50) as i64;
+        for i in 0..count {
+            queues.put(q, unit(100 * i, i), i).unwrap();
+        }
+        write_out(&mut queues);
+        let files: Vec<_> = match std::fs::read_dir(at.join("T/0")) {
+            Ok(files) => files.map(|file| file.unwrap().path()).collect(),
+            Err(_) => vec![],
+        };
+        for _ in 0..random(4) {
+            if files.is_empty() {
+                break;
+            }
+            let path = &files[random(files.len())];
+            let mut bytes = std::fs::read(path).unwrap();
+            let (from, len) = (random(200), random(60));
+            let fill = [0, 0xff, 0x7f, random(256) as u8][random(4)];
+            bytes[from..(from + len).min(200)].fill(fill);
+            std::fs::write(path, bytes).unwrap();
+        }
+        let mut queues = open(&at, 2);
+        let q = number(&mut queues, 0);
+        queues.recover(q).unwrap();
+        queues.truncate(q, 100 * random(60) as i64).unwrap();
+        queues.correct_min(q, 100 * random(60) as i64).unwrap();
+        let extent = queues.extent(q);
+        assert!(extent.min_logic <= extent.max_offset as u64 * UNIT && extent.max_offset <= count);
+        let next = extent.max_offset;
+        let far = Unit {
+            pos: i64::MAX - 200,
+            size: 100,
+            tags_code: 3,
+        };
+        if queues.put(q, far, next).unwrap() == Put::Added {
+            write_out(&mut queues);
+            assert_eq!(queues.unit(q, next as u64 * UNIT).unwrap(), Some(far));
+        }
+        queues.delete_below(q, 100 * random(60) as i64).unwrap();
+    }
+}

@@ -1,0 +1,96 @@
+"""Makes the log's next segments before they are needed, so that no put waits for a gigabyte to be reserved.
+
+Two are kept ahead, as RocketMQ's AllocateMappedFileService does. A segment that could not be made ahead is made when
+the log gets there, and only then its failure concerns anybody. `warmMapedFileEnable`: every page of a new segment is
+touched, and the segment locked in memory where the system allows. What was made and never used goes at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from tallystick.store import segments
+from tallystick.store.segment_files import segment_name
+from tallystick.store.settings import FlushDiskType
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+    from tallystick.store.settings import StoreSettings
+
+_logger = logging.getLogger("tallystick.store")
+
+AHEAD = 2
+# Making segments ahead must not be what fills a disk: this many more must have room besides.
+_SPARE = 1
+
+
+class Preallocator:
+    """Keeps `AHEAD` segments ready beyond the one that is written."""
+
+    def __init__(self, door: Door, settings: StoreSettings, end_pos: int) -> None:
+        self._door = door
+        self._folder = settings.commit_log_folder
+        self._segment_bytes = settings.mappedFileSizeCommitLog
+        self._made_up_to = end_pos - end_pos % self._segment_bytes
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._settings = settings
+        self._warm: list[segments.WarmSegment] = []
+
+    def reach(self, written: int) -> None:
+        """The log is written up to here."""
+        wanted = written - written % self._segment_bytes + AHEAD * self._segment_bytes
+        if wanted > self._made_up_to and self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._make(wanted), name="preallocate")
+
+    async def stop(self) -> None:
+        """Waits for what is being made."""
+        self._stopped = True
+        if self._task is not None:
+            await self._task
+        for warm in self._warm:
+            warm.close()
+        self._warm.clear()
+
+    def remove_unused(self, written: int) -> None:
+        """Deletes the segments beyond the written end. OSError: the disk."""
+        start = written - written % self._segment_bytes + self._segment_bytes
+        if written % self._segment_bytes == 0:
+            start -= self._segment_bytes
+        removed = False
+        for path in sorted(self._folder.iterdir()):
+            if path.name.isdigit() and int(path.name) >= start:
+                self._door.remove(str(path))
+                removed = True
+        if removed:
+            self._door.sync_dir(str(self._folder))
+
+    async def _make(self, wanted: int) -> None:
+        try:
+            await asyncio.to_thread(self._make_files, wanted)
+        except OSError as error:
+            _logger.warning("a segment could not be made ahead: %s", error)
+        finally:
+            # Also after a failure: the next try is due with the next segment, not with the next message.
+            self._made_up_to = wanted
+            self._task = None
+
+    def _make_files(self, wanted: int) -> None:
+        settings = self._settings
+        for start in range(self._made_up_to + self._segment_bytes, wanted + 1, self._segment_bytes):
+            stat = os.statvfs(self._folder)
+            if stat.f_bavail * stat.f_frsize < (1 + _SPARE) * self._segment_bytes:
+                return
+            segments.prepare(self._door, self._folder, start, self._segment_bytes)
+            if settings.warmMapedFileEnable:
+                warm = segments.WarmSegment(self._folder / segment_name(start))
+                by_pages = settings.flushDiskType is FlushDiskType.SYNC_FLUSH
+                warm.warm(self._door, sync_pages=settings.flushLeastPagesWhenWarmMapedFile if by_pages else 0)
+                warm.lock()
+                self._warm.append(warm)
+        # A segment that the log has left needs no place in memory any more.
+        while len(self._warm) > AHEAD + 1:
+            self._warm.pop(0).close()

@@ -1,0 +1,205 @@
+"""What a store does by the clock: derived files to disk, the checkpoint and the progress mark, segments made ahead,
+old ones deleted, and the watch over the disk's fill.
+
+None of it is on a message's way. All of it blocks on the disk, so it runs on threads; what it decides is in
+`cleaning.py`, `flush.py` and `progress.py`, as functions of positions and times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tallystick.store import abort
+from tallystick.store.checkpoint import StoreCheckpoint
+from tallystick.store.segment_cleaner import SegmentCleaner
+from tallystick.store.cleaning import DiskState, used_part
+from tallystick.store.flush import PageFlush
+from tallystick.store.preallocation import Preallocator
+from tallystick.store.progress import ProgressKeeper
+from tallystick.store.record import store_timestamp
+from tallystick.store.recovery import Recovered, geometry_of
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Dispatch
+    from tallystick.store.engine import MessageStore
+
+_logger = logging.getLogger("tallystick.store")
+
+
+class Upkeep:
+    """The timers of one store."""
+
+    def __init__(self, store: MessageStore, dispatch: Dispatch, recovered: Recovered) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._settings = store.settings
+        self._root = store.root
+        self._door = store.door
+        self._checkpoint_path = self._root / "checkpoint"
+        self._checkpoint = StoreCheckpoint.load(self._checkpoint_path)
+        self._progress = ProgressKeeper(
+            store.door, self._root, geometry_of(store.settings), recovered.store_timestamp_ms
+        )
+        self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, _wall_ms())
+        self._saved_pos = -1
+        self._tasks: list[asyncio.Task[None]] = []
+        self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
+        self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
+        self._bytes_at_boot = recovered.end_pos
+        self._boot_ms = _wall_ms()
+        self.min_pos = recovered.min_pos
+        """First byte of the log that is kept."""
+
+    def start(self) -> None:
+        """Starts the timers."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep(settings.flushIntervalConsumeQueue, self.save), name="save-progress"),
+            loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
+        ]
+        self._cleaner.look()
+        self._preallocator.reach(self._store.log.written)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._preallocator.stop()
+
+    def on_written(self, written: int) -> None:
+        """The log is written up to here."""
+        self._preallocator.reach(written)
+
+    def save(self, *, thorough: bool = False) -> None:
+        """Brings queues and index to their files and says so in the mark; now and then to the disk. Blocks.
+
+        The point is taken before the files are synced: the mark then promises too little, never too much.
+        """
+        thorough = self._thorough.due(_wall_ms(), self._dispatch.position, -1) or thorough
+        if not thorough and self._dispatch.position == self._saved_pos:
+            return
+        point = self._progress.take(self._dispatch)
+        if thorough:
+            self._store.log.sync()
+            self._dispatch.sync()
+            self._checkpoint.index_timestamp_ms = self._dispatch.sync_index()
+            self._checkpoint.physic_timestamp_ms = point.store_timestamp_ms
+            self._checkpoint.logics_timestamp_ms = point.store_timestamp_ms
+            self._checkpoint.save(self._door, self._checkpoint_path)
+        self._progress.save(point, point if thorough else None)
+        self._saved_pos = point.pos
+
+    def clean(self) -> None:
+        """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
+        now_s = time.time()
+        result = self._cleaner.run(
+            now_ms=int(now_s * 1000),
+            hour=time.localtime(now_s).tm_hour,
+            keep_from=min(self._store.log.flushed, self._dispatch.position),
+        )
+        if result.deleted:
+            self._dispatch.correct_min_offsets(self.min_pos)
+            self._dispatch.delete_below(self.min_pos)
+
+    def _before_delete(self, start: int) -> None:
+        # From here on nothing of the segment is read; queues learn of it when all of them are gone.
+        self.min_pos = start + self._settings.mappedFileSizeCommitLog
+        self._dispatch.forget_log_segment(start)
+
+    def finish(self, orderly: bool) -> None:
+        """The last save, and the mark of an orderly end if it was one. Blocks; called when nothing is written any more."""
+        try:
+            self.save(thorough=True)
+            self._preallocator.remove_unused(self._store.log.written)
+        except OSError as error:
+            _logger.error("the store was not closed in order, the next start recovers it: %s", error)
+            return
+        if orderly and self._dispatch.position >= self._store.log.written:
+            abort.mark_closed(self._root, self._door)
+
+    async def _keep(self, interval_ms: int, work: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await self._store.run_blocking(work)
+            except OSError as error:
+                _logger.error("upkeep of the store failed, it is tried again: %s", error)
+            self._store.look_again()  # the disk may have filled, or have room again
+
+    # -- figures -------------------------------------------------------------------------------------------------------
+
+    @property
+    def disk_ratio(self) -> float:
+        """How full the fuller of the store's disks is, 0 to 1; -1: the system does not tell."""
+        parts = (used_part(self._settings.commit_log_folder), used_part(self._root))
+        return max((part for part in parts if part is not None), default=-1.0)
+
+    def refusal(self) -> str | None:
+        """Why the disk's fill forbids puts; None: it does not."""
+        if self._cleaner.state is not DiskState.FULL:
+            return None
+        return f"the disk is fuller than {self._settings.diskSpaceWarningLevelRatio:.0%}"
+
+    def _earliest_store_time(self) -> int:
+        """Store time (ms) of the log's oldest record; -1: there is none."""
+        record = self._store.message_at(self.min_pos)
+        return -1 if record is None else store_timestamp(record)
+
+    def runtime_info(self) -> dict[str, str]:
+        """The store's keys of GET_BROKER_RUNTIME_INFO."""
+        store, log = self._store, self._store.log
+        stat = os.statvfs(self._settings.commit_log_folder)
+        total, free = stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
+        ratio = f"{self.disk_ratio:.4f}"
+        return {
+            "bootTimestamp": str(self._boot_ms),
+            "runtime": _duration(_wall_ms() - self._boot_ms),
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogMinOffset": str(self.min_pos),
+            "commitLogMaxOffset": str(log.written),
+            "commitLogDirCapacity": f"Total : {_gib(total)}, Free : {_gib(free)}.",
+            "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+            "dispatchMaxBuffer": "0",
+            "pageCacheLockTimeMills": "0",
+            "earliestMessageTimeStamp": str(self._earliest_store_time()),
+            "putMessageSizeTotal": str(log.written - self._bytes_at_boot),
+            "remainTransientStoreBufferNumbs": str(self._free_buffers()),
+            "remainHowManyDataToCommit": _bytes_text(log.staged - log.written),
+            "remainHowManyDataToFlush": _bytes_text(log.written - log.flushed),
+        }
+
+    def _free_buffers(self) -> int:
+        if not self._settings.transient_pool_enabled:
+            return 2**31 - 1  # as RocketMQ says of a store without a pool
+        log = self._store.log
+        used = -(-(log.staged - log.written) // self._settings.mappedFileSizeCommitLog)
+        return max(0, self._settings.transientStorePoolSize - used)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
+
+
+def _bytes_text(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _duration(milliseconds: int) -> str:
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
