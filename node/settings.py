@@ -205,6 +205,11 @@ class BrokerSettings:
         for name in ("brokerIP1", "brokerName", "brokerClusterName", "bindAddress", "msgTraceTopicName"):
             if not getattr(self, name).strip():
                 raise SettingsError(name, "must not be empty")
+        for name, longest in (("brokerName", 127), ("brokerClusterName", 127 - len("_REPLY_TOPIC"))):
+            value = getattr(self, name)
+            # Both are names of topics too, and a topic is a folder.
+            if len(value.encode()) > longest or "/" in value or not value.isprintable() or value in (".", ".."):
+                raise SettingsError(name, f"must be at most {longest} printable bytes without '/', not {value!r}")
         check_addresses("namesrvAddr", self.namesrvAddr)
         if self.vipListenerEnable and 0 < self.listenPort <= 2:
             raise SettingsError("listenPort", f"must be above 2: port - 2 listens too, not {self.listenPort}")

@@ -21,6 +21,10 @@ def test_the_defaults_are_sound() -> None:
     ("key", "value"),
     [
         ("brokerName", ""),
+        ("brokerName", "../up"),
+        ("brokerName", "x" * 128),
+        ("brokerClusterName", "x" * 116),
+        ("brokerClusterName", "a\nb"),
         ("brokerIP1", " "),
         ("brokerPermission", 8),
         ("listenPort", 65536),
