@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS
 from tallystick.node.remoting.command import VERSION
 from tallystick.store.record import Record, RecordError
 
@@ -48,8 +47,6 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
     settings, stats, store = broker.settings, broker.stats, broker.store
     broker.count_puts()
     now_ms = broker.now_ms()
-    puts = stats.rate(BROKER_PUT_NUMS, settings.brokerClusterName)
-    gets = stats.rate(BROKER_GET_NUMS, settings.brokerClusterName)
     idle = ("send", "pull", "query")
     info = {
         # What a store may know better.
@@ -62,11 +59,7 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         "putMessageAverageSize": "0.0",
         "dispatchMaxBuffer": "0",
         "getMessageEntireTimeMax": "0",
-        "putTps": _three(puts),
-        "getFoundTps": _three(gets),
-        "getMissTps": _three(0.0),
-        "getTotalTps": _three(gets),
-        "getTransferedTps": _three(gets),
+        "getMissTps": "0.0 0.0 0.0",
         "commitLogDiskRatio": "0.0",
         "consumeQueueDiskRatio": "0.0",
         "commitLogMinOffset": str(store.min_pos),
@@ -76,10 +69,10 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         "remainTransientStoreBufferNumbs": str(2**31 - 1),
         "pageCacheLockTimeMills": "0",
         "earliestMessageTimeStamp": str(earliest_message_ms(broker)),
+        **stats.runtime_info(),
         **store.runtime_info(),
         **broker.schedule.runtime_info(),
         # What the broker knows.
-        **stats.runtime_info(),
         "brokerVersionDesc": VERSION_NAME,
         "brokerVersion": str(VERSION),
         "startAcceptSendRequestTimeStamp": str(settings.startAcceptSendRequestTimeStamp),
@@ -93,8 +86,3 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         "queryThreadPoolQueueCapacity": str(settings.queryThreadPoolQueueCapacity),
     }
     return dict(sorted(info.items()))
-
-
-def _three(rate: float) -> str:
-    """Rates over 10 s, 60 s and 600 s, of which the broker's counters know that over a minute."""
-    return f"{rate} {rate} {rate}"

@@ -56,17 +56,16 @@ class Window:
             if len(self._marks) > self._slots + 1:
                 del self._marks[0]
 
-    def since(self, now_ms: int, total: int, times: int) -> tuple[int, int]:
-        """What was added to the sums within the window, the slot that is not over included."""
-        first = now_ms // self._slot_ms - self._slots + 1
+    def since(self, now_ms: int, total: int, times: int, slots: int | None = None) -> tuple[int, int, int]:
+        """What was added to the sums in the last `slots` slots (None: in the window), and when the first one began.
+
+        The slot that is not over is one of them.
+        """
+        first = now_ms // self._slot_ms - (slots or self._slots) + 1
         at = bisect.bisect_left(self._marks, (first,))
         if at == len(self._marks):
-            return 0, 0
-        return total - self._marks[at][1], times - self._marks[at][2]
-
-    @property
-    def length_ms(self) -> int:
-        return self._slot_ms * self._slots
+            return 0, 0, first * self._slot_ms
+        return total - self._marks[at][1], times - self._marks[at][2], first * self._slot_ms
 
 
 class Counter:
@@ -89,10 +88,24 @@ class Counter:
 
     def snapshot(self, window: Window, now_ms: int) -> dict[str, Any]:
         """`sum`, `tps` (a second) and `avgpt` (a call) of one window."""
-        total, times = window.since(now_ms, self.total, self.times)
-        # A young counter's rate is over its life, not over a window it was not there for; never over less than a slot.
-        elapsed_ms = max(10_000, min(window.length_ms, now_ms - self._born_ms))
-        return {"avgpt": total / times if times else 0.0, "sum": total, "tps": total * 1000 / elapsed_ms}
+        total, times, _ = window.since(now_ms, self.total, self.times)
+        rate = self.rate(window, now_ms)
+        return {"avgpt": total / times if times else 0.0, "sum": total, "tps": rate}
+
+    def rate(self, window: Window, now_ms: int, slots: int | None = None) -> float:
+        """A second, over the last slots of a window."""
+        total, _, begin_ms = window.since(now_ms, self.total, self.times, slots)
+        # A young counter's rate is over its life, not over a time it was not there for; never over less than 10 s.
+        return total * 1000 / max(10_000, now_ms - max(begin_ms, self._born_ms))
+
+    def three_rates(self, now_ms: int) -> str:
+        """Over about 10 s, 60 s and 600 s, as RocketMQ's runtime information has them. Two slots: one may be young."""
+        rates = (
+            self.rate(self.minute, now_ms, 2),
+            self.rate(self.minute, now_ms),
+            self.rate(self.hour, now_ms, 2),
+        )
+        return " ".join(str(rate) for rate in rates)
 
     def to_json(self, now_ms: int) -> dict[str, Any]:
         """The answer to VIEW_BROKER_STATS_DATA."""
@@ -195,10 +208,7 @@ class BrokerStats:
     def rate(self, name: str, key: str) -> float:
         """A second, over the last minute; 0.0 where nothing was counted."""
         counter = self.counter(name, key)
-        if counter is None:
-            return 0.0
-        tps: float = counter.snapshot(counter.minute, self._now_ms())["tps"]
-        return tps
+        return 0.0 if counter is None else counter.rate(counter.minute, self._now_ms())
 
     def table(self, name: str) -> dict[str, Counter]:
         """All counters of one name, by key, for the metrics."""
@@ -219,7 +229,9 @@ class BrokerStats:
     def runtime_info(self) -> dict[str, str]:
         """The broker's part of GET_BROKER_RUNTIME_INFO that counters know."""
         now_ms = self._now_ms()
-        info = {}
+        puts = self._tables[BROKER_PUT_NUMS][self._cluster].three_rates(now_ms)
+        gets = self._tables[BROKER_GET_NUMS][self._cluster].three_rates(now_ms)
+        info = {"putTps": puts, "getFoundTps": gets, "getTotalTps": gets, "getTransferedTps": gets}
         for word, totals in (("Put", self.put_totals), ("Get", self.get_totals)):
             totals.roll(now_ms)
             info[f"msg{word}TotalYesterdayMorning"] = str(totals.yesterday_morning)
