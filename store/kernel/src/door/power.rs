@@ -130,13 +130,20 @@ impl Content {
 
     fn apply(&self, fates: &BTreeMap<u64, Fate>) -> io::Result<()> {
         if let Some(length) = &self.length {
-            // A torn write brought the length of the sectors that survive.
-            let of = |op: &u64, bytes: u64| match fates.get(op) {
-                Some(Fate::Torn(end)) => Some(bytes.min(end * SECTOR)),
-                Some(Fate::Undone) => None,
-                _ => Some(bytes),
-            };
-            let newest = length.versions.iter().rev().find_map(|(op, bytes)| of(op, *bytes));
+            let newest = (0..length.versions.len()).rev().find_map(|index| {
+                let (op, bytes) = length.versions[index];
+                let before = if index == 0 {
+                    length.durable
+                } else {
+                    length.versions[index - 1].1
+                };
+                match fates.get(&op) {
+                    // A torn write brings the length of the sectors that survive, if they reach beyond the old end.
+                    Some(Fate::Torn(end)) => Some(bytes.min(end * SECTOR)).filter(|torn| *torn > before),
+                    Some(Fate::Undone) => None,
+                    _ => Some(bytes),
+                }
+            });
             self.file.set_len(newest.unwrap_or(length.durable))?;
         }
         let len = self.file.metadata()?.len();
@@ -524,6 +531,20 @@ mod tests {
             torn += usize::from(ones % 2048 != 0);
         }
         assert!(torn > 20, "{torn}");
+    }
+
+    #[test]
+    fn a_torn_write_never_shortens_a_file() {
+        let folder = Folder::new("shorter");
+        for seed in 0..100 {
+            let door = Door::recording();
+            let path = folder.file("log");
+            door.write_file(&path, &[1; 2048]).unwrap();
+            door.sync_dir(&folder.0).unwrap();
+            door.open(&path).unwrap().write_at(&[2; 2000], 1000).unwrap();
+            door.crash(seed, Some(0.3)).unwrap();
+            assert!(std::fs::metadata(&path).unwrap().len() >= 2048);
+        }
     }
 
     #[test]
