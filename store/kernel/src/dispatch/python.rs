@@ -1,0 +1,506 @@
+//! What Python sees of the derived side: arguments in, tuples and bytes out, and when Python's lock is let go.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyFrozenSet};
+
+use super::{lock, Core, WrittenPoint};
+use crate::door::Door;
+use crate::ext::ExtFiles;
+use crate::fault::Fault;
+use crate::index::Index;
+use crate::maps::LogMaps;
+use crate::queue::{Extent, Queues, Unit, UNIT};
+use crate::record::{Bad, Delays};
+use crate::scan::check_geometry;
+use crate::select::{out_of_range, select, window, Ask, Status};
+
+/// What one `run` did.
+#[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
+pub struct RunResult {
+    pos: u64,
+    records: u64,
+    grew: Py<PyAny>,
+    last_store_timestamp_ms: i64,
+    stopped: Option<&'static str>,
+    skipped: Vec<(u64, u64, &'static str)>,
+    misplaced: u64,
+}
+
+/// The derived side of a store.
+#[pyclass(frozen, module = "tallystick.store._kernel")]
+pub struct Dispatch(Core);
+
+impl Dispatch {
+    /// Runs `act` on a locked table: at once if it is free, otherwise after letting go of Python's lock.
+    fn with<T: Send, R: Send>(&self, py: Python<'_>, mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R + Send) -> R {
+        if let Ok(mut guard) = mutex.try_lock() {
+            return act(&mut guard);
+        }
+        py.detach(|| act(&mut self.0.wait_for(mutex)))
+    }
+}
+
+/// An extension unit: size, tags code, store time, bit map.
+type Ext<'py> = (u16, i64, i64, Bound<'py, PyBytes>);
+
+type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool);
+
+#[pymethods]
+impl Dispatch {
+    #[new]
+    #[pyo3(signature = (door, root, log_dir, *, log_segment_bytes, queue_segment_bytes, index_slots, index_entries,
+        index_enabled = true, delay_ms = vec![], entry_header_bytes = 0, max_open_files = 4096, read_only = false))]
+    #[allow(clippy::too_many_arguments)] // the store's geometry, by name
+    fn new(
+        door: Door,
+        root: PathBuf,
+        log_dir: PathBuf,
+        log_segment_bytes: u64,
+        queue_segment_bytes: u64,
+        index_slots: u32,
+        index_entries: u32,
+        index_enabled: bool,
+        delay_ms: Vec<i64>,
+        entry_header_bytes: usize,
+        max_open_files: usize,
+        read_only: bool,
+    ) -> PyResult<Self> {
+        check_geometry(log_segment_bytes, entry_header_bytes)?;
+        if queue_segment_bytes == 0 || queue_segment_bytes > i32::MAX as u64 {
+            let text = format!("a queue's file has 1 to 2^31 - 1 bytes, not {queue_segment_bytes}");
+            return Err(PyValueError::new_err(text));
+        }
+        let index_bytes = 40 + 4 * u64::from(index_slots) + 20 * u64::from(index_entries);
+        if index_slots == 0 || index_entries < 2 || index_bytes > i32::MAX as u64 {
+            let text = format!("an index file of {index_slots} slots and {index_entries} entries cannot be made");
+            return Err(PyValueError::new_err(text));
+        }
+        let queue_segment_bytes = queue_segment_bytes.div_ceil(UNIT) * UNIT;
+        let folder = root.join("consumequeue");
+        Ok(Dispatch(Core {
+            log: LogMaps::new(log_dir.clone(), log_segment_bytes),
+            log_folder: log_dir,
+            entry_header: entry_header_bytes,
+            delays: Delays(delay_ms),
+            index_enabled,
+            read_only,
+            runner: Mutex::new(()),
+            queues: Mutex::new(Queues::new(
+                door.clone(),
+                folder,
+                queue_segment_bytes,
+                max_open_files,
+                read_only,
+            )),
+            index: Mutex::new(Index::new(
+                door.clone(),
+                root.join("index"),
+                index_slots,
+                index_entries,
+                read_only,
+            )),
+            ext: Mutex::new(ExtFiles::new(root.join("consumequeue_ext"))),
+            position: AtomicU64::new(0),
+            last_store_timestamp: AtomicI64::new(0),
+            damaged: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            door,
+        }))
+    }
+
+    #[getter]
+    fn position(&self) -> u64 {
+        self.0.position.load(Ordering::Acquire)
+    }
+
+    #[getter]
+    fn damaged(&self) -> u64 {
+        self.0.damaged.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn pending_bytes(&self, py: Python<'_>) -> usize {
+        self.with(py, &self.0.queues, |queues| queues.pending_bytes())
+    }
+
+    // ------------------------------------------------------------------ recovery
+
+    fn load(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| {
+            self.0.wait_for(&self.0.queues).load()?;
+            if self.0.index_enabled {
+                self.0.wait_for(&self.0.index).load()?;
+            }
+            Ok::<_, Fault>(())
+        })?;
+        Ok(())
+    }
+
+    fn recover_queues(&self, py: Python<'_>) -> PyResult<i64> {
+        let mut max_physic = -1;
+        py.detach(|| {
+            self.0.each_queue(|queues, q| {
+                max_physic = max_physic.max(queues.recover(q)?);
+                Ok(())
+            })
+        })?;
+        Ok(max_physic)
+    }
+
+    fn truncate_queues(&self, py: Python<'_>, pos: i64) -> PyResult<()> {
+        Ok(py.detach(|| self.0.each_queue(|queues, q| queues.truncate(q, pos)))?)
+    }
+
+    fn destroy_queues(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.0.each_queue(|queues, q| queues.remove(q)))?)
+    }
+
+    fn correct_min_offsets(&self, py: Python<'_>, min_pos: i64) -> PyResult<()> {
+        Ok(py.detach(|| self.0.each_queue(|queues, q| queues.correct_min(q, min_pos)))?)
+    }
+
+    fn drop_index_after(&self, py: Python<'_>, timestamp_ms: i64) -> PyResult<i64> {
+        Ok(py.detach(|| self.0.wait_for(&self.0.index).drop_after(timestamp_ms))?)
+    }
+
+    fn trim_index(&self, py: Python<'_>, name: &str, count: i32) -> PyResult<bool> {
+        let store_time = |pos| self.0.store_time_at(pos);
+        Ok(py.detach(|| self.0.wait_for(&self.0.index).trim(name, count, store_time))?)
+    }
+
+    fn trim_index_at(&self, py: Python<'_>, pos: i64) -> PyResult<()> {
+        let store_time = |pos| self.0.store_time_at(pos);
+        Ok(py.detach(|| self.0.wait_for(&self.0.index).trim_at(pos, store_time))?)
+    }
+
+    fn start(&self, py: Python<'_>, pos: u64) {
+        py.detach(|| {
+            let _runner = lock(&self.0.runner);
+            self.0.position.store(pos, Ordering::Release);
+        });
+    }
+
+    // ------------------------------------------------------------------ dispatch
+
+    #[pyo3(signature = (upto, max_bytes, check_crc = false))]
+    fn run(&self, py: Python<'_>, upto: u64, max_bytes: u64, check_crc: bool) -> PyResult<RunResult> {
+        if self.0.read_only {
+            return Err(PyValueError::new_err("a read-only store is not dispatched"));
+        }
+        let run = py.detach(|| self.0.run(upto, max_bytes, check_crc))?;
+        let grown = self.with(py, &self.0.queues, |queues| queues.take_grown());
+        let grew: Vec<_> = grown
+            .into_iter()
+            .map(|(topic, queue)| (PyBytes::new(py, &topic).unbind(), queue))
+            .collect();
+        Ok(RunResult {
+            pos: self.position(),
+            records: run.records,
+            grew: grew.into_pyobject(py)?.into_any().unbind(),
+            last_store_timestamp_ms: run.last_store_timestamp,
+            stopped: run.stopped.map(Bad::text),
+            skipped: run.skipped,
+            misplaced: run.misplaced,
+        })
+    }
+
+    fn write_out(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.0.write_out())?)
+    }
+
+    fn written_point(&self, py: Python<'_>) -> PyResult<WrittenPoint> {
+        Ok(py.detach(|| self.0.written_point())?)
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.0.sync())?)
+    }
+
+    fn sync_index(&self, py: Python<'_>) -> PyResult<i64> {
+        Ok(py.detach(|| self.0.sync_index())?)
+    }
+
+    // ------------------------------------------------------------------ reads
+
+    #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None))]
+    #[allow(clippy::too_many_arguments)] // one question, asked once per pull
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &[u8],
+        queue: i32,
+        offset: i64,
+        max_count: i64,
+        codes: Option<&Bound<'py, PyFrozenSet>>,
+        max_pos: i64,
+        memory_bytes: i64,
+        limits: (i64, i64, i64, i64),
+        correct: bool,
+        accept: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Found<'py>> {
+        let ask = Ask {
+            offset,
+            max_count,
+            max_pos,
+            memory_bytes,
+            limits,
+            correct,
+        };
+        let codes = match codes {
+            None => None,
+            Some(codes) => Some(
+                codes
+                    .iter()
+                    .map(|code| code.extract::<i64>())
+                    .collect::<PyResult<Vec<_>>>()?,
+            ),
+        };
+        let (extent, segment_bytes) = self.with(py, &self.0.queues, |queues| {
+            (
+                queues.find(topic, queue).map(|q| (q, queues.extent(q))),
+                queues.segment_bytes(),
+            )
+        });
+        if let Some((status, next)) = out_of_range(extent.map(|(_, extent)| extent), &ask) {
+            let (min, max) = extent.map_or((0, 0), |(_, extent)| (extent.min_offset, extent.max_offset));
+            return Ok((status as u8, next, min, max, 0, PyBytes::new(py, b""), false));
+        }
+        let (q, extent) = extent.expect("only a queue has a range");
+        let mut unreadable = false;
+        let answer = select(
+            &ask,
+            window(&extent, &ask, segment_bytes),
+            &self.0.log,
+            |from, most| {
+                let units = self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
+                    Some(same) if same == q => queues.read(q, from, most),
+                    _ => Ok(None), // removed meanwhile
+                })?;
+                unreadable |= units.is_none() && from == offset as u64 * UNIT;
+                Ok::<_, PyErr>(units)
+            },
+            |address| {
+                let unit = self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address))?;
+                Ok(unit.map(|unit| unit.tags_code))
+            },
+            // the source compares the lower 32 bits
+            |code| {
+                codes
+                    .as_ref()
+                    .is_none_or(|codes| codes.contains(&i64::from(code as i32)))
+            },
+            |code, record| match accept {
+                None => Ok(true),
+                Some(accept) => accept.call1((code, PyBytes::new(py, record.properties())))?.is_truthy(),
+            },
+        )?;
+        self.0.damaged.fetch_add(answer.damaged, Ordering::Relaxed);
+        let (mut status, mut next) = (answer.status, answer.next);
+        if unreadable {
+            status = Status::OffsetFoundNull;
+            let units_a_file = (segment_bytes / UNIT) as i64;
+            next = if correct {
+                offset + units_a_file - offset % units_a_file
+            } else {
+                offset
+            };
+        }
+        let body = PyBytes::new_with(py, answer.picks.bytes, |to| {
+            answer.picks.copy(to);
+            Ok(())
+        })?;
+        Ok((
+            status as u8,
+            next,
+            extent.min_offset,
+            extent.max_offset,
+            answer.picks.count(),
+            body,
+            answer.behind,
+        ))
+    }
+
+    fn units(
+        &self,
+        py: Python<'_>,
+        topic: &[u8],
+        queue: i32,
+        offset: i64,
+        count: i64,
+    ) -> PyResult<Vec<(i64, i32, i64)>> {
+        let bytes = self.with(py, &self.0.queues, |queues| {
+            let Some(q) = queues.find(topic, queue) else {
+                return Ok(vec![]);
+            };
+            let Extent {
+                min_offset, max_offset, ..
+            } = queues.extent(q);
+            if offset < min_offset || offset >= max_offset || count <= 0 {
+                return Ok(vec![]);
+            }
+            let (mut at, end) = (
+                offset as u64 * UNIT,
+                (max_offset.min(offset.saturating_add(count))) as u64 * UNIT,
+            );
+            let mut bytes = vec![];
+            while at < end {
+                match queues.read(q, at, end - at)? {
+                    Some(more) if !more.is_empty() => {
+                        at += more.len() as u64;
+                        bytes.extend_from_slice(&more);
+                    }
+                    _ => break,
+                }
+            }
+            Ok::<_, Fault>(bytes)
+        })?;
+        let units = bytes.chunks_exact(UNIT as usize).map(Unit::decode);
+        Ok(units.map(|unit| (unit.pos, unit.size, unit.tags_code)).collect())
+    }
+
+    fn offsets(&self, py: Python<'_>, topic: &[u8], queue: i32) -> (i64, i64) {
+        self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
+            Some(q) => (queues.extent(q).min_offset, queues.extent(q).max_offset),
+            None => (0, 0),
+        })
+    }
+
+    #[allow(clippy::type_complexity)] // a row of numbers
+    fn queues<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, i32, i64, i64, u64, i64)> {
+        let mut rows = self.with(py, &self.0.queues, |queues| {
+            let all = queues.all().into_iter();
+            all.map(|q| (queues.name_of(q).0.to_vec(), queues.name_of(q).1, queues.extent(q)))
+                .collect::<Vec<_>>()
+        });
+        rows.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        let row = |(topic, id, e): (Vec<u8>, i32, Extent)| {
+            (
+                PyBytes::new(py, &topic),
+                id,
+                e.min_offset,
+                e.max_offset,
+                e.min_logic,
+                e.max_physic,
+            )
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    #[pyo3(signature = (topic, queue, timestamp_ms, by_mtime = false))]
+    fn offset_by_time(
+        &self,
+        py: Python<'_>,
+        topic: &[u8],
+        queue: i32,
+        timestamp_ms: i64,
+        by_mtime: bool,
+    ) -> PyResult<i64> {
+        Ok(py.detach(|| self.0.offset_by_time(topic, queue, timestamp_ms, by_mtime))?)
+    }
+
+    fn record_at<'py>(&self, py: Python<'py>, pos: i64, max_pos: i64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self
+            .0
+            .record_at(pos, max_pos, |record| PyBytes::new(py, record.bytes()))?)
+    }
+
+    fn log_bytes<'py>(&self, py: Python<'py>, pos: u64, size: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let segment = self.0.log.segment(pos)?;
+        Ok(segment
+            .as_ref()
+            .and_then(|segment| segment.slice(pos, size))
+            .map(|bytes| PyBytes::new(py, bytes)))
+    }
+
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        key_hash: i32,
+        max_count: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> PyResult<(Vec<i64>, i64, i64)> {
+        let found = self.with(py, &self.0.index, |index| {
+            let found = index.find(key_hash, max_count, begin_ms, end_ms)?;
+            let last = index
+                .headers()
+                .last()
+                .map_or((0, 0), |(_, last)| (last.end_timestamp, last.end_pos));
+            Ok::<_, Fault>((found, last.0, last.1))
+        });
+        Ok(found?)
+    }
+
+    fn ext_unit<'py>(&self, py: Python<'py>, topic: &[u8], queue: i32, address: i64) -> PyResult<Option<Ext<'py>>> {
+        let unit = self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address))?;
+        Ok(unit.map(|unit| {
+            (
+                unit.size,
+                unit.tags_code,
+                unit.store_timestamp,
+                PyBytes::new(py, &unit.bit_map),
+            )
+        }))
+    }
+
+    #[allow(clippy::type_complexity)] // a row of numbers
+    fn index_files(&self, py: Python<'_>) -> Vec<(String, i64, i64, i64, i64, i32, i32)> {
+        self.with(py, &self.0.index, |index| {
+            let row = |(name, h): (&str, &crate::index::Header)| {
+                (
+                    name.to_owned(),
+                    h.begin_timestamp,
+                    h.end_timestamp,
+                    h.begin_pos,
+                    h.end_pos,
+                    h.slots_used,
+                    h.count,
+                )
+            };
+            index.headers().map(row).collect()
+        })
+    }
+
+    // ------------------------------------------------------------------ changes of what is there
+
+    fn watch(&self, py: Python<'_>, topic: &[u8], queue: i32) {
+        self.with(py, &self.0.queues, |queues| queues.watch(topic, queue, true));
+    }
+
+    fn unwatch(&self, py: Python<'_>, topic: &[u8], queue: i32) {
+        self.with(py, &self.0.queues, |queues| queues.watch(topic, queue, false));
+    }
+
+    fn remove_topic(&self, py: Python<'_>, topic: &[u8]) -> PyResult<()> {
+        Ok(py.detach(|| {
+            self.0.wait_for(&self.0.ext).close();
+            self.0.wait_for(&self.0.queues).remove_topic(topic)
+        })?)
+    }
+
+    fn delete_below(&self, py: Python<'_>, min_pos: i64) -> PyResult<usize> {
+        let removed = py.detach(|| {
+            let mut removed = self.0.wait_for(&self.0.index).delete_below(min_pos)?;
+            self.0.each_queue(|queues, q| {
+                removed += queues.delete_below(q, min_pos)?;
+                Ok(())
+            })?;
+            Ok::<_, Fault>(removed)
+        });
+        Ok(removed?)
+    }
+
+    fn forget_log_segment(&self, start: u64) {
+        self.0.log.forget(start);
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Dispatch>()?;
+    module.add_class::<RunResult>()
+}
