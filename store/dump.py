@@ -1,0 +1,178 @@
+"""Lists what a store holds, as RocketMQ's own classes see it: the proof that both read the same bytes the same way.
+
+The store is opened as a broker opens it (load, recovery, dispatch), on a copy unless told otherwise, because opening
+writes. The listing has the form of the golden data's `opened`: what there was right after recovery, every message with
+all its fields, every filler, every queue with its units, and the answers to queries by key, by time and by offset, as a
+slave gives them (a slave does not correct offsets that are out of range).
+
+Sizes of files are found by looking; what the files do not tell (the delay levels) comes from the settings.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from tallystick.store._kernel import Dispatch, Door
+from tallystick.store.ledger_format import UNIT_BYTES, IndexUnit
+from tallystick.store.listing import Json, Listing, after_load
+from tallystick.store.lock import StoreLock
+from tallystick.store.queue_format import IndexGeometry
+from tallystick.store.recovery import Recovered, log_layout, recover
+from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
+from tallystick.store.verify_queues import queue_folders
+
+
+def dump(root: Path, overrides: Mapping[str, str] | None = None, *, in_place: bool = False) -> Json:
+    """The listing of the store in `root`: {"format", "settings", "opened"}.
+
+    `overrides`: settings by RocketMQ's names, as text; they come before what is found by looking. `in_place`: opens the
+    store itself, which recovers it. SettingsError, StoreLockedError, RecoveryError, DamageError, OSError: it cannot be
+    opened.
+    """
+    with ExitStack() as stack:
+        door = Door()
+        if in_place:
+            stack.callback(StoreLock.acquire(root, door).release)
+        else:
+            root = stack.enter_context(_copy_of(root))
+        chosen = overridden(settings_of(root), overrides or {})
+        log_folder, entry_header_bytes = log_layout(root, chosen)
+        dispatch = Dispatch(
+            door,
+            str(root),
+            str(log_folder),
+            log_segment_bytes=chosen.mappedFileSizeCommitLog,
+            queue_segment_bytes=chosen.queue_segment_bytes,
+            index_slots=chosen.maxHashSlotNum,
+            index_entries=chosen.maxIndexNum,
+            index_enabled=chosen.messageIndexEnable,
+            delay_ms=chosen.delay_levels_ms(),
+            entry_header_bytes=entry_header_bytes,
+        )
+        committed = committed_end(log_folder) if entry_header_bytes else None
+        loaded: Json = {}
+
+        def on_loaded(found: Recovered) -> None:
+            loaded.update(after_load(dispatch, found.min_pos, found.end_pos if committed is None else committed))
+
+        found = recover(root, chosen, dispatch, door, on_loaded=on_loaded)
+        dispatch.write_out()
+        # Only now: recovery removes and cuts segments.
+        log = stack.enter_context(SegmentFiles(log_folder, chosen.mappedFileSizeCommitLog))
+        listing = Listing(chosen, dispatch, found, log, entry_header_bytes, committed)
+        return {"format": 1, "settings": _settings_json(chosen), "opened": listing.opened(loaded)}
+
+
+def settings_of(root: Path) -> StoreSettings:
+    """Settings that fit the store in `root`: its folders, and the sizes of its files."""
+    ledger = next(iter(sorted(root.glob("dledger-*/data"))), None)
+    changes: dict[str, Any] = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
+    if ledger is not None:
+        changes |= {"enableDLegerCommitLog": True, "dLegerSelfId": ledger.parent.name.removeprefix("dledger-")}
+    log_bytes = SegmentFiles(ledger or root / "commitlog").segment_bytes
+    queue_bytes = next((SegmentFiles(folder).segment_bytes for _, _, folder in queue_folders(root)), 0)
+    extension_bytes = next((path.stat().st_size for path in sorted(root.glob("consumequeue_ext/*/*/*"))), 0)
+    if log_bytes:
+        changes["mappedFileSizeCommitLog"] = log_bytes
+    if queue_bytes:
+        changes["mappedFileSizeConsumeQueue"] = queue_bytes
+    if extension_bytes:
+        changes |= {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": extension_bytes}
+    for path in sorted(root.glob("index/*")):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            geometry = IndexGeometry.of_file(data)
+        if geometry is not None:
+            changes |= {"maxHashSlotNum": geometry.slots, "maxIndexNum": geometry.entries}
+            break
+    return replace(StoreSettings(), **changes)
+
+
+def overridden(settings: StoreSettings, overrides: Mapping[str, str]) -> StoreSettings:
+    """`settings` with some given as text. SettingsError names the one that is unknown or wrong."""
+    kinds = {item.name: str(item.type) for item in fields(settings)}
+    changes: dict[str, Any] = {}
+    for key, text in overrides.items():
+        try:
+            match kinds.get(key):
+                case None:
+                    raise SettingsError(key, "there is no such setting")
+                case "int":
+                    changes[key] = int(text)
+                case "float":
+                    changes[key] = float(text)
+                case "bool":
+                    changes[key] = {"true": True, "false": False}[text.lower()]
+                case "FlushDiskType":
+                    changes[key] = FlushDiskType[text]
+                case "BrokerRole":
+                    changes[key] = BrokerRole[text]
+                case _:
+                    changes[key] = text
+        except (ValueError, KeyError) as error:
+            if isinstance(error, SettingsError):
+                raise
+            raise SettingsError(key, f"must be {kinds[key]}, not {text!r}") from error
+    chosen = replace(settings, **changes)
+    chosen.validate()
+    return chosen
+
+
+def _settings_json(settings: StoreSettings) -> Json:
+    names = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+    more = (
+        "enableConsumeQueueExt",
+        "mappedFileSizeConsumeQueueExt",
+        "bitMapLengthConsumeQueueExt",
+        "messageDelayLevel",
+    )
+    ledger = settings.dLegerSelfId if settings.enableDLegerCommitLog else None
+    return {name: getattr(settings, name) for name in (*names, *more, "messageDelayLevel")} | {"dledger": ledger}
+
+
+@contextmanager
+def _copy_of(root: Path) -> Iterator[Path]:
+    """A copy in a temporary folder; holes stay holes, and times are kept: a search by time looks at them."""
+    with tempfile.TemporaryDirectory(prefix="tally-dump-") as folder:
+        target = Path(folder) / "store"
+        shutil.copytree(root, target, copy_function=_copy_sparse)
+        yield target
+
+
+def _copy_sparse(source: str, target: str) -> None:
+    block_bytes = 1 << 16
+    with Path(source).open("rb") as reader, Path(target).open("wb") as writer:
+        while block := reader.read(block_bytes):
+            if block.strip(b"\0"):
+                writer.write(block)
+            else:
+                writer.seek(len(block), os.SEEK_CUR)
+        writer.truncate(writer.tell())
+    shutil.copystat(source, target)
+
+
+def committed_end(log_folder: Path) -> int | None:
+    """Where dledger's own checkpoint says that the log is committed; None: no such file, or it names no entry.
+
+    RocketMQ opens a member of a group with what lies below it; the rest follows when the group has a leader.
+    """
+    try:
+        text = (log_folder.parent / "checkpoint").read_text()
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    committed_index = int(fields.get("committedIndex", -1))
+    with SegmentFiles(log_folder.parent / "index") as index:
+        data = index.read(committed_index * UNIT_BYTES, UNIT_BYTES) if committed_index >= 0 else None
+    if data is None:
+        return None
+    unit = IndexUnit.decode(data)
+    return unit.pos + unit.size
