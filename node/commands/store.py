@@ -1,0 +1,117 @@
+"""`tally store`: look at a store's files, without a broker.
+
+`verify` checks everything against everything and writes nothing: exit code 0 sound, 1 damage, 2 could not check.
+`dump` opens a copy of the store as a broker would, and lists what is in it, in the form of RocketMQ's own listing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tallystick.node.commands.terminal import Progress, bad, good
+from tallystick.store.findings import MAX_LISTED, Report
+
+
+def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `store verify` and `store dump`."""
+    store = commands.add_parser("store", help="check or list a store's files")
+    kinds = store.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    verify = kinds.add_parser("verify", help="check log, queues and index against each other; writes nothing")
+    verify.add_argument("dir", type=Path, metavar="DIR", help="the store's folder")
+    verify.add_argument("--log", type=Path, metavar="DIR", help="folder of the log, if it is elsewhere")
+    verify.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    verify.set_defaults(call=run_verify)
+
+    dump = kinds.add_parser("dump", help="list messages, queues and answers to queries, as JSON")
+    dump.add_argument("dir", type=Path, metavar="DIR", help="the store's folder")
+    dump.add_argument("--json", type=Path, required=True, metavar="FILE", help="where to write the listing (-: here)")
+    dump.add_argument("--settings", type=Path, metavar="FILE", help="settings that the files do not tell, key=value")
+    dump.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="one setting; repeat it"
+    )
+    dump.add_argument("--in-place", action="store_true", help="open the store itself, which recovers it, not a copy")
+    dump.set_defaults(call=run_dump)
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """0: sound; 1: damage found and listed; 2: could not be checked."""
+    from tallystick.store.verify import VerifyError, verify
+
+    lines: dict[str, Progress] = {}
+
+    def show(stage: str, done: int, total: int) -> None:
+        if stage not in lines:
+            lines[stage] = Progress(stage, total)
+        lines[stage].at(done)
+
+    try:
+        report = verify(args.dir, log_folder=args.log, progress=show if sys.stderr.isatty() else None)
+    except (VerifyError, OSError) as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 2
+    finally:
+        for line in lines.values():
+            line.clear()
+    print(json.dumps(report.to_json()) if args.json else _text(report))
+    return 0 if report.sound else 1
+
+
+def _text(report: Report) -> str:
+    lines = [f"{bad('damage')}  {finding}" for finding in report.damage]
+    lines += [f"note    {finding}" for finding in report.notes]
+    lines += [f"        ... and {report.damaged - MAX_LISTED} more damage"] * (report.damaged > MAX_LISTED)
+    lines += [f"        ... and {report.noted - MAX_LISTED} more notes"] * (report.noted > MAX_LISTED)
+    where = f"{report.layout} from {report.min_pos} to {report.end_pos}"
+    lines.append(f"{report.records} records in {report.segments} segments, {where}")
+    lines.append(f"{report.units} units in {report.queues} queues")
+    lines.append(f"{report.index_entries} entries in {report.index_files} index files")
+    lines.append("the last stop was in order" if report.clean else "the last stop was not in order")
+    lines.append(good("sound") if report.sound else bad(f"{report.damaged} damaged"))
+    return "\n".join(lines)
+
+
+def run_dump(args: argparse.Namespace) -> int:
+    """0: listed; 2: the store could not be opened."""
+    from tallystick.store._kernel import DamageError
+    from tallystick.store.dump import dump
+    from tallystick.store.lock import StoreLockedError
+    from tallystick.store.recovery import RecoveryError
+    from tallystick.store.settings import SettingsError
+
+    try:
+        overrides = _properties(args.settings) if args.settings else {}
+        overrides |= _assignments(args.assignments)
+        if not args.dir.is_dir():
+            raise NotADirectoryError(f"{args.dir} is no folder")
+        listing = dump(args.dir, overrides, in_place=args.in_place)
+    except (SettingsError, StoreLockedError, RecoveryError, DamageError, OSError) as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 2
+    text = json.dumps(listing, separators=(",", ":")) + "\n"
+    if str(args.json) == "-":
+        sys.stdout.write(text)
+    else:
+        args.json.write_text(text)
+    return 0
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """A settings file as RocketMQ has them: key=value lines, `#` begins a comment."""
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return _assignments([line for line in lines if line and not line.startswith(("#", "!"))])
+
+
+def _assignments(texts: list[str]) -> dict[str, str]:
+    from tallystick.store.settings import SettingsError
+
+    chosen = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise SettingsError(text, "is not of the form key=value")
+        chosen[key.strip()] = value.strip()
+    return chosen
