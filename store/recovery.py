@@ -11,7 +11,8 @@ and the log is read and dispatched from there. Where there is no mark, or it is 
    newest segment whose first record the checkpoint calls durable everywhere, and dispatches as it goes; queues and
    index know what they already have.
 5. What lies behind the end is cut off: later segments go, queues forget records at or behind it.
-6. Queues find their min offsets from the log's first segment. Dispatch goes on from M.
+6. Queues find their min offsets from the log's first segment.
+7. The log is dispatched from M to its end.
 
 Where the walk meets bytes that are no record, that is the log's end, as in RocketMQ: mostly a torn last write. But if a
 sound record follows that queues know and that was durable, the log was damaged later. Then nothing is cut: the damage
@@ -29,6 +30,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +95,7 @@ class Recovered:
     start_pos: int = 0
     """The walk over the log began here."""
     dispatched_from: int = 0
-    """`Dispatch.start` was called with this: what lies between it and `end_pos` is still to be dispatched."""
+    """Dispatch went on from here after recovery."""
     records: int = 0
     """Records that the walk read."""
     store_timestamp_ms: int = 0
@@ -120,16 +122,29 @@ def geometry_of(settings: StoreSettings) -> Geometry:
 
 
 def recover(
-    root: Path, settings: StoreSettings, dispatch: Dispatch, door: Door, *, read_only: bool = False
+    root: Path,
+    settings: StoreSettings,
+    dispatch: Dispatch,
+    door: Door,
+    *,
+    clean: bool | None = None,
+    on_loaded: Callable[[Recovered], None] | None = None,
 ) -> Recovered:
-    """Brings the store in `root` into order; see the module's head. Blocks: minutes, without a mark, after a kill.
+    """Brings the store in `root` into order and dispatches all of its log; see the module's head.
 
-    `dispatch`: new, not loaded. `read_only`: no file is changed; with a `dispatch` that is read-only too, the store can
-    be looked at on read-only media. RecoveryError, OSError, DamageError: it could not be opened.
+    Blocks: after a kill without a mark perhaps for minutes. `dispatch`: new, not loaded. `clean`: whether the last stop
+    was in order; None: look for the file `abort`. `on_loaded` is called before the rest of the log is dispatched.
+    RecoveryError, OSError, DamageError: it could not be opened.
     """
     folder, entry_header_bytes = log_layout(root, settings)
     with SegmentFiles(folder, settings.mappedFileSizeCommitLog) as log:
-        return _Recovery(root, settings, dispatch, door, log, entry_header_bytes, read_only).run()
+        clean = not (root / "abort").exists() if clean is None else clean
+        recovery = _Recovery(root, settings, dispatch, door, log, entry_header_bytes, clean)
+        found = recovery.run()
+        if on_loaded is not None:
+            on_loaded(found)
+        recovery.dispatch_rest()
+        return found
 
 
 class _Recovery:
@@ -141,7 +156,7 @@ class _Recovery:
         door: Door,
         log: SegmentFiles,
         entry_header_bytes: int,
-        read_only: bool,
+        clean: bool,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -149,10 +164,9 @@ class _Recovery:
         self.door = door
         self.log = log
         self.entry_header_bytes = entry_header_bytes
-        self.read_only = read_only
         self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
         self.known_end = -1  # M: how far the queues knew the log before anything was cut
-        self.found = Recovered(clean=not (root / "abort").exists())
+        self.found = Recovered(clean=clean)
 
     def run(self) -> Recovered:
         found = self.found
@@ -203,9 +217,8 @@ class _Recovery:
         self.dispatch.start(0)
 
     def _remove(self, path: Path) -> None:
-        if not self.read_only:
-            self.door.remove(str(path))
-            self.door.sync_dir(str(path.parent))
+        self.door.remove(str(path))
+        self.door.sync_dir(str(path.parent))
 
     def _remove_mark(self) -> None:
         # First of all changes: a recovery that is killed halfway must not leave a mark that fits again by chance.
@@ -264,7 +277,7 @@ class _Recovery:
             )
             self._count(result.records, result.last_store_timestamp_ms)
             pos = result.end
-            if result.stopped is None or (behind := self._behind_damage(pos, result.stopped)) is None:
+            if (behind := self._behind_damage(pos, result.stopped)) is None:
                 break
             pos = behind
         self.found.end_pos = pos
@@ -305,22 +318,37 @@ class _Recovery:
         while True:
             result = self.dispatch.run(self.log.end, _RUN_BYTES, self.settings.checkCRCOnRecover)
             self._count(result.records, result.last_store_timestamp_ms)
-            if result.stopped is not None:
+            if result.stopped is not None or result.pos in (pos, self.log.end):
                 behind = self._behind_damage(result.pos, result.stopped)
                 if behind is None:
                     return result.pos
                 self.dispatch.start(behind)
-            elif result.pos == pos or result.pos >= self.log.end:
-                return result.pos
-            pos = result.pos
+            pos = self.dispatch.position
+
+    def dispatch_rest(self) -> None:
+        """Dispatches from `dispatched_from` to the end, past what is damaged."""
+        end = self.found.end_pos
+        while (pos := self.dispatch.position) < end:
+            result = self.dispatch.run(end, _RUN_BYTES)
+            if result.stopped is not None:
+                step = resync(self.log, result.pos, entry_header_bytes=self.entry_header_bytes)
+                if step is None or step.pos >= end:
+                    return
+                self._note(NoteKind.DAMAGE, result.pos, f"{result.stopped}: not dispatched up to {step.pos}")
+                self.dispatch.start(step.pos)
+            elif result.pos == pos:
+                return
 
     def _count(self, records: int, store_timestamp_ms: int) -> None:
         self.found.records += records
         if records:
             self.found.store_timestamp_ms = store_timestamp_ms
 
-    def _behind_damage(self, pos: int, reason: str) -> int | None:
+    def _behind_damage(self, pos: int, reason: str | None) -> int | None:
         """Where the walk goes on if the bytes at `pos` are damage inside the durable log; None: the log ends there."""
+        if pos >= self.log.end:
+            return None
+        reason = reason or _UNWRITTEN  # the kernel calls zeros at the beginning of a segment no reason
         # Nothing can speak for a record that no queue knows: do not search a gigabyte of zeros for one.
         if reason == _UNWRITTEN and self.known_end <= pos:
             return None
@@ -346,8 +374,6 @@ class _Recovery:
         if any(end_pos >= end for _, _, _, _, end_pos, _, _ in self.dispatch.index_files()):
             # RocketMQ leaves such entries; its guard then keeps new records out of the index until they get as far.
             self.dispatch.trim_index_at(end)
-        if self.read_only:
-            return
         for start in [start for start in self.log.starts if start > end]:
             if _has_data(self.log.path(start), 0):
                 self._note(NoteKind.CUT, start, f"{self.log.path(start)} lies behind the log's end and is removed")
