@@ -6,7 +6,7 @@ PARTS := node store
 KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) store/kernel/Cargo.toml store/kernel/Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint types kernel-test clean
+.PHONY: help build run test bench loadgen lint types kernel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-16s %s\n", $$1, $$2}'
@@ -23,6 +23,12 @@ run: build ## name server, broker and HTTP in one process, in ./tally-data
 
 test: build ## all tests that need no Docker
 	$(BIN)/python -m pytest
+
+loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen/target/release/loadgen
+	cd benchmarks/loadgen && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo build --release --quiet
+
+bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--quick', ARGS='--rows sync-*')
+	$(BIN)/python benchmarks/bench.py $(if $(JSON),--json) $(ARGS)
 
 lint: build ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

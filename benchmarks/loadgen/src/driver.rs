@@ -40,6 +40,8 @@ pub struct Outcome {
     pub totals: Totals,
     pub window_messages: u64,
     pub window: Duration,
+    /// From the first request to the last answer.
+    pub elapsed: Duration,
     pub latency: Histogram,
 }
 
@@ -98,6 +100,7 @@ pub fn run<L: Load>(options: &Options, load: &mut L) -> io::Result<Outcome> {
         totals: driver.totals,
         window_messages: driver.window_messages,
         window,
+        elapsed: begin.elapsed(),
         latency: driver.latency,
     })
 }

@@ -84,6 +84,10 @@ pub fn json(options: &Options, outcome: &Outcome, cpu_seconds: f64) -> String {
         ),
         ("errors", format!("[{}]", errors.join(","))),
         ("cpu_seconds", format!("{cpu_seconds:.3}")),
+        (
+            "cpu_share",
+            format!("{:.3}", cpu_seconds / outcome.elapsed.as_secs_f64().max(1e-9)),
+        ),
     ])
 }
 

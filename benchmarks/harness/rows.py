@@ -1,0 +1,184 @@
+"""What is measured and what is expected: runs are kinds of load, lines are the rows of the table that they fill.
+
+A line compares a figure of our side with one of RocketMQ's (or with another figure of ours) and names two marks: below
+the floor something is wrong; the aim is what a prototype without permissions, statistics and long polling reached. Both
+are advantages, "so many times better", whichever direction is better for the figure: p99 <= 1/2 is an advantage of 2.
+"""
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
+SideName = Literal["ours", "peer"]
+
+
+class Metric(Enum):
+    """A figure of a turn: its name in the JSON, its heading in the table, and whether more of it is better."""
+
+    RATE = ("rate", "messages/s", True)
+    P50 = ("p50_us", "p50", False)
+    P99 = ("p99_us", "p99", False)
+    CPU = ("cpu_s_per_million", "CPU s per million", False)
+    MEMORY = ("anonymous_bytes", "anonymous memory", False)
+    SECONDS = ("seconds", "seconds", False)
+    FROM_EXEC = ("seconds_from_exec", "seconds from exec", False)
+    LAG = ("dispatch_lag_s", "dispatch lag", False)
+
+    def __init__(self, key: str, heading: str, more_is_better: bool) -> None:
+        self.key, self.heading, self.more_is_better = key, heading, more_is_better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A kind of load. `max_turns`: for what takes long and changes little between turns; `long`: not with --quick."""
+
+    name: str
+    flush: Flush = "ASYNC_FLUSH"
+    ours_only: bool = False
+    max_turns: int | None = None
+    long: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produce(Run):
+    """Connections x outstanding sends. `warmup_s` is for what a first touch costs, beside the bench's own."""
+
+    connections: int
+    outstanding: int
+    size: int = 1024
+    queues: int = 8
+    warmup_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull(Run):
+    """Each connection with one pull of 32 outstanding, through 8 queues of 1 KiB bodies."""
+
+    connections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaProduce(Run):
+    """RocketMQ's own benchmark producer: threads that send one message after the other."""
+
+    threads: int
+    size: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(Run):
+    """Anonymous memory after so many messages into a fresh broker, 4 x 64 outstanding, 1 KiB."""
+
+    messages: int
+    quick_messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recover(Run):
+    """Start on a log without queues and index, marked as not stopped in order, until every message can be read."""
+
+    log_bytes: int
+    quick_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart(Run):
+    """Start after kill -9 under load, with a store of this size."""
+
+    log_bytes: int
+
+
+RUNS: tuple[Run, ...] = (
+    Produce(name="async-4x64-128", connections=4, outstanding=64, size=128),
+    Produce(name="async-4x64-1k", connections=4, outstanding=64),
+    Produce(name="async-64x1-1k", connections=64, outstanding=1),
+    Produce(name="async-1x1-1k", connections=1, outstanding=1),
+    Pull(name="pull-1", connections=1),
+    Pull(name="pull-4", connections=4),
+    Produce(name="queues-10", connections=4, outstanding=64, size=128, queues=10),
+    Produce(name="queues-1000", connections=4, outstanding=64, size=128, queues=1000, warmup_s=2),
+    JavaProduce(name="java-64", threads=64),
+    Memory(name="memory-2m", messages=2_000_000, quick_messages=300_000, max_turns=3),
+    Produce(name="sync-1", flush="SYNC_FLUSH", connections=1, outstanding=1),
+    Produce(name="sync-16", flush="SYNC_FLUSH", connections=4, outstanding=4),
+    Produce(name="sync-64", flush="SYNC_FLUSH", connections=4, outstanding=16),
+    Produce(name="sync-256", flush="SYNC_FLUSH", connections=4, outstanding=64),
+    # Those that throw the store away come last.
+    Recover(name="recover-1g", log_bytes=1 << 30, quick_bytes=1 << 28),
+    Produce(
+        name="queues-50000",
+        connections=4,
+        outstanding=64,
+        size=128,
+        queues=50_000,
+        warmup_s=15,
+        ours_only=True,
+        max_turns=3,
+        long=True,
+    ),
+    Restart(name="restart-10g", log_bytes=10 << 30, ours_only=True, max_turns=5, long=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the table: our figure of `run` against that of `against` (side, run), or as it is."""
+
+    title: str
+    metric: Metric
+    run: str
+    against: tuple[SideName, str] | None
+    floor: float | None = None
+    aim: float | None = None
+    """Advantages; with nothing to compare, the most that the figure may be."""
+
+
+def _versus_peer(title: str, run: str, metric: Metric, floor: float | None = None, aim: float | None = None) -> Line:
+    return Line(title, metric, run, ("peer", run), floor, aim)
+
+
+LINES: tuple[Line, ...] = (
+    _versus_peer("Async flush, 4 connections x 64 outstanding, 128 B", "async-4x64-128", Metric.RATE, 8, 17),
+    _versus_peer("Async flush, 4 x 64, 1 KiB", "async-4x64-1k", Metric.RATE, 6, 10.5),
+    _versus_peer("Async flush, 4 x 64, 1 KiB", "async-4x64-1k", Metric.CPU, 6, 11),
+    _versus_peer("Async flush, 64 connections x 1, 1 KiB", "async-64x1-1k", Metric.RATE, 2.5, 3.5),
+    _versus_peer("Async flush, 64 x 1, 1 KiB", "async-64x1-1k", Metric.P99, 2, 4),
+    _versus_peer("Async flush, 64 x 1, 1 KiB", "async-64x1-1k", Metric.CPU, 3, 5.5),
+    _versus_peer("Async flush, 1 x 1, 1 KiB", "async-1x1-1k", Metric.RATE, 1.4, 1.9),
+    _versus_peer("Sync flush, 1 outstanding, 1 KiB", "sync-1", Metric.RATE, 1.0, 1.4),
+    _versus_peer("Sync flush, 16 outstanding (4 x 4), 1 KiB", "sync-16", Metric.RATE, 1.5, 2),
+    _versus_peer("Sync flush, 64 outstanding (4 x 16), 1 KiB", "sync-64", Metric.RATE, 2, 2.5),
+    _versus_peer("Sync flush, 256 outstanding (4 x 64), 1 KiB", "sync-256", Metric.RATE, 3, 4.2),
+    _versus_peer("After 2 million messages of 1 KiB", "memory-2m", Metric.MEMORY, 8, 40),
+    _versus_peer("Pull by 32, 1 connection, 1 KiB", "pull-1", Metric.RATE, 1.3, 1.5),
+    _versus_peer("Pull by 32, 1 connection, 1 KiB", "pull-1", Metric.CPU, 2),
+    _versus_peer("Pull by 32, 4 connections, 1 KiB", "pull-4", Metric.RATE, 1.5, 2.5),
+    _versus_peer("Pull by 32, 4 connections, 1 KiB", "pull-4", Metric.CPU, 2),
+    _versus_peer("RocketMQ's Java benchmark producer, 64 threads, 128 B", "java-64", Metric.RATE, 1.8, 2.5),
+    _versus_peer("Recover and dispatch 1 GiB of 128 B, less an empty start", "recover-1g", Metric.SECONDS, 5, 13),
+    _versus_peer("The same from exec to the last message readable", "recover-1g", Metric.FROM_EXEC),
+    Line("Restart after kill -9 with a 10 GiB store, to ready", Metric.SECONDS, "restart-10g", None, 3, 1),
+    _versus_peer("10 queues, 4 x 64, 128 B", "queues-10", Metric.RATE),
+    _versus_peer("1 000 queues, 4 x 64, 128 B", "queues-1000", Metric.RATE),
+    Line("1 000 queues against 10, both ours", Metric.CPU, "queues-1000", ("ours", "queues-10"), 1 / 1.2),
+    Line("50 000 queues against RocketMQ's 10", Metric.RATE, "queues-50000", ("peer", "queues-10"), 1),
+)
+
+
+class RowError(ValueError):
+    """A pattern that no run matches; the text names both."""
+
+
+def select(patterns: Sequence[str], *, quick: bool) -> list[Run]:
+    """The runs that match one of the patterns ("sync-*", "pull-1"); all of them without patterns, less the long ones if
+    `quick`. RowError: a pattern matches nothing.
+    """
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(run.name, pattern) for run in RUNS):
+            raise RowError(f"no row {pattern!r}; there are {', '.join(run.name for run in RUNS)}")
+    if not patterns:
+        return [run for run in RUNS if not (quick and run.long)]
+    return [run for run in RUNS if any(fnmatch.fnmatchcase(run.name, pattern) for pattern in patterns)]
