@@ -92,6 +92,16 @@ def idle_ms(delay_ms: int) -> int:
     return min(max(delay_ms // 10, 10), 1000)
 
 
+async def pause(stopping: asyncio.Event, ms: int) -> bool:
+    """Sleep for `ms`, or until it is time to stop: then true."""
+    try:
+        async with asyncio.timeout(ms / 1000):
+            await stopping.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 class DelayOffsets(SavedTable):
     """Per level, the first message not delivered yet: `config/delayOffset.json`.
 
@@ -228,19 +238,22 @@ class ScheduleService:
             for level in range(1, levels.max_level + 1)
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Begin to deliver."""
+        self._stopping.clear()
         self._tasks = [
             asyncio.create_task(self._work(queue), name=f"delay level {queue.level}") for queue in self.queues
         ]
         self._tasks.append(asyncio.create_task(self._persist_forever(), name="delay offsets"))
 
     async def stop(self) -> None:
-        """End the workers. Call `persist` once the store has flushed what they delivered last: what is not flushed is
-        delivered again after the next start."""
-        for task in self._tasks:
-            task.cancel()
+        """End the workers, each after what it is doing: one that is cut off would deliver the same again after a start.
+
+        Call `persist` once the store has flushed what they delivered last: the rest is delivered again, too.
+        """
+        self._stopping.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self._save()
@@ -261,18 +274,17 @@ class ScheduleService:
         }
 
     async def _work(self, queue: LevelQueue) -> None:
-        while True:
+        while not self._stopping.is_set():
             try:
                 wait_ms = await queue.step(self._now_ms())
             except Exception:
                 # The offset stands before the message: it is tried again, never skipped.
                 logger.exception("delay level %d: a delivery failed", queue.level)
                 wait_ms = RETRY_MS
-            await asyncio.sleep(min(wait_ms, MAX_SLEEP_MS) / 1000)
+            await pause(self._stopping, min(wait_ms, MAX_SLEEP_MS))
 
     async def _persist_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._store.settings.flushDelayOffsetInterval / 1000)
+        while not await pause(self._stopping, self._store.settings.flushDelayOffsetInterval):
             await self._save()
 
     async def _save(self) -> None:

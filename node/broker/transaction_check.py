@@ -23,7 +23,7 @@ Pure: it only reads the store; the time is an argument. Source: TransactionalMes
 
 from __future__ import annotations
 
-from array import array
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -97,55 +97,61 @@ Step = Ask | Keep | Discard | Pause
 class HalfLinks:
     """What this process knows of halves that is not, or not yet, in the op queue. Offsets are those of the half queue.
 
-    Kept for the newest `limit` halves; an older one is forgotten, and then RocketMQ's own behaviour is left.
+    A half and all its copies are one transaction, named by its first offset. Kept for the newest `limit` of everything;
+    what is older is forgotten, and then RocketMQ's own behaviour is left.
     """
 
     def __init__(self, limit: int = 100_000) -> None:
         self._limit = limit
-        self._ended: dict[int, None] = {}
-        self._replaced: dict[int, int] = {}
-        self._ending: set[int] = set()
+        self._first: dict[int, int] = {}  # of each copy
+        self._newest: dict[int, int] = {}  # by first offset, of those that have copies
+        self._ended: dict[int, None] = {}  # first offsets
+        self._ending: set[int] = set()  # first offsets
+
+    def first(self, offset: int) -> int:
+        """The half that this one is a copy of, or itself."""
+        return self._first.get(offset, offset)
+
+    def newest(self, offset: int) -> int:
+        """The last copy of the same half, or itself."""
+        return self._newest.get(self.first(offset), offset)
 
     def begin(self, offset: int) -> bool:
         """Somebody ends this half. False: it is ended, or being ended, already."""
-        if offset in self._ended or offset in self._ending:
+        first = self.first(offset)
+        if first in self._ended or first in self._ending:
             return False
-        self._ending.add(offset)
+        self._ending.add(first)
         return True
 
     def settle(self, offset: int, ended: bool) -> None:
         """The end that `begin` announced is stored, or failed."""
-        for each in {offset, self.newest(offset)}:
-            self._ending.discard(each)
-            if ended:
-                self.end(each)
+        self._ending.discard(self.first(offset))
+        if ended:
+            self.end(offset)
 
     def end(self, offset: int) -> None:
-        self._ended[offset] = None
+        """The half, and each of its copies, is ended."""
+        self._ended[self.first(offset)] = None
         self._trim(self._ended)
 
     def replace(self, offset: int, copy_offset: int) -> None:
         """A copy took the place of this half."""
-        self._replaced[offset] = copy_offset
-        if offset in self._ending:
-            self._ending.add(copy_offset)
-        self._trim(self._replaced)
-
-    def newest(self, offset: int) -> int:
-        """The last copy of this half, or itself. Copies come later in the queue: this ends."""
-        while (copy := self._replaced.get(offset)) is not None:
-            offset = copy
-        return offset
+        first = self.first(offset)
+        self._first[copy_offset] = first
+        self._newest[first] = copy_offset
+        self._trim(self._first)
+        self._trim(self._newest)
 
     def is_ended(self, offset: int) -> bool:
-        return offset in self._ended
+        return self.first(offset) in self._ended
+
+    def is_ending(self, offset: int) -> bool:
+        return self.first(offset) in self._ending
 
     def is_done(self, offset: int) -> bool:
         """Ended, or replaced by a copy that is looked at when its turn comes."""
-        return offset in self._ended or offset in self._replaced
-
-    def is_ending(self, offset: int) -> bool:
-        return offset in self._ending
+        return self.is_ended(offset) or self.newest(offset) != offset
 
     def _trim(self, table: dict[int, int] | dict[int, None]) -> None:
         if len(table) > self._limit:
@@ -162,21 +168,27 @@ class CheckRound:
         self._rules = rules
         self._links = links
         self.half_offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
-        self._op_begin = max(op_offset, store.min_offset(OPERATION_TOPIC, QUEUE_ID))
-        self._op_targets = array("q")  # per op record read: the highest half offset it ends
+        self.op_offset = max(op_offset, store.min_offset(OPERATION_TOPIC, QUEUE_ID))
+        self._op_targets: deque[int] = deque()  # of op records read, from op_offset on: the highest half offset it ends
         self._ended: set[int] = set()
         self.unreadable = 0  # halves whose record is gone or damaged: nothing can be done about them
 
-    @property
-    def op_offset(self) -> int:
-        """Op records below speak only of halves below `half_offset`."""
-        for index, target in enumerate(self._op_targets):
-            if target >= self.half_offset:
-                return self._op_begin + index
-        return self._op_begin + len(self._op_targets)
-
     def steps(self) -> Iterator[Step]:
         """What to do, in order. Go on only after a step was done; otherwise the next round begins with it again."""
+        yield from self._walk()
+        yield from self._follow()
+
+    def _follow(self) -> Iterator[Pause]:
+        """Move `op_offset` over the records that speak only of halves below `half_offset`."""
+        while True:
+            while self._op_targets and self._op_targets[0] < self.half_offset:
+                self._op_targets.popleft()
+                self.op_offset += 1
+            if self._op_targets or not self._read_ops():
+                return
+            yield Pause()
+
+    def _walk(self) -> Iterator[Step]:
         window: list[tuple[int, int, int]] = []
         window_begin = self.half_offset
         examined = 0
@@ -239,15 +251,18 @@ class CheckRound:
 
     def _read_ops(self) -> bool:
         """Read the next op records. False: there are no more."""
-        begin = self._op_begin + len(self._op_targets)
+        begin = self.op_offset + len(self._op_targets)
         units = self._store.units(OPERATION_TOPIC, QUEUE_ID, begin, READ_COUNT)
         for pos, _, _ in units:
             op = self._record(pos)
             offsets = ended_offsets(op) if op is not None else []
-            # What ends a half ends its copies: found after a restart, they have no op record of their own yet.
-            both = {*offsets, *map(self._links.newest, offsets)}
-            self._ended |= both
-            self._op_targets.append(max(both, default=-1))
+            for offset in offsets:
+                if (copy := self._links.newest(offset)) != offset:
+                    # What ends a half ends its copies: found after a restart, they may have no op record of their own.
+                    self._links.end(offset)
+                    offsets = [*offsets, copy]
+            self._ended.update(offsets)
+            self._op_targets.append(max(offsets, default=-1))
         return bool(units)
 
     def _record(self, pos: int) -> Record | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.delay import DelayError, again, to_schedule
 from tallystick.node.broker.half import GROUP, check_request, to_commit, to_discard, to_op
+from tallystick.node.broker.schedule import pause
 from tallystick.node.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OPERATION_TOPIC
 from tallystick.node.broker.transaction_check import (
     QUEUE_ID,
@@ -55,18 +56,20 @@ class TransactionService:
         self._offsets: tuple[int, int] | None = None  # half, op: where the next round begins
         self._settled: tuple[int, int, int] | None = None  # log position to be flushed first, half, op
         self._timer: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         self.asked = self.discarded = self.without_producer = 0
 
     async def start(self) -> None:
         """Make the half topic and begin to check."""
         self._broker.topics.create_on_send_back(HALF_TOPIC, 1)
+        self._stopping.clear()
         self._timer = asyncio.create_task(self._check_forever(), name="transaction check")
 
     async def stop(self) -> None:
-        """End the timer. Call `settle` once more when the store is flushed."""
+        """End the timer after the step it is at. Call `settle` once more when the store is flushed."""
+        self._stopping.set()
         if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
+            await self._timer
             self._timer = None
         self.settle()
 
@@ -85,9 +88,7 @@ class TransactionService:
             stored = True
         finally:
             self._links.settle(offset, stored)
-        newest = self._links.newest(offset)
-        for each in {offset, newest}:
-            self._links.end(each)
+        for each in {offset, self._links.newest(offset)}:
             await self._note(each)
 
     async def _commit(self, half: Record) -> None:
@@ -118,7 +119,7 @@ class TransactionService:
         rules = CheckRules(now_ms, settings.transactionTimeOut, settings.transactionCheckMax, self._reserved_ms)
         current = CheckRound(broker.store, half_offset, op_offset, rules, self._links)
         for step in current.steps():
-            if broker.now_ms() - now_ms > ROUND_LIMIT_MS:
+            if self._stopping.is_set() or broker.now_ms() - now_ms > ROUND_LIMIT_MS:
                 break
             if isinstance(step, Pause):
                 await asyncio.sleep(0)
@@ -160,7 +161,6 @@ class TransactionService:
             return False
         self._links.replace(step.offset, result.queue_offset)
         if self._links.is_ended(step.offset):  # its end came while the copy was on its way
-            self._links.end(result.queue_offset)
             return await self._note(result.queue_offset)
         if isinstance(step, Ask):
             self._ask(step.copy, result.queue_offset, result.pos, result.message_id)
@@ -186,8 +186,7 @@ class TransactionService:
         return result.status.stored
 
     async def _check_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._broker.settings.transactionCheckInterval / 1000)
+        while not await pause(self._stopping, self._broker.settings.transactionCheckInterval):
             try:
                 await self.check(self._broker.now_ms())
             except Exception:
