@@ -50,7 +50,7 @@ def _fail(error: Exception) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from tallystick.node.commands import messages, topics
+    from tallystick.node.commands import messages, store, topics
 
     parser = argparse.ArgumentParser(prog="tally", description="A message broker that RocketMQ's clients can use.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
-    for module in (topics, messages):
+    for module in (topics, messages, store):
         module.add_parsers(commands)
     return parser
 
