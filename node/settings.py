@@ -73,9 +73,9 @@ class BrokerSettings:
     brokerClusterName: str = "DefaultCluster"
     """Cluster this broker registers in; also the name of a topic and part of `<cluster>_REPLY_TOPIC`."""
     brokerId: int = 0
-    """0 is the master; any other number a slave: it takes no sends."""
+    """0 is the master; any other number is a slave for clients: they send nothing to it."""
     listenPort: int = 10911
-    """Port for clients (0: any free one). Without `vipListenerEnable=false` port - 2 listens as well."""
+    """Port for clients (0: any free one). With `vipListenerEnable` port - 2 listens as well."""
     bindAddress: str = "0.0.0.0"
     """Address the sockets are bound to (a name of RocketMQ 5; 4.8 always takes all interfaces)."""
     vipListenerEnable: bool = True
@@ -113,6 +113,8 @@ class BrokerSettings:
     """Milliseconds between writes of consumerOffset.json. What was committed since is consumed again after a crash."""
     longPollingEnable: bool = True
     """Hold pulls at the end of a queue as long as the client allows; off: `shortPollingTimeMills`."""
+    pullThreadPoolQueueCapacity: int = 100000
+    """Pulls held at one time; the next one is answered at once instead of being held."""
     shortPollingTimeMills: int = 1000
     """Milliseconds a pull is held when long polling is off."""
     notifyConsumerIdsChangedEnable: bool = True
@@ -125,8 +127,6 @@ class BrokerSettings:
     """Bytes a group may be behind before it counts as slow."""
     enablePropertyFilter: bool = False
     """SQL92 subscriptions. Off: they are refused when a client starts (46)."""
-    enableCalcFilterBitMap: bool = False
-    """Compute the bloom bits of SQL92 subscriptions at dispatch."""
     expectConsumerNumUseFilter: int = 32
     """SQL92 groups a topic is expected to have: sizes the bloom filter."""
     maxErrorRateOfBloomFilter: int = 20
@@ -149,42 +149,43 @@ class BrokerSettings:
     """Milliseconds between rounds of checks."""
     storeReplyMessageEnable: bool = True
     """Keep replies in `<cluster>_REPLY_TOPIC` after they were pushed to the requester."""
-    brokerFastFailureEnable: bool = True
-    """Answer 2 to requests that waited longer than the limits below instead of doing late what nobody waits for."""
-    waitTimeMillsInSendQueue: int = 200
-    """Milliseconds a send may wait before it is answered with 2."""
-    waitTimeMillsInPullQueue: int = 5000
-    """The same for pulls."""
-    waitTimeMillsInHeartbeatQueue: int = 31000
-    """The same for heartbeats."""
-    waitTimeMillsInTransactionQueue: int = 3000
-    """The same for END_TRANSACTION."""
-    sendThreadPoolQueueCapacity: int = 10000
-    """Sends in work before the next one is answered with 2."""
-    pullThreadPoolQueueCapacity: int = 100000
-    """Pulls in work, held ones included, before the next one is answered with 2."""
-    queryThreadPoolQueueCapacity: int = 20000
-    """Queries in work before the next one is answered with 2."""
-    heartbeatThreadPoolQueueCapacity: int = 50000
-    """Heartbeats in work before the next one is answered with 2."""
-    endTransactionPoolQueueCapacity: int = 100000
-    """END_TRANSACTION requests in work before the next one is answered with 2."""
 
     # Registration
     registerNameServerPeriod: int = 30000
     """Milliseconds between registrations, kept within 10 000 to 60 000. Name servers forget a broker after 120 s."""
     registerBrokerTimeoutMills: int = 6000
     """Milliseconds to wait for one name server's answer."""
-    forceRegister: bool = True
-    """Register each period even when no topic changed. Off: ask first (322)."""
-    compressedRegister: bool = False
-    """Send the registration as RocketMQ's zlib stream; worth it for many thousand topics."""
 
     # Access control
     aclEnable: bool = False
-    """Check signatures and permissions of requests."""
+    """Check signatures and permissions of requests. True is refused: there is no such check yet, and a broker that only
+    seems guarded is worse than one that is known to be open."""
 
-    # Accepted so that RocketMQ's configuration files are; one event loop serves all of it, so they change nothing here
+    # Accepted because RocketMQ's configuration files have them; they change nothing here
+    brokerFastFailureEnable: bool = True
+    """No effect: requests are served as they are read, so none waits in a queue."""
+    waitTimeMillsInSendQueue: int = 200
+    """No effect: requests are served as they are read, so none waits in a queue."""
+    waitTimeMillsInPullQueue: int = 5000
+    """No effect: requests are served as they are read, so none waits in a queue."""
+    waitTimeMillsInHeartbeatQueue: int = 31000
+    """No effect: requests are served as they are read, so none waits in a queue."""
+    waitTimeMillsInTransactionQueue: int = 3000
+    """No effect: requests are served as they are read, so none waits in a queue."""
+    sendThreadPoolQueueCapacity: int = 10000
+    """Shown in the runtime information only: a busy broker reads no more from a connection instead."""
+    queryThreadPoolQueueCapacity: int = 20000
+    """Shown in the runtime information only: a busy broker reads no more from a connection instead."""
+    endTransactionPoolQueueCapacity: int = 100000
+    """Shown in the runtime information only: a busy broker reads no more from a connection instead."""
+    heartbeatThreadPoolQueueCapacity: int = 50000
+    """No effect: requests are served as they are read, so none waits in a queue."""
+    enableCalcFilterBitMap: bool = False
+    """No effect: expressions are evaluated when messages are pulled."""
+    forceRegister: bool = True
+    """No effect: every period is a registration, whether a topic changed or not."""
+    compressedRegister: bool = False
+    """No effect: registrations are plain JSON, which every name server reads."""
     sendMessageThreadPoolNums: int = 1
     """No effect: there is no pool of threads."""
     pullMessageThreadPoolNums: int = 16
@@ -210,6 +211,8 @@ class BrokerSettings:
             # Both are names of topics too, and a topic is a folder.
             if len(value.encode()) > longest or "/" in value or not value.isprintable() or value in (".", ".."):
                 raise SettingsError(name, f"must be at most {longest} printable bytes without '/', not {value!r}")
+        if self.aclEnable:
+            raise SettingsError("aclEnable", "access control is not supported yet")
         check_addresses("namesrvAddr", self.namesrvAddr)
         if self.vipListenerEnable and 0 < self.listenPort <= 2:
             raise SettingsError("listenPort", f"must be above 2: port - 2 listens too, not {self.listenPort}")
@@ -219,13 +222,10 @@ CHANGEABLE = frozenset(
     {
         "autoCreateSubscriptionGroup",
         "autoCreateTopicEnable",
-        "brokerFastFailureEnable",
         "brokerPermission",
         "consumerFallbehindThreshold",
-        "defaultTopicQueueNums",
         "disableConsumeIfConsumerReadSlowly",
         "enablePropertyFilter",
-        "filterDataCleanTimeSpan",
         "filterSupportRetry",
         "longPollingEnable",
         "notifyConsumerIdsChangedEnable",
@@ -236,14 +236,9 @@ CHANGEABLE = frozenset(
         "slaveReadEnable",
         "startAcceptSendRequestTimeStamp",
         "storeReplyMessageEnable",
-        "traceOn",
         "transactionCheckInterval",
         "transactionCheckMax",
         "transactionTimeOut",
-        "waitTimeMillsInHeartbeatQueue",
-        "waitTimeMillsInPullQueue",
-        "waitTimeMillsInSendQueue",
-        "waitTimeMillsInTransactionQueue",
     }
 )
 """What UPDATE_BROKER_CONFIG may change. The rest is who a broker is, where it listens, or read once at its start."""

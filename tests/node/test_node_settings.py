@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.settings import CHANGEABLE, BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.settings import SettingsError
 
 
@@ -36,12 +36,17 @@ def test_the_defaults_are_sound() -> None:
         ("namesrvAddr", "a:1;b:x"),
         ("namesrvAddr", "a:70000"),
         ("flushConsumerOffsetInterval", 0),
+        ("aclEnable", True),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(key: str, value: Any) -> None:
     with pytest.raises(SettingsError) as caught:
         BrokerSettings(**{key: value}).validate()
     assert caught.value.key == key
+
+
+def test_what_may_be_changed_is_a_setting() -> None:
+    assert {item.name for item in fields(BrokerSettings)} >= CHANGEABLE
 
 
 def test_name_servers_are_a_list() -> None:
