@@ -206,7 +206,8 @@ class _QueueCheck:
             self.report.add(path, at, reason, mended=mended)
         self.first_offset = offset if self.first_offset < 0 else self.first_offset
         self.last_offset = offset
-        self.last_pos = max(self.last_pos, pos)
+        if not reason:
+            self.last_pos = max(self.last_pos, pos)
 
     def _compare(self, offset: int, unit: Unit) -> str:
         pos, size, code = unit
