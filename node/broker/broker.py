@@ -64,7 +64,7 @@ class Broker:
         self.consumers.on_subscribed.append(self.filters.register)
         self.consumers.on_gone.append(self.filters.unregister)
         self.locks = QueueLocks()
-        self.holds = HoldTable(store)
+        self.holds = HoldTable(store, limit=settings.pullThreadPoolQueueCapacity)
         self.schedule = ScheduleService(self, self._table(config, "delayOffset.json"))
         self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
         self._client = RemotingClient(name="broker.client")
@@ -77,8 +77,9 @@ class Broker:
             name="broker",
         )
         # The "VIP" port serves the same requests except pulls. Source: BrokerController, fastRemotingServer.
+        pulls = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self._vip_server = RemotingServer(
-            {code: handler for code, handler in routes.items() if code != RequestCode.PULL_MESSAGE},
+            {code: handler for code, handler in routes.items() if code not in pulls},
             frame_source_factory=self._feeding,
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
             name="broker.vip",
@@ -245,5 +246,6 @@ class Broker:
             for channel in table.expire(now_ms):
                 channel.close()
         self.locks.expire(now_ms)
+        self.filters.clean()
         for saved in (self.topics, self.groups, self.filters):
             await saved.saved()
