@@ -191,8 +191,8 @@ assert set(_CODES) == set(PutStatus)
 def region(broker: BrokerContext) -> dict[str, str]:
     """Fields of every answer to a send: without any, a 4.8 client fails on a null map."""
     return {
-        properties.MSG_REGION: broker.settings.regionId,
         properties.TRACE_ON: "true" if broker.settings.traceOn else "false",
+        properties.MSG_REGION: broker.settings.regionId,
     }
 
 
@@ -204,9 +204,12 @@ def put_answer(broker: BrokerContext, command: Command, result: PutResult, queue
     code, remark = _CODES[result.status]
     ext = region(broker)
     if result.status.stored:
-        ext["msgId"] = result.message_id
-        ext["queueId"] = str(queue_id)
-        ext["queueOffset"] = str(result.queue_offset)
+        ext = {
+            "queueId": str(queue_id),
+            **ext,
+            "msgId": result.message_id,
+            "queueOffset": str(result.queue_offset),
+        }
     elif result.detail:
         remark = f"{remark} {result.detail}"
     return command.reply(code, ext=ext, remark=remark or None)
