@@ -114,7 +114,7 @@ class BrokerSettings:
     longPollingEnable: bool = True
     """Hold pulls at the end of a queue as long as the client allows; off: `shortPollingTimeMills`."""
     pullThreadPoolQueueCapacity: int = 100000
-    """Pulls held at one time; the next one is answered at once instead of being held."""
+    """Pulls held at one time; the next one is answered 2 (busy) instead of being held."""
     shortPollingTimeMills: int = 1000
     """Milliseconds a pull is held when long polling is off."""
     notifyConsumerIdsChangedEnable: bool = True
