@@ -129,9 +129,6 @@ class TransactionService:
             logger.warning("%d half messages could not be read and were passed over", current.unreadable)
         self._offsets = current.half_offset, current.op_offset
         self.settle()
-        if self._settled is None:
-            self._settled = broker.store.max_pos, *self._offsets
-            self.settle()
 
     async def _begin(self) -> tuple[int, int]:
         """Where the round begins; the first round looks for copies made before a restart."""
@@ -145,7 +142,13 @@ class TransactionService:
         return self._offsets
 
     def settle(self) -> None:
-        """Commit the offsets of the last round whose records are flushed by now."""
+        """Commit the offsets of the last round if what it stands on is flushed, or of an earlier one."""
+        self._commit_settled()
+        if self._settled is None and self._offsets is not None:
+            self._settled = self._broker.store.max_pos, *self._offsets
+            self._commit_settled()
+
+    def _commit_settled(self) -> None:
         if self._settled is not None and self._broker.store.flushed_pos >= self._settled[0]:
             _, half_offset, op_offset = self._settled
             self._settled = None

@@ -323,10 +323,12 @@ class TestCheck:
         broker = make(FakeStore(Clock(), auto_flush=False))
         await end(broker, await send_half(broker), COMMIT)
         await check(broker)
+        await end(broker, await send_half(broker, "K2"), COMMIT)
+        await check(broker)
         assert broker.offsets.query(GROUP, HALF, 0) == -1
         broker.store.flush()
         broker.transactions.settle()
-        assert broker.offsets.query(GROUP, HALF, 0) == 1
+        assert broker.offsets.query(GROUP, HALF, 0) == 2
 
     async def test_records_that_cannot_be_read_are_passed(self, broker, caplog):
         channel = broker.producer("pg")
