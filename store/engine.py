@@ -40,11 +40,13 @@ from tallystick.store.message_id import encode_message_id
 from tallystick.store.properties import CLUSTER
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import Recovered, recover
-from tallystick.store.settings import BrokerRole, StoreSettings
+from tallystick.store.settings import BrokerRole, SettingsError, StoreSettings
 from tallystick.store.upkeep import Upkeep
 
 _logger = logging.getLogger("tallystick.store")
 
+# Accepted by name, and refused rather than ignored: who sets them relies on a second copy.
+_LATER = (("enableDLegerCommitLog", False), ("duplicationEnable", False), ("haMasterAddress", ""))
 _GET_STATUSES = tuple(GetStatus)
 
 
@@ -117,6 +119,11 @@ class MessageStore:
         has a shape that no store has. OSError: the disk.
         """
         settings.validate()
+        for key, unset in _LATER:
+            if getattr(settings, key) != unset:
+                raise SettingsError(key, f"{getattr(settings, key)} needs replication, which this version has not")
+        if settings.brokerRole is BrokerRole.SYNC_MASTER:
+            raise SettingsError("brokerRole", "SYNC_MASTER needs replication, which this version has not")
         door = door or Door()
         root = settings.root
         log_folder = settings.commit_log_folder
@@ -239,10 +246,10 @@ class MessageStore:
             return refused
         try:
             pos, size, queue_offset, stored_ms = self.log.append(
-                message.topic.encode(),
+                message.topic.encode(errors="surrogateescape"),
                 message.queue_id,
                 message.body,
-                message.properties.encode(),
+                message.properties.encode(errors="surrogateescape"),
                 now_ms=_wall_ms(),
                 born_timestamp=message.born_timestamp_ms,
                 born_host=message.born_host.encode(),

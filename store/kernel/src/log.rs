@@ -139,11 +139,10 @@ impl Tail {
     /// The piece that ends at `staged`.
     fn piece(&mut self) -> &mut Piece {
         let staged = self.staged;
-        if self
-            .pieces
-            .back()
-            .is_none_or(|last| last.pos + last.bytes.len() as u64 != staged)
-        {
+        // A filler of just eight bytes ends where the next segment begins, and yet the next record is another file's.
+        let begins_segment = staged.is_multiple_of(self.segment_bytes);
+        let follows = |last: &Piece| last.pos + last.bytes.len() as u64 == staged;
+        if begins_segment || !self.pieces.back().is_some_and(follows) {
             let mut bytes = std::mem::take(&mut self.spare);
             bytes.clear();
             self.pieces.push_back(Piece { pos: staged, bytes });
