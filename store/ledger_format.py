@@ -47,7 +47,7 @@ class LedgerFormatError(ValueError):
 class EntryHeader(NamedTuple):
     magic: int
     size: int
-    index: int
+    log_index: int
     term: int
     pos: int
     channel: int
@@ -75,7 +75,7 @@ class IndexUnit(NamedTuple):
     magic: int
     pos: int
     size: int
-    index: int
+    log_index: int
     term: int
 
     def encode(self) -> bytes:
@@ -94,4 +94,4 @@ class IndexUnit(NamedTuple):
     @classmethod
     def of(cls, header: EntryHeader) -> IndexUnit:
         """The unit that belongs to an entry."""
-        return cls(header.magic, header.pos, header.size, header.index, header.term)
+        return cls(header.magic, header.pos, header.size, header.log_index, header.term)

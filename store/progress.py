@@ -32,7 +32,7 @@ offset  size  field
    144    72  point `flushed`
    216     4  CRC-32 of the bytes before
 A point:
-     0     8  pos            position in the log
+     0     8  pos            position in the log; -1: nothing is known
      8     8  store time (ms) of the last record below it, 0: not known
     16     4  anchor bytes   how many bytes before pos the next field covers
     20     4  CRC-32 of them
@@ -83,7 +83,8 @@ class Geometry(NamedTuple):
 class Point(NamedTuple):
     """A log position and what the files held there; see the module's head."""
 
-    pos: int = 0
+    pos: int = -1
+    """-1: nothing is known."""
     store_timestamp_ms: int = 0
     anchor_bytes: int = 0
     anchor_crc: int = 0
@@ -91,28 +92,6 @@ class Point(NamedTuple):
     units: int = 0
     index_name: str = ""
     index_count: int = 0
-
-    @classmethod
-    def at(
-        cls,
-        snapshot: tuple[int, int, int, int, str, int],
-        read: Callable[[int, int], bytes | None],
-        log_segment_bytes: int,
-    ) -> Point:
-        """From the kernel's `Dispatch.written_point()` or `synced_point()`; `read(pos, size)`: bytes of the log."""
-        pos, store_timestamp_ms, queues, units, index_name, index_count = snapshot
-        size = anchor_size(pos, log_segment_bytes)
-        tail = read(pos - size, size) if size else None
-        return cls(
-            pos,
-            store_timestamp_ms,
-            0 if tail is None else size,
-            0 if tail is None else zlib.crc32(tail),
-            queues,
-            units,
-            index_name,
-            index_count,
-        )
 
     def anchored(self, read: Callable[[int, int], bytes | None]) -> bool:
         """The log has the bytes before `pos` that it had when the mark was made."""
@@ -126,8 +105,9 @@ class Point(NamedTuple):
 
     @classmethod
     def _unpack(cls, data: bytes) -> Point:
-        *numbers, name, count = _POINT.unpack(data)
-        return cls(*numbers, name.rstrip(b"\0").decode(), count)
+        pos, store_timestamp_ms, anchor_bytes, anchor_crc, queues, units, name, count = _POINT.unpack(data)
+        index_name = name.rstrip(b"\0").decode("ascii", "replace")
+        return cls(pos, store_timestamp_ms, anchor_bytes, anchor_crc, queues, units, index_name, count)
 
 
 def anchor_size(pos: int, log_segment_bytes: int) -> int:
@@ -195,37 +175,58 @@ class ProgressMark:
 
     def point_for(self, root: Path, geometry: Geometry, read: Callable[[int, int], bytes | None]) -> tuple[Point, str]:
         """The point from which recovery may go on, and "": or one at position -1, and why the mark is not believed."""
-        nowhere = Point(-1)
+        nowhere = Point()
         if self.geometry != geometry:
             return nowhere, "the files' sizes are not those of the mark"
         if self.lock_ns != lock_time_ns(root):
             return nowhere, "another program has started on this store since"
         same_boot = self.boot_id == boot_id() != NO_BOOT_ID and self.device == root.stat().st_dev
         point = self.written if same_boot else self.flushed
+        if point.pos < 0:
+            return nowhere, "the machine was restarted, and nothing is known of what was synced"
         if not point.anchored(read):
             return nowhere, f"the log is not the one of the mark before byte {point.pos}"
         return point, ""
 
 
 class ProgressKeeper:
-    """Saves marks of a store that is in use, one after the other."""
+    """Saves marks of a store that is in use, one after the other. Its calls block: not for the event loop's thread.
 
-    def __init__(self, door: Door, root: Path, geometry: Geometry) -> None:
+    After a recovery the first mark says nothing until `save` is called: call it soon.
+    """
+
+    def __init__(self, door: Door, root: Path, geometry: Geometry, store_timestamp_ms: int = 0) -> None:
+        """`store_timestamp_ms`: of the log's last record, as recovery found it."""
         self._door = door
         self._root = root
         self._mark = first_mark(root, geometry)
+        self._store_timestamp_ms = store_timestamp_ms
 
-    def save(self, dispatch: Dispatch, log_flushed_pos: int, *, durable: bool = True) -> None:
-        """One more mark: about once a second, after `Dispatch.write_out`, and at the end. OSError: it failed.
+    def take(self, dispatch: Dispatch) -> Point:
+        """Writes the queues' units out; the point that the files have reached then."""
+        pos, store_timestamp_ms, queues, units, index_name, index_count = dispatch.written_point()
+        size = anchor_size(pos, self._mark.geometry.log_segment_bytes)
+        tail = dispatch.log_bytes(pos - size, size) if size else None
+        return Point(
+            pos,
+            store_timestamp_ms or self._store_timestamp_ms,
+            0 if tail is None else size,
+            0 if tail is None else zlib.crc32(tail),
+            queues,
+            units,
+            index_name,
+            index_count,
+        )
 
-        A synced point counts only as far as the log is synced too; until then the one before holds. Blocks for a sync.
+    def save(self, written: Point, flushed: Point | None = None) -> None:
+        """One more mark, durably. OSError: it failed, and the mark before still holds.
+
+        `flushed`: a point taken before the syncs of log, queues and index that have succeeded since, the log's at least
+        up to the point's position; None: the one of the mark before still holds. Save about once a second, after the
+        removal of queues, and when the store is closed.
         """
-        segment_bytes = self._mark.geometry.log_segment_bytes
-        written = Point.at(dispatch.written_point(), dispatch.log_bytes, segment_bytes)
-        synced = Point.at(dispatch.synced_point(), dispatch.log_bytes, segment_bytes)
-        flushed = synced if synced.pos <= log_flushed_pos else self._mark.flushed
-        mark = self._mark.next(written, flushed, lock_time_ns(self._root))
-        mark.save(self._door, self._root, durable=durable)
+        mark = self._mark.next(written, flushed or self._mark.flushed, lock_time_ns(self._root))
+        mark.save(self._door, self._root)
         self._mark = mark
 
 

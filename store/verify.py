@@ -155,15 +155,15 @@ class _LogCheck:
         report, before = self.report, self.last_entry
         report.ledger_entries += 1
         self.last_entry = entry
-        if before is not None and entry.index != before.index + 1:
-            report.add_damage(*self._place(entry.pos), f"entry {entry.index} follows entry {before.index}")
+        if before is not None and entry.log_index != before.log_index + 1:
+            report.add_damage(*self._place(entry.pos), f"entry {entry.log_index} follows entry {before.log_index}")
         if before is not None and entry.term < before.term:
             report.add_damage(*self._place(entry.pos), f"term {entry.term} follows term {before.term}")
-        at = entry.index * UNIT_BYTES
+        at = entry.log_index * UNIT_BYTES
         data = ledger_index.read(at, UNIT_BYTES)
         start = ledger_index.start_of(at)
         if data is None or start is None:
-            report.add_damage(ledger_index.folder, 0, f"there is no file for the unit of entry {entry.index}")
+            report.add_damage(ledger_index.folder, 0, f"there is no file for the unit of entry {entry.log_index}")
             return
         try:
             unit: IndexUnit | None = IndexUnit.decode(data)
@@ -171,7 +171,7 @@ class _LogCheck:
             unit = None
         if unit != IndexUnit.of(entry):
             # dledger writes index units again at its next start, from the first one that does not fit.
-            report.add_note(ledger_index.path(start), at - start, f"the unit of entry {entry.index} is {unit}")
+            report.add_note(ledger_index.path(start), at - start, f"the unit of entry {entry.log_index} is {unit}")
 
     def _stop(self, step: Step) -> int | None:
         behind = resync(self.log, step.pos, entry_header_bytes=self.layout.entry_header_bytes)
@@ -193,12 +193,12 @@ class _LogCheck:
         """dledger's index must not go on behind the last entry."""
         if self.last_entry is None:
             return
-        at = (self.last_entry.index + 1) * UNIT_BYTES
+        at = (self.last_entry.log_index + 1) * UNIT_BYTES
         start = ledger_index.start_of(at)
         data = ledger_index.read(at, UNIT_BYTES)
         if start is not None and data is not None and data.strip(b"\0"):
             place = ledger_index.path(start), at - start
-            self.report.add(*place, f"a unit follows that of the last entry {self.last_entry.index}", mended=True)
+            self.report.add(*place, f"a unit follows that of the last entry {self.last_entry.log_index}", mended=True)
 
     def _place(self, pos: int) -> tuple[Path, int]:
         start = self.log.start_of(pos)

@@ -190,10 +190,8 @@ def test_a_unit_of_another_message_of_the_queue(golden: Golden) -> None:
     root = golden("clean")
     path = root / "consumequeue/GoldA/2/00000000000000000000"
     patch(path, 200, read(path, 220, UNIT.size))
-    damage = verify(root).damage
-    assert [finding.offset for finding in damage] == [200, 220]
-    assert "is unit 10, the record at" in damage[0].reason
-    assert "names the record at" in damage[1].reason  # the same one again
+    _, offset, reason = only_damage(verify(root))
+    assert offset == 200 and "is unit 10, the record at" in reason
 
 
 def test_a_unit_of_another_queue(golden: Golden) -> None:
