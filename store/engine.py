@@ -272,10 +272,10 @@ class MessageStore:
             return refused
         try:
             positions, size, queue_offset, stored_ms = self.log.append_batch(
-                batch.topic.encode(),
+                batch.topic.encode(errors="surrogateescape"),
                 batch.queue_id,
                 batch.body,
-                batch.properties.encode(),
+                batch.properties.encode(errors="surrogateescape"),
                 now_ms=_wall_ms(),
                 born_timestamp=batch.born_timestamp_ms,
                 born_host=batch.born_host.encode(),

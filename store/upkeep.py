@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from tallystick.store import abort
 from tallystick.store.checkpoint import StoreCheckpoint
-from tallystick.store.segment_cleaner import SegmentCleaner
 from tallystick.store.cleaning import DiskState, used_part
 from tallystick.store.flush import PageFlush
 from tallystick.store.preallocation import Preallocator
 from tallystick.store.progress import ProgressKeeper
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import Recovered, geometry_of
+from tallystick.store.segment_cleaner import SegmentCleaner
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch
@@ -113,7 +113,7 @@ class Upkeep:
         self._dispatch.forget_log_segment(start)
 
     def finish(self, orderly: bool) -> None:
-        """The last save, and the mark of an orderly end if it was one. Blocks; called when nothing is written any more."""
+        """The last save, and the mark of an orderly end if it was one. Blocks; nothing is written any more."""
         try:
             self.save(thorough=True)
             self._preallocator.remove_unused(self._store.log.written)

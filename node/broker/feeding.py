@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tallystick.node.broker.processors.sending import FORBIDDEN_TOPICS
 from tallystick.node.remoting.errors import FrameError
 from tallystick.node.remoting.frames import Frame
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from tallystick.node.broker.topics import TopicConfig
     from tallystick.node.remoting.connection import Connection
     from tallystick.store.engine import MessageStore
-
-# Sends to these need more than storing, or are forbidden.
-_COLD_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
 
 
 class FeedingSource:
@@ -42,7 +40,7 @@ class FeedingSource:
 
 def hot_queues(topic: TopicConfig | None) -> int:
     """How many queues of a topic plain sends may go to without Python looking at them; 0: none."""
-    if topic is None or not topic.writable or topic.topic_name.startswith("%") or topic.topic_name in _COLD_TOPICS:
+    if topic is None or not topic.writable or topic.topic_name.startswith("%") or topic.topic_name in FORBIDDEN_TOPICS:
         return 0
     if topic.topic_filter_type != "SINGLE_TAG":
         return 0  # a multi-tag topic's messages get a flag

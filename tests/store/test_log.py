@@ -1,4 +1,4 @@
-"""The kernel's Log: what plain sends become on disk, against the Python record as its twin; positions, answers, faults."""
+"""The kernel's Log: what plain sends become on disk, with the Python record as twin; positions, answers, faults."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def log_bytes(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-plain_text = st.text(
-    st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12
-)
+plain_text = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
 sends = st.tuples(
     st.binary(max_size=300),
     st.integers(0, 3),
