@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 from harness.report import ratio
 from harness.verdict import Result, Verdict
 
-_WIDTH = 960
-_LABELS = 400
+_WIDTH = 980
+_LABELS = 420
 _RIGHT = 80
 _ROW = 30
 _TOP = 78
@@ -28,8 +28,12 @@ _GRID = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def svg(results: Sequence[Result], caption: str) -> str:
-    """The chart; lines that have nothing to compare are left out."""
-    rows = [result for result in results if result.advantage is not None]
+    """The chart; lines that are not compared with RocketMQ are left out."""
+    rows = [
+        result
+        for result in results
+        if result.advantage is not None and result.line.against is not None and result.line.against[0] == "peer"
+    ]
     values = [value for result in rows for value in (result.advantage, result.line.floor, result.line.aim) if value]
     low = min([0.8, *(value * 0.8 for value in values)])
     high = max([4.0, *(value * 1.15 for value in values)])

@@ -106,7 +106,7 @@ class Measurer:
         result = load.run(HOST, side.port)
         lag_s = side.control.wait_dispatched(_DISPATCH_S)
         after = self._snapshot(side)
-        stored = side.control.wait_stored(load.topic, result.total_messages, 10)
+        stored = side.control.wait_stored(load.topic, result.total_messages, 5)
         values = {
             Metric.RATE: result.rate,
             Metric.P50: result.latency_us["p50"],

@@ -41,7 +41,9 @@ def ratio(metric: Metric, advantage: float | None) -> str:
         return "-"
     if metric.more_is_better:
         return f"{advantage:.3g}"
-    return f"1/{advantage:.3g}" if advantage >= 1 else f"{1 / advantage:.3g}"
+    if advantage > 1 and f"{advantage:.3g}" != "1":
+        return f"1/{advantage:.3g}"
+    return f"{1 / advantage:.3g}"
 
 
 def cells(result: Result) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ LINES: tuple[Line, ...] = (
     _versus_peer("Pull by 32, 4 connections, 1 KiB", "pull-4", Metric.CPU, 2),
     _versus_peer("RocketMQ's Java benchmark producer, 64 threads, 128 B", "java-64", Metric.RATE, 1.8, 2.5),
     _versus_peer("Recover and dispatch 1 GiB of 128 B, less an empty start", "recover-1g", Metric.SECONDS, 5, 13),
-    _versus_peer("The same from exec to the last message readable", "recover-1g", Metric.FROM_EXEC),
+    _versus_peer("The same, to the last message readable", "recover-1g", Metric.FROM_EXEC),
     Line("Restart after kill -9 with a 10 GiB store, to ready", Metric.SECONDS, "restart-10g", None, 3, 1),
     _versus_peer("10 queues, 4 x 64, 128 B", "queues-10", Metric.RATE),
     _versus_peer("1 000 queues, 4 x 64, 128 B", "queues-1000", Metric.RATE),

@@ -174,7 +174,7 @@ impl Scanner {
             code: Finder::new(br#""code":"#),
             opaque: Finder::new(br#""opaque":"#),
             next: Finder::new(br#""nextBeginOffset":"#),
-            remark: Finder::new(br#""remark":""#),
+            remark: Finder::new(br#""remark":"#),
         }
     }
 
@@ -189,14 +189,17 @@ impl Scanner {
         number_after(header, &self.next)?.try_into().ok()
     }
 
-    /// The remark as it stands in the JSON, cut at the first `"`: for a person to read.
+    /// The remark as it stands in the JSON, escapes and all: for a person to read.
     pub fn remark(&self, header: &[u8]) -> String {
         let Some(at) = self.remark.find(header) else {
             return String::new();
         };
-        let rest = &header[at + self.remark.needle().len()..];
-        let end = memchr::memchr(b'"', rest).unwrap_or(rest.len());
-        String::from_utf8_lossy(&rest[..end]).into_owned()
+        let rest = header[at + self.remark.needle().len()..].trim_ascii_start();
+        let Some(text) = rest.strip_prefix(b"\"") else {
+            return String::new();
+        };
+        let end = memchr::memchr_iter(b'"', text).find(|&end| end == 0 || text[end - 1] != b'\\');
+        String::from_utf8_lossy(&text[..end.unwrap_or(text.len())]).into_owned()
     }
 }
 
@@ -271,6 +274,8 @@ mod tests {
             scanner.remark(br#"{"code":2,"remark":"[TIMEOUT_CLEAN_QUEUE]broker busy"}"#),
             "[TIMEOUT_CLEAN_QUEUE]broker busy"
         );
+        assert_eq!(scanner.remark(other), r#"no \"code\":9 here"#);
+        assert_eq!(scanner.remark(br#"{"code":0,"remark":null}"#), "");
         assert_eq!(scanner.answer(br#"{"code":0}"#), None);
         assert_eq!(scanner.answer(br#"{"code":x,"opaque":1}"#), None);
     }
