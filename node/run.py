@@ -1,4 +1,4 @@
-"""The processes of `tally run`, `tally broker` and `tally nameserver`: start in order, one line when ready, end in order.
+"""The processes of `tally run`, `broker` and `nameserver`: start in order, one line when ready, end in order.
 
 SIGTERM and SIGINT end a process in order; a second one ends it at once. The line for people goes to standard output
 when everything serves; logs go to standard error.

@@ -49,7 +49,7 @@ class Appender:
     """Drives one kernel `Log` on the running event loop.
 
     `deliver(answers)` gets the answers that may go, as (connection, bytes); `on_written(pos)` is told each new written
-    end; `on_idle()` is told when the page cache takes writes again. `failure` is the error that ended the log, if one did.
+    end; `on_idle()` is told when the page cache takes writes again. `failure`: the error that ended the log, if one did.
     """
 
     def __init__(

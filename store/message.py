@@ -34,6 +34,10 @@ class Host(NamedTuple):
         return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
 
 
+NOWHERE = Host("127.0.0.1", 0)
+"""The host of a message that nobody sent over a network."""
+
+
 class SysFlag(enum.IntFlag, boundary=enum.KEEP):
     """Bits of a record's SYSFLAG. The transaction type is a two-bit value, not two flags."""
 
@@ -55,7 +59,7 @@ class Message:
     """One message on its way into the log. The store adds positions, times and its own host.
 
     `properties` is the encoded form (`name\\x01value\\x02...`, see `properties.py`); `body` is stored as it is.
-    `store_host` is set only for a message that the broker itself stores again (delayed, committed): it keeps the first one.
+    `store_host` is set only for a message that the broker stores again (delayed, committed): it keeps the first one.
     """
 
     topic: str
@@ -65,7 +69,7 @@ class Message:
     flag: int = 0
     sys_flag: int = 0
     born_timestamp_ms: int = 0
-    born_host: Host = Host("127.0.0.1", 0)
+    born_host: Host = NOWHERE
     store_host: Host | None = None
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
@@ -85,7 +89,7 @@ class MessageBatch:
     flag: int = 0
     sys_flag: int = 0
     born_timestamp_ms: int = 0
-    born_host: Host = Host("127.0.0.1", 0)
+    born_host: Host = NOWHERE
     reconsume_times: int = 0
 
 

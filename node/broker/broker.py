@@ -174,7 +174,7 @@ class Broker:
         self.registration.soon()
 
     def change_settings(self, changes: dict[str, str]) -> None:
-        """Applies settings given as text, and keeps them for the next start. SettingsError names a key that cannot be."""
+        """Applies settings given as text and keeps them for the next start. SettingsError names a key that cannot be."""
         changeable = {item.name for item in fields(BrokerSettings)}
         for key in changes:
             if key not in changeable:

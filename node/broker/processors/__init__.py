@@ -1,4 +1,4 @@
-"""What requests mean: a module a kind of request, each with the codes it serves. A code in none of them is answered 3."""
+"""What requests mean: a module a kind of request, with the codes it serves. A code in none of them is answered 3."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROCESSORS = (
 
 
 def all_routes(broker: BrokerContext) -> dict[int, Handler]:
-    """The handler of each code the broker serves. Processors enter themselves where they listen to the broker's tables."""
+    """The handler of each code the broker serves. Processors enter themselves where they listen to tables."""
     routes: dict[int, Handler] = {}
     for kind in _PROCESSORS:
         for code, handler in kind(broker).routes().items():
