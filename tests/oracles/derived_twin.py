@@ -1,7 +1,7 @@
 """Slow twins of the kernel's derived side: queues as lists, index files as bytearrays, a pull as a plain loop.
 
-Written from the rules of RocketMQ 4.8.0 (ConsumeQueue.putMessagePositionInfo, IndexService.buildIndex, IndexFile.putKey,
-DefaultMessageStore.getMessage), not from the kernel.
+Written from the rules of RocketMQ 4.8.0 (ConsumeQueue.putMessagePositionInfo, IndexService.buildIndex,
+IndexFile.putKey, DefaultMessageStore.getMessage), not from the kernel.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class DerivedTwin:
 
 
 def write_log(folder: Path, records: list[Record], segment_bytes: int) -> tuple[list[tuple[int, Record]], int]:
-    """Stores the records one behind the other, as the commit log does. Returns them with their positions, and the end."""
+    """Stores the records one behind the other, as the commit log does. Returns them with positions, and the end."""
     placed: list[tuple[int, Record]] = []
     content = bytearray()
     for record in records:

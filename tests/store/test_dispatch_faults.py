@@ -1,0 +1,325 @@
+"""The derived side when disks fail, power goes, files are damaged, and many threads ask at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from derived_twin import write_log
+
+from tallystick.store._kernel import DamageError, Dispatch, Door, key_hash, scan
+from tallystick.store.message import GetStatus
+from tallystick.store.record import Record
+
+LOG_SEGMENT = 4096
+LIMITS = (262144, 32, 65536, 8)
+STATUSES = list(GetStatus)
+
+
+def records(count: int, queues: int = 2, topic: str = "T") -> list[Record]:
+    return [
+        Record(
+            topic,
+            number % queues,
+            b"body %d" % number,
+            f"UNIQ_KEY\x01K{number}\x02TAGS\x01tag{number % 3}\x02",
+            queue_offset=number // queues,
+            store_timestamp_ms=1_600_000_000_000 + number,
+        )
+        for number in range(count)
+    ]
+
+
+def opened(folder: Path, door: Door | None = None, **options: int) -> Dispatch:
+    dispatch = Dispatch(
+        door or Door(),
+        str(folder),
+        str(folder / "commitlog"),
+        log_segment_bytes=LOG_SEGMENT,
+        queue_segment_bytes=200,
+        index_slots=options.pop("index_slots", 16),
+        index_entries=options.pop("index_entries", 64),
+        **options,
+    )
+    dispatch.load()
+    return dispatch
+
+
+def pull(dispatch: Dispatch, queue: int, offset: int, end: int, **options: object) -> tuple[GetStatus, int, int]:
+    got = dispatch.get(b"T", queue, offset, 32, None, end, 1 << 40, LIMITS, **options)  # type: ignore[arg-type]
+    return STATUSES[got[0]], got[1], got[4]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tuple[Path, list[tuple[int, Record]], int]:
+    placed, end = write_log(tmp_path / "commitlog", records(100), LOG_SEGMENT)
+    return tmp_path, placed, end
+
+
+Store = tuple[Path, list[tuple[int, Record]], int]
+
+
+def test_a_full_disk_keeps_the_units_and_the_next_try_writes_them(store: Store) -> None:
+    folder, _, end = store
+    door = Door()
+    dispatch = opened(folder, door)
+    dispatch.run(end, 1 << 40)
+    pending = dispatch.pending_bytes
+    assert pending == 100 * 20
+    door.fail("write", "consumequeue/T/0", errno.ENOSPC, after=2)
+    with pytest.raises(OSError, match="consumequeue/T/0") as error:
+        dispatch.write_out()
+    assert error.value.errno == errno.ENOSPC and "/T/0/" in error.value.filename
+    assert 0 < dispatch.pending_bytes < pending
+    assert [len(dispatch.units(b"T", queue, 0, 1000)) for queue in (0, 1)] == [50, 50]
+    door.heal()
+    dispatch.write_out()
+    assert dispatch.pending_bytes == 0
+    again = opened(folder)
+    assert again.recover_queues() == end
+    assert [row[3] for row in again.queues()] == [50, 50]
+
+
+def test_an_index_file_that_cannot_be_made_stops_before_its_record(store: Store) -> None:
+    folder, placed, end = store
+    door = Door()
+    dispatch = opened(folder, door, index_entries=31)
+    door.fail("allocate", "index/", errno.ENOSPC, after=1)
+    with pytest.raises(OSError, match="index/"):
+        dispatch.run(end, 1 << 40)
+    assert dispatch.position == placed[30][0], "thirty entries fit into the first file"
+    door.heal()
+    assert dispatch.run(end, 1 << 40).pos == end
+    for pos, record in placed:
+        assert dispatch.lookup(key_hash(f"T#{record.property_table()['UNIQ_KEY']}".encode()), 9, 0, 2**62)[0] == [pos]
+    assert [row[3] for row in dispatch.queues()] == [50, 50]
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "index"])
+def test_a_failed_sync_is_told_and_tried_again(store: Store, part: str) -> None:
+    folder, _, end = store
+    door = Door(record=True)
+    dispatch = opened(folder, door)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    sync = dispatch.sync if part == "consumequeue" else dispatch.sync_index
+    for op in ("sync", "sync_dir"):
+        door.fail(op, part, errno.EIO, times=1)
+        with pytest.raises(OSError, match=part):
+            sync()
+    before = door.counts()
+    sync()
+    assert door.counts()["sync_dir"] > before["sync_dir"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_synced_survives_a_power_loss(store: Store, seed: int) -> None:
+    folder, placed, end = store
+    half = placed[50][0]
+    door = Door(record=True)
+    dispatch = opened(folder, door)
+    dispatch.run(half, 1 << 40)
+    dispatch.write_out()
+    dispatch.sync()
+    synced_ms = dispatch.sync_index()
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    door.crash(seed)
+
+    dispatch = opened(folder)
+    assert dispatch.recover_queues() >= half
+    dispatch.correct_min_offsets(0)
+    for queue in (0, 1):
+        expected = [(pos, record.size) for pos, record in placed if record.queue_id == queue]
+        units = [unit[:2] for unit in dispatch.units(b"T", queue, 0, 1000)]
+        assert units == expected[: len(units)] and len(units) >= 25
+    again = dispatch.drop_index_after(synced_ms)
+    dispatch.start(max(again, 0) if again >= 0 else half)
+    dispatch.run(end, 1 << 40)
+    for pos, record in placed:
+        key = key_hash(f"T#{record.property_table()['UNIQ_KEY']}".encode())
+        assert set(dispatch.lookup(key, 9, 0, 2**62)[0]) == {pos}
+    assert [row[3] for row in dispatch.queues()] == [50, 50]
+
+
+def test_a_damaged_record_is_not_served_and_its_neighbours_are(store: Store) -> None:
+    folder, placed, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    pos = placed[4][0]  # queue 0, offset 2
+    with (folder / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(pos + 28)
+        file.write(b"\x01")
+    assert pull(dispatch, 0, 2, end) == (GetStatus.FOUND, 10, 7)
+    assert dispatch.damaged == 1
+    assert dispatch.record_at(pos, end) is None
+
+
+def test_records_of_a_deleted_segment_are_passed_over(store: Store) -> None:
+    folder, placed, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    gone = sum(1 for pos, record in placed if pos < LOG_SEGMENT and record.queue_id == 0)
+    (folder / "commitlog" / f"{0:020d}").unlink()
+    dispatch.forget_log_segment(0)
+    status, after, count = pull(dispatch, 0, 0, end)
+    assert (status, after, count) == (GetStatus.MESSAGE_WAS_REMOVING, 10, 0)
+    at = gone // 10 * 10
+    assert pull(dispatch, 0, at, end) == (GetStatus.FOUND, at + 10, at + 10 - gone)
+    removed = dispatch.delete_below(LOG_SEGMENT)
+    assert removed == 2 * (gone // 10)
+    assert dispatch.offsets(b"T", 0) == (gone, 50)
+    assert pull(dispatch, 0, 0, end) == (GetStatus.OFFSET_TOO_SMALL, gone, 0)
+    assert pull(dispatch, 0, 0, end, correct=False) == (GetStatus.OFFSET_TOO_SMALL, 0, 0)
+
+
+def test_records_behind_the_visible_end_wait(store: Store) -> None:
+    folder, placed, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    visible = placed[6][0]
+    assert pull(dispatch, 0, 0, visible) == (GetStatus.FOUND, 3, 3)
+    assert pull(dispatch, 0, 3, visible) == (GetStatus.OFFSET_OVERFLOW_ONE, 3, 0)
+
+
+def test_the_last_word_on_a_record_can_be_pythons(store: Store) -> None:
+    folder, _, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    asked = []
+
+    def accept(code: int, properties: bytes) -> bool:
+        asked.append((code, properties))
+        return b"tag1" in properties and dispatch.offsets(b"T", 0) == (0, 50)  # it may ask the store itself
+
+    assert pull(dispatch, 0, 0, end, accept=accept) == (GetStatus.FOUND, 10, 3)
+    assert len(asked) == 10
+    with pytest.raises(ZeroDivisionError):
+        pull(dispatch, 0, 0, end, accept=lambda code, properties: 1 // 0)
+
+
+def test_a_bad_record_stops_dispatch_and_says_where(store: Store) -> None:
+    folder, placed, end = store
+    pos, record = placed[7]
+    file = folder / "commitlog" / f"{0:020d}"
+    good = file.read_bytes()
+
+    file.write_bytes(good[: pos + 88] + b"X" + good[pos + 89 :])
+    result = opened(folder).run(end, 1 << 40, check_crc=True)
+    assert (result.pos, result.records, result.stopped) == (pos, 7, "body CRC differs")
+
+    file.write_bytes(good[: pos + 4] + b"\0" + good[pos + 5 :])
+    result = opened(folder).run(end, 1 << 40)
+    assert (result.pos, result.records, result.stopped) == (pos, 7, "bad magic")
+
+    file.write_bytes(good[: pos + 87] + b"\x09" + good[pos + 88 :])  # the body's length, the size still holds
+    result = opened(folder).run(end, 1 << 40)
+    assert (result.pos, result.stopped) == (end, None)
+    assert result.skipped == [(pos, record.size, "lengths do not add up")]
+    assert result.misplaced > 0, "the queue has a gap where that record was"
+
+
+def test_files_that_do_not_fit_the_settings_are_named(store: Store) -> None:
+    folder, _, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    file = folder / "consumequeue" / "T" / "0" / f"{200:020d}"
+    os.truncate(file, 120)
+    with pytest.raises(DamageError, match="200 bytes") as error:
+        opened(folder)
+    assert (error.value.path, error.value.pos) == (str(file), 120)
+    os.truncate(file, 200)
+    with pytest.raises(DamageError, match="17 slots"):
+        opened(folder, index_slots=17)
+    with pytest.raises(DamageError, match="commitlog"):
+        scan(str(folder / "commitlog"), 8192, 0, True)
+    for wrong in ({"log_segment_bytes": 0}, {"queue_segment_bytes": 0}, {"index_slots": 0}, {"entry_header_bytes": 7}):
+        options = {"log_segment_bytes": 1, "queue_segment_bytes": 20, "index_slots": 1, "index_entries": 9, **wrong}
+        with pytest.raises(ValueError):
+            Dispatch(Door(), str(folder), str(folder), **options)
+
+
+def test_a_read_only_store_is_read_and_left_alone(store: Store) -> None:
+    folder, _, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    reader = opened(folder, read_only=True)
+    assert reader.recover_queues() == end
+    reader.truncate_queues(end // 2)
+    reader.correct_min_offsets(0)
+    assert pull(reader, 0, 0, end) == (GetStatus.FOUND, 10, 10)
+    with pytest.raises(ValueError, match="read-only"):
+        reader.run(end, 1)
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def test_watched_queues_that_grew_are_reported_once(store: Store) -> None:
+    folder, placed, end = store
+    dispatch = opened(folder)
+    dispatch.watch(b"T", 1)
+    dispatch.watch(b"other", 0)
+    assert dispatch.run(placed[1][0], 1 << 40).grew == []
+    assert dispatch.run(placed[9][0], 1 << 40).grew == [(b"T", 1)]
+    assert dispatch.run(placed[9][0], 1 << 40).grew == []
+    dispatch.unwatch(b"T", 1)
+    result = dispatch.run(end, 1 << 40)
+    assert result.grew == [] and result.last_store_timestamp_ms == placed[-1][1].store_timestamp_ms
+
+
+def test_a_removed_topic_is_gone(store: Store) -> None:
+    folder, _, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    dispatch.remove_topic(b"T")
+    dispatch.remove_topic(b"never was")
+    assert dispatch.queues() == [] and list((folder / "consumequeue").iterdir()) == []
+    assert pull(dispatch, 0, 5, end) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0)
+
+
+def test_readers_and_dispatch_share_it_without_waiting_for_each_other_forever(tmp_path: Path) -> None:
+    placed, end = write_log(tmp_path / "commitlog", records(3000, queues=8), LOG_SEGMENT)
+    dispatch = opened(tmp_path, index_entries=4000, max_open_files=3)
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def read(queue: int) -> None:
+        mine = [pos for pos, record in placed if record.queue_id == queue]
+        try:
+            seen: list[int] = []
+            while len(seen) < len(mine):
+                got = dispatch.get(b"T", queue, len(seen), 32, None, end, 1 << 40, LIMITS)
+                seen += [unit[0] for unit in dispatch.units(b"T", queue, len(seen), got[4])]
+                assert seen == mine[: len(seen)]
+                dispatch.lookup(key_hash(b"T#K1"), 3, 0, 2**62)
+        except BaseException as error:
+            failures.append(error)
+
+    def write() -> None:
+        try:
+            while not done.is_set():
+                dispatch.write_out()
+                dispatch.sync()
+                dispatch.sync_index()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read, args=(queue,)) for queue in range(8)] + [threading.Thread(target=write)]
+    for thread in threads:
+        thread.start()
+    while dispatch.position < end:
+        dispatch.run(end, 10_000)
+    for thread in threads[:-1]:
+        thread.join()
+    done.set()
+    threads[-1].join()
+    assert failures == []
+    dispatch.write_out()
+    assert opened(tmp_path, index_entries=4000).recover_queues() == end
