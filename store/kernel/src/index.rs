@@ -117,6 +117,8 @@ pub struct Index {
     files: Vec<IndexFile>,
     changed: Vec<String>,
     names_changed: bool,
+    /// Where the kept files ended when `load` had to leave some behind.
+    lost_from: Option<i64>,
     /// Set when files were dropped: the record with which the kept ones end is then indexed once more, as RocketMQ does.
     repeat_last: bool,
 }
@@ -165,6 +167,7 @@ impl Index {
             files: vec![],
             changed: vec![],
             names_changed: false,
+            lost_from: None,
             repeat_last: false,
         }
     }
@@ -181,8 +184,8 @@ impl Index {
         HEADER + SLOT * self.slots as usize + ENTRY * number as usize
     }
 
-    /// Finds the files that exist. A last one that was being made (wrong length, no entries) goes; otherwise a wrong
-    /// length is damage, or another store's settings.
+    /// Finds the files that exist. One that was being made when the process died or power went (wrong length, no
+    /// entries) goes, and those behind it; otherwise a wrong length is damage, or another store's settings.
     pub fn load(&mut self) -> Outcome<()> {
         let mut names = vec![];
         match std::fs::read_dir(&self.folder) {
@@ -197,20 +200,25 @@ impl Index {
             }
         }
         names.sort();
-        let last = names.last().cloned();
+        let mut lost = false;
         for name in names {
             let path = self.path_of(&name);
             let file = File::open(&path).at(&path)?;
             let bytes = file.metadata().at(&path)?.len();
             let mut head = [0; HEADER];
             let n = file.read_at(&mut head, 0).at(&path)?;
-            if bytes != self.file_bytes() as u64 {
-                let unused = n < HEADER || Header::decode(&head).count <= 1;
-                if unused && Some(&name) == last.as_ref() && !self.read_only {
+            let whole = bytes == self.file_bytes() as u64;
+            lost |= !whole && (n < HEADER || Header::decode(&head).count <= 1);
+            if lost {
+                if !self.read_only {
                     self.door.remove(&path).at(&path)?;
                     self.names_changed = true;
-                    continue;
                 }
+                let end = self.files.last().map_or(0, |file| file.header.end_pos);
+                self.lost_from.get_or_insert(end);
+                continue;
+            }
+            if !whole {
                 let reason = format!(
                     "an index file of {} slots and {} entries has {} bytes, this one {bytes}, and so ends",
                     self.slots,
@@ -253,6 +261,9 @@ impl Index {
             self.remove_file(file)?;
         }
         self.files = kept;
+        if let Some(lost) = self.lost_from.take() {
+            again = if again < 0 { lost } else { again.min(lost) };
+        }
         self.repeat_last = again >= 0;
         Ok(again)
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! at        size  field                        at        size  field
 //!  0          4   total size                   48        8|20  born host (20: sysFlag bit 4)
-//!  4          4   magic 0xDAA320A7                         8   store timestamp
+//!  4          4   magic 0xDAA320A7 (or ...AB)             8   store timestamp
 //!  8          4   CRC-32 of the body, 31 bits            8|20  store host (20: sysFlag bit 5)
 //! 12          4   queue id                                 4   reconsume times
 //! 16          4   flag                                     8   prepared transaction offset
@@ -12,6 +12,8 @@
 //! 36          4   sysFlag                                2+n   properties (at most 32767 bytes)
 //! 40          8   born timestamp
 //! ```
+//!
+//! With the magic 0xDAA320AB the topic's length has two bytes: RocketMQ 5, topics above 127 bytes.
 //!
 //! A file ends with a filler: the bytes left (4), the magic 0xCBD43194 (4), anything. In dledger's layout each record
 //! lies behind an entry header of 48 bytes, and the filler is -1 (4), the bytes left (4). Source: RocketMQ 4.8.0,
@@ -22,6 +24,8 @@
 use crate::hash;
 
 pub const RECORD_MAGIC: i32 = 0xDAA3_20A7_u32 as i32;
+/// As the other, with two bytes of topic length: RocketMQ 5 writes it for topics above 127 bytes.
+pub const RECORD_MAGIC_LONG_TOPIC: i32 = 0xDAA3_20AB_u32 as i32;
 pub const BLANK_MAGIC: i32 = 0xCBD4_3194_u32 as i32;
 pub const LEDGER_FILLER: i32 = -1;
 const LEDGER_MAGIC: i32 = 1;
@@ -82,7 +86,12 @@ pub struct Record<'a> {
     store_timestamp_at: u16,
     body_at: u16,
     body_len: u32,
-    topic_len: u8,
+    topic_at: u32,
+    topic_len: u16,
+}
+
+pub fn is_record_magic(magic: i32) -> bool {
+    magic == RECORD_MAGIC || magic == RECORD_MAGIC_LONG_TOPIC
 }
 
 pub fn int(bytes: &[u8], at: usize) -> i32 {
@@ -106,9 +115,9 @@ pub fn item(segment: &[u8], start: u64, at: usize, entry_header: usize) -> Item<
         return bad(Bad::Unwritten);
     }
     // A log that was begun without dledger has plain records in its older files.
-    if entry_header == 0 || second == RECORD_MAGIC || second == BLANK_MAGIC {
+    if entry_header == 0 || is_record_magic(second) || second == BLANK_MAGIC {
         return match second {
-            RECORD_MAGIC => match Record::parse(left, start + at as u64) {
+            RECORD_MAGIC | RECORD_MAGIC_LONG_TOPIC => match Record::parse(left, start + at as u64) {
                 Ok(record) => Item::Record {
                     record,
                     at,
@@ -141,7 +150,7 @@ pub fn item(segment: &[u8], start: u64, at: usize, entry_header: usize) -> Item<
         return Item::Empty { step };
     }
     let body = &left[entry_header..step];
-    if body.len() < 8 || int(body, 4) != RECORD_MAGIC {
+    if body.len() < 8 || !is_record_magic(int(body, 4)) {
         return Item::Bad {
             bad: Bad::Magic,
             step: Some(step),
@@ -166,7 +175,8 @@ impl<'a> Record<'a> {
         if bytes.len() < 8 {
             return Err((Bad::Torn, None));
         }
-        if int(bytes, 4) != RECORD_MAGIC {
+        let magic = int(bytes, 4);
+        if !is_record_magic(magic) {
             return Err((Bad::Magic, None));
         }
         let size = int(bytes, 0);
@@ -186,20 +196,25 @@ impl<'a> Record<'a> {
         let store_host_len = if sys_flag & 0x20 == 0 { 8 } else { 20 };
         let body_at = store_timestamp_at + 8 + store_host_len + 12 + 4;
         let wrong = Err((Bad::Length, Some(size)));
-        // body_at <= 112; the topic's length byte and the two of the properties must fit behind the body
-        if size < body_at + 3 {
+        // body_at <= 112; the topic's length and the two bytes of the properties' must fit behind the body
+        let topic_len_bytes = if magic == RECORD_MAGIC { 1 } else { 2 };
+        let least_tail = topic_len_bytes + 2;
+        if size < body_at + least_tail {
             return wrong;
         }
         let body_len = int(bytes, body_at - 4);
-        if body_len < 0 || body_len as usize > size - body_at - 3 {
+        if body_len < 0 || body_len as usize > size - body_at - least_tail {
             return wrong;
         }
-        let topic_at = body_at + body_len as usize + 1;
-        let topic_len = bytes[topic_at - 1];
-        if topic_len > 127 || topic_at + usize::from(topic_len) + 2 > size {
+        let topic_at = body_at + body_len as usize + topic_len_bytes;
+        let topic_len = match topic_len_bytes {
+            1 => i16::from(bytes[topic_at - 1] as i8),
+            _ => i16::from_be_bytes([bytes[topic_at - 2], bytes[topic_at - 1]]),
+        };
+        if topic_len < 0 || topic_at + topic_len as usize + 2 > size {
             return wrong;
         }
-        let properties_at = topic_at + usize::from(topic_len) + 2;
+        let properties_at = topic_at + topic_len as usize + 2;
         let properties_len = i16::from_be_bytes([bytes[properties_at - 2], bytes[properties_at - 1]]);
         if properties_len < 0 || properties_at + properties_len as usize != size {
             return wrong;
@@ -209,7 +224,8 @@ impl<'a> Record<'a> {
             store_timestamp_at: store_timestamp_at as u16,
             body_at: body_at as u16,
             body_len: body_len as u32,
-            topic_len,
+            topic_at: topic_at as u32,
+            topic_len: topic_len as u16,
         })
     }
 
@@ -243,12 +259,12 @@ impl<'a> Record<'a> {
     }
 
     pub fn topic(&self) -> &'a [u8] {
-        let at = usize::from(self.body_at) + self.body_len as usize + 1;
+        let at = self.topic_at as usize;
         &self.bytes[at..at + usize::from(self.topic_len)]
     }
 
     pub fn properties(&self) -> &'a [u8] {
-        &self.bytes[usize::from(self.body_at) + self.body_len as usize + 1 + usize::from(self.topic_len) + 2..]
+        &self.bytes[self.topic_at as usize + usize::from(self.topic_len) + 2..]
     }
 
     /// An empty body has no CRC: the source does not look at the field then.

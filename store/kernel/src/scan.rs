@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::fault::Outcome;
 use crate::maps::LogMaps;
-use crate::record::{int, item, Bad, Item, Record, BLANK_MAGIC, RECORD_MAGIC};
+use crate::record::{int, is_record_magic, item, Bad, Item, Record, BLANK_MAGIC};
 
 pub enum Visit<'r, 'a> {
     Record {
@@ -120,8 +120,11 @@ pub fn walk(
 fn follows(bytes: &[u8], at: usize, bounds: &Bounds) -> bool {
     match bytes.get(at..at + 8) {
         None => at == bytes.len(),
-        Some(head) if bounds.entry_header == 0 => matches!(int(head, 4), RECORD_MAGIC | BLANK_MAGIC) || head == [0; 8],
-        Some(head) => matches!(int(head, 0), -1..=1) || matches!(int(head, 4), RECORD_MAGIC | BLANK_MAGIC),
+        Some(head) => {
+            let magic = int(head, 4);
+            let ledger = bounds.entry_header != 0 && matches!(int(head, 0), -1..=1);
+            head == [0; 8] || is_record_magic(magic) || magic == BLANK_MAGIC || ledger
+        }
     }
 }
 

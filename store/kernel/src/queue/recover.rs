@@ -15,7 +15,7 @@ const FIRST_CHUNK: usize = 4096;
 const LARGEST_CHUNK: usize = 1 << 18;
 
 impl Queues {
-    /// Finds the queues that exist. Every file must have its full length; one of no length (its maker died) goes.
+    /// Finds the queues that exist. Every file must have its full length; one of no length goes, and all behind it.
     pub fn load(&mut self) -> Outcome<()> {
         for topic in folders(&self.folder)? {
             let topic_folder = self.folder.join(&topic);
@@ -36,13 +36,19 @@ impl Queues {
     }
 
     fn load_queue(&mut self, topic: u32, id: i32, folder: &Path) -> Outcome<()> {
-        let starts = segment_starts(folder)?;
         let q = self.queue(topic, id);
-        for &start in &starts {
+        let mut lost = false;
+        for start in segment_starts(folder)? {
             let path = folder.join(segment_name(start));
             let bytes = std::fs::metadata(&path).at(&path)?.len();
-            if bytes == 0 && !self.read_only && Some(&start) == starts.last() {
-                self.door.remove(&path).at(&path)?;
+            // The maker of an empty file died, or power went before it was synced. What follows it is not synced
+            // either, and would make a queue with a hole: dispatch brings it again.
+            lost |= bytes == 0;
+            if lost {
+                if !self.read_only {
+                    self.door.remove(&path).at(&path)?;
+                    self.new_names_in.insert(folder.to_owned());
+                }
                 continue;
             }
             if bytes != self.segment_bytes {

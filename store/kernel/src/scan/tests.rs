@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::record::RECORD_MAGIC;
 
 struct Folder(PathBuf);
 
