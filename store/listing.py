@@ -112,12 +112,12 @@ class Listing:
     def _log(self) -> tuple[list[Json], list[Json]]:
         messages, blanks = [], []
         for step in walk(self.log, self.found.min_pos, entry_header_bytes=self.entry_header_bytes):
-            if step.pos >= self.found.end_pos or step.kind not in (StepKind.RECORD, StepKind.FILLER):
+            if step.pos >= self.found.end_pos:
                 break
             if step.kind is StepKind.FILLER:
                 magic = -1 if self.entry_header_bytes else BLANK_MAGIC
                 blanks.append({"offset": step.pos, "size": step.size, "magic": magic})
-            else:
+            elif step.kind is StepKind.RECORD:
                 messages.append(self._message(step))
         return messages, blanks
 

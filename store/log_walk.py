@@ -3,9 +3,9 @@
     for step in walk(log, pos):
         match step.kind: ...
 
-A walk gives a step for each record and for each filler, and ends with exactly one step that is neither: END, where
-nothing was written yet (zeros) or the files end, or DAMAGE, where bytes lie that are no record. Where a damaged stretch
-ends can only be found by looking for a record that names its own place (`resync`).
+A walk gives a step for each record (or empty entry) and for each filler, and ends with exactly one step of another
+kind: END, where nothing was written yet (zeros) or the files end, or DAMAGE, where bytes lie that are no record. Where
+a damaged stretch ends can only be found by looking for a record that names its own place (`resync`).
 
 Source: CommitLog.recoverNormally and checkMessageAndReturnSize of RocketMQ 4.8.0; DLedger's layout: `ledger_format`.
 """
@@ -35,6 +35,8 @@ _MAGICS = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC, MESSAGE_MA
 
 class StepKind(enum.Enum):
     RECORD = enum.auto()
+    EMPTY = enum.auto()
+    """An entry of dledger's layout without a record."""
     FILLER = enum.auto()
     END = enum.auto()
     DAMAGE = enum.auto()
@@ -60,7 +62,7 @@ def walk(
     while True:
         step = step_at(log, pos, entry_header_bytes=entry_header_bytes, check_crc=check_crc)
         yield step
-        if step.kind not in (StepKind.RECORD, StepKind.FILLER):
+        if step.kind in (StepKind.END, StepKind.DAMAGE):
             return
         pos += step.size
 
@@ -92,6 +94,8 @@ def step_at(log: SegmentFiles, pos: int, *, entry_header_bytes: int = 0, check_c
         return Step(StepKind.DAMAGE, pos, reason=error.reason)
     if entry.pos != pos:
         return Step(StepKind.DAMAGE, pos, reason=f"the entry says that it lies at {entry.pos}")
+    if entry.body_bytes == 0:
+        return Step(StepKind.EMPTY, pos, entry.size, entry=entry)
     return _record(log, pos, ENTRY_HEADER_BYTES, entry.size, left, check_crc)._replace(entry=entry)
 
 
@@ -112,6 +116,11 @@ def _record(log: SegmentFiles, pos: int, header_bytes: int, size: int, left: int
         return Step(StepKind.DAMAGE, pos, size, reason=error.reason)
     if record.pos != pos + header_bytes:
         return Step(StepKind.DAMAGE, pos, size, record, reason=f"the record says that it lies at {record.pos}")
+    if check_crc and (record.topic.endswith("\0") or record.properties.endswith("\0")):
+        # No CRC covers them, and no writer ends them so: the end of a last record did not reach the disk.
+        behind = log.read(pos + size, BLANK_BYTES)
+        if behind is None or not any(behind):
+            return Step(StepKind.DAMAGE, pos, size, record, reason="topic or properties end in zeros")
     return Step(StepKind.RECORD, pos, size, record)
 
 

@@ -110,6 +110,14 @@ class Point(NamedTuple):
         return cls(pos, store_timestamp_ms, anchor_bytes, anchor_crc, queues, units, index_name, count)
 
 
+class Judgement(NamedTuple):
+    """`reason`: why the mark is not believed; empty: go on from `point`. `cache_lost`: only what was synced counts."""
+
+    point: Point = Point()
+    cache_lost: bool = True
+    reason: str = ""
+
+
 def anchor_size(pos: int, log_segment_bytes: int) -> int:
     """How many bytes before `pos` an anchor covers: all in one segment, the one before if `pos` begins a segment."""
     return min(ANCHOR_BYTES, pos % log_segment_bytes or min(pos, log_segment_bytes))
@@ -173,20 +181,19 @@ class ProgressMark:
         points = [Point._unpack(data[start : start + _POINT.size]) for start in (_HEAD.size, _HEAD.size + _POINT.size)]
         return cls(sequence, boot_id, device, lock_ns, Geometry(*geometry), *points)
 
-    def point_for(self, root: Path, geometry: Geometry, read: Callable[[int, int], bytes | None]) -> tuple[Point, str]:
-        """The point from which recovery may go on, and "": or one at position -1, and why the mark is not believed."""
-        nowhere = Point()
+    def judge(self, root: Path, geometry: Geometry, read: Callable[[int, int], bytes | None]) -> Judgement:
+        """Whether recovery may go on from this mark, and where. `read(pos, size)`: bytes of the log, or None."""
         if self.geometry != geometry:
-            return nowhere, "the files' sizes are not those of the mark"
+            return Judgement(reason="the files' sizes are not those of the mark")
         if self.lock_ns != lock_time_ns(root):
-            return nowhere, "another program has started on this store since"
-        same_boot = self.boot_id == boot_id() != NO_BOOT_ID and self.device == root.stat().st_dev
-        point = self.written if same_boot else self.flushed
+            return Judgement(reason="another program has started on this store since")
+        cache_lost = not (self.boot_id == boot_id() != NO_BOOT_ID and self.device == root.stat().st_dev)
+        point = self.flushed if cache_lost else self.written
         if point.pos < 0:
-            return nowhere, "the machine was restarted, and nothing is known of what was synced"
+            return Judgement(reason="the machine was restarted, and nothing is known of what was synced")
         if not point.anchored(read):
-            return nowhere, f"the log is not the one of the mark before byte {point.pos}"
-        return point, ""
+            return Judgement(reason=f"the log is not the one of the mark before byte {point.pos}")
+        return Judgement(point, cache_lost)
 
 
 class ProgressKeeper:

@@ -231,10 +231,10 @@ class _Recovery:
         mark = ProgressMark.load(self.root)
         if mark is None:
             return False
-        point, reason = mark.point_for(self.root, geometry_of(self.settings), self.log.read)
+        point, cache_lost, reason = mark.judge(self.root, geometry_of(self.settings), self.log.read)
         if not reason and not self.log.first <= point.pos <= self.log.end:
             reason = f"its position {point.pos} is not in the log"
-        reason = reason or self._cut_derived(point, cache_lost=point != mark.written)
+        reason = reason or self._cut_derived(point, cache_lost)
         if reason:
             self._note(NoteKind.MARK, point.pos, f"the progress mark is not used: {reason}")
             return False
@@ -244,7 +244,7 @@ class _Recovery:
         self.found.dispatched_from = self.found.end_pos
         return True
 
-    def _cut_derived(self, point: Point, *, cache_lost: bool) -> str:
+    def _cut_derived(self, point: Point, cache_lost: bool) -> str:
         """Brings queues and index to what they were at the mark; why that is not possible, or ""."""
         self.known_end = self.dispatch.recover_queues()
         self.dispatch.truncate_queues(point.pos)

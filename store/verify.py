@@ -129,14 +129,14 @@ class _LogCheck:
             if self.progress and step.pos >= next_progress:
                 self.progress("log", step.pos - self.log.first, self.log.end - self.log.first)
                 next_progress = step.pos + _PROGRESS_BYTES
+            if step.kind in (StepKind.END, StepKind.DAMAGE):
+                return self._stop(step)
             if step.kind is StepKind.RECORD:
                 self._record(step)
-                if step.entry is not None:
-                    self._entry(step.entry, ledger_index)
-            elif step.kind is StepKind.FILLER:
+            if step.kind is StepKind.FILLER:
                 self.report.fillers += 1
-            else:
-                return self._stop(step)
+            elif step.entry is not None:
+                self._entry(step.entry, ledger_index)
             self.report.end_pos = step.pos + step.size
         raise AssertionError("a walk ends with END or DAMAGE")
 

@@ -1,0 +1,748 @@
+"""Recovery finds the sound prefix of a log, whatever happened to it, and the derived files agree with it afterwards.
+
+The slow twin is a list of records: what is expected of queues and index is made from the records of the list that lie
+below the recovered end, by the rules in `derive.py`. Logs are written in Python, so that nothing here depends on the
+kernel's append side; one test at the end takes all of the real thing, and loses its power.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tallystick.store import progress
+from tallystick.store._kernel import Dispatch, Door, Log
+from tallystick.store.checkpoint import StoreCheckpoint
+from tallystick.store.derive import has_queue_unit, index_hash, index_keys, tags_code
+from tallystick.store.log_walk import StepKind, walk
+from tallystick.store.progress import FILE_NAME, Point, ProgressKeeper, ProgressMark
+from tallystick.store.record import Record, encode_filler
+from tallystick.store.recovery import NoteKind, Recovered, RecoveryError, geometry_of, recover
+from tallystick.store.segment_files import SegmentFiles, segment_name
+from tallystick.store.settings import StoreSettings
+from tallystick.store.verify import verify
+
+SEGMENT = 4096
+FIRST_MS = 1_600_000_000_000
+NO_END = 2**63 - 1
+
+
+def store_settings(root: Path, **changes: object) -> StoreSettings:
+    sizes: dict[str, object] = {
+        "mappedFileSizeCommitLog": SEGMENT,
+        "mappedFileSizeConsumeQueue": 200,
+        "maxHashSlotNum": 7,
+        "maxIndexNum": 32,
+    }
+    return StoreSettings(storePathRootDir=str(root), **(sizes | changes))  # type: ignore[arg-type]
+
+
+def new_dispatch(chosen: StoreSettings, door: Door) -> Dispatch:
+    return Dispatch(
+        door,
+        str(chosen.root),
+        str(chosen.commit_log_folder),
+        log_segment_bytes=chosen.mappedFileSizeCommitLog,
+        queue_segment_bytes=chosen.queue_segment_bytes,
+        index_slots=chosen.maxHashSlotNum,
+        index_entries=chosen.maxIndexNum,
+        delay_ms=chosen.delay_levels_ms(),
+    )
+
+
+class Written:
+    """A log written by hand, and a dispatch that follows it: a broker's store, without the broker."""
+
+    def __init__(self, root: Path, seed: int = 0) -> None:
+        self.root = root
+        self.random = random.Random(seed)
+        self.chosen = store_settings(root)
+        self.door = Door()
+        self.records: list[Record] = []
+        self.end = 0
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.log = root / "commitlog"
+        self.log.mkdir(parents=True)
+        (root / "abort").touch()
+        (root / "lock").write_bytes(b"lock")
+        self.dispatch = new_dispatch(self.chosen, self.door)
+
+    @property
+    def path(self) -> Path:
+        """The segment of the end."""
+        return self.log / segment_name(self.end - self.end % SEGMENT)
+
+    def append(self, count: int = 1) -> None:
+        for _ in range(count):
+            topic, queue = self.random.choice("AB"), self.random.randrange(2)
+            keys = " ".join(f"k{self.random.randrange(9)}" for _ in range(self.random.randrange(3)))
+            number = len(self.records)
+            offset = self.offsets.get((topic, queue), 0)
+            record = Record(
+                topic,
+                queue,
+                self.random.randbytes(self.random.randrange(1, 300)),
+                f"UNIQ_KEY\x01u{number}\x02TAGS\x01t{number % 3}\x02" + (f"KEYS\x01{keys}\x02" if keys else ""),
+                queue_offset=offset,
+                pos=self.end,
+                store_timestamp_ms=FIRST_MS + 1000 * number,
+            )
+            left = SEGMENT - self.end % SEGMENT
+            if record.size + 8 > left:
+                self._write(encode_filler(left))
+                self.end += left
+                record = record._replace(pos=self.end)
+            self._write(record.encode())
+            self.end += record.size
+            self.records.append(record)
+            self.offsets[topic, queue] = offset + 1
+
+    def _write(self, data: bytes) -> None:
+        if not self.path.exists():
+            with self.path.open("wb") as file:
+                file.truncate(SEGMENT)
+        self.patch(self.end, data)
+
+    def patch(self, pos: int, data: bytes) -> None:
+        path = self.log / segment_name(pos - pos % SEGMENT)
+        with path.open("r+b") as file:
+            file.seek(pos % SEGMENT)
+            file.write(data)
+
+    def run_dispatch(self, upto: int | None = None) -> None:
+        self.dispatch.run(self.end if upto is None else upto, 1 << 40)
+
+    def keeper(self) -> ProgressKeeper:
+        return ProgressKeeper(self.door, self.root, geometry_of(self.chosen), 0)
+
+    def recover(self) -> tuple[Recovered, Dispatch]:
+        """As after a new start of the process."""
+        dispatch = new_dispatch(self.chosen, self.door)
+        return recover(self.root, self.chosen, dispatch, self.door), dispatch
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Written:
+    return Written(tmp_path / "store")
+
+
+def check(dispatch: Dispatch, records: list[Record]) -> None:
+    """Queues and index say of each record what the rules say, and nothing else."""
+    queues: dict[tuple[bytes, int], list[tuple[int, int, int]]] = {}
+    keys: dict[int, list[int]] = {}
+    for record in records:
+        properties = record.property_table()
+        if has_queue_unit(record):
+            units = queues.setdefault((record.topic.encode(), record.queue_id), [])
+            units.append((record.pos, record.size, tags_code(record, properties, ())))
+        for key in index_keys(record, properties):
+            keys.setdefault(index_hash(record.topic, key), []).append(record.pos)
+    there = {row[:2]: dispatch.units(row[0], row[1], row[2], row[3]) for row in dispatch.queues() if row[3]}
+    assert there == queues
+    for key_hash, positions in keys.items():
+        found, _, _ = dispatch.lookup(key_hash, 1000, 0, NO_END)
+        assert sorted(set(found)) == sorted(set(positions))
+
+
+# -- without a mark, as RocketMQ ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_sound_prefix_is_recovered(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Killed, and then anything: zeros from some byte on, or one wrong byte; derived files ahead of it or behind."""
+    store = Written(tmp_path_factory.mktemp("store") / "store", data.draw(st.integers(0, 2**32), label="seed"))
+    store.append(data.draw(st.integers(1, 60), label="records"))
+    store.run_dispatch(data.draw(st.sampled_from([0, *(record.pos for record in store.records), store.end])))
+    if data.draw(st.booleans(), label="written out"):
+        store.dispatch.write_out()
+    if data.draw(st.booleans(), label="torn"):
+        place = data.draw(st.integers(0, store.end - 1), label="place")
+        hit = sum(record.pos + record.size <= place for record in store.records)
+        for pos in range(place, store.end, SEGMENT):
+            end = min(pos - pos % SEGMENT + SEGMENT, store.end)
+            store.patch(pos, bytes(end - pos))
+        for start in range(place - place % SEGMENT + SEGMENT, store.end, SEGMENT):
+            store.patch(start, bytes(SEGMENT))
+    else:
+        # a byte of a body, whose CRC tells
+        record = data.draw(st.sampled_from(store.records), label="flipped")
+        hit = store.records.index(record)
+        store.patch(record.pos + 88, bytes([record.body[0] ^ 0xFF]))
+
+    found, dispatch = store.recover()
+
+    sound = store.records[:hit]
+    with SegmentFiles(store.log) as log:
+        steps = list(walk(log))
+    assert [step.record for step in steps if step.kind is StepKind.RECORD] == sound
+    assert (steps[-1].kind, steps[-1].pos) == (StepKind.END, found.end_pos)
+    assert found.clean is False and found.from_mark is False
+    check(dispatch, sound)
+    dispatch.write_out()
+    assert verify(store.root).damage == []
+
+
+def test_what_is_put_after_a_cut_does_not_wake_what_was_cut(store: Written) -> None:
+    """A record of the same length, where the damaged one was, must not lead into the old records behind it."""
+    store.append(6)
+    cut = store.records[2]
+    store.patch(cut.pos + 88, bytes([cut.body[0] ^ 0xFF]))
+    found, _ = store.recover()
+    assert found.end_pos == cut.pos
+    store.patch(cut.pos, cut.encode())
+
+    found, _ = store.recover()
+
+    assert found.end_pos == cut.pos + cut.size
+
+
+def test_cut_records_and_segments_are_noted(store: Written) -> None:
+    store.append(60)
+    assert store.end > 3 * SEGMENT
+    cut = store.records[1]
+    store.patch(cut.pos + 88, bytes([cut.body[0] ^ 0xFF]))
+    found, _ = store.recover()
+    notes = [(note.kind, note.pos) for note in found.notes]
+    assert (NoteKind.CUT, cut.pos) in notes
+    assert (NoteKind.CUT, SEGMENT) in notes
+    assert [path.name for path in store.log.iterdir()] == [segment_name(0)]
+
+
+def test_an_orderly_stop_needs_no_dispatch(store: Written) -> None:
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    (store.root / "abort").unlink()
+    found, dispatch = store.recover()
+    assert found.clean
+    assert found.end_pos == store.end
+    assert found.start_pos == (store.end // SEGMENT - 2) * SEGMENT  # the last three segments are checked
+    assert found.store_timestamp_ms == store.records[-1].store_timestamp_ms
+    assert found.notes == []
+    check(dispatch, store.records)
+
+
+def test_what_was_not_dispatched_is(store: Written) -> None:
+    store.append(40)
+    store.run_dispatch(store.records[10].pos)
+    store.dispatch.write_out()
+    (store.root / "abort").unlink()
+    found, dispatch = store.recover()
+    assert found.dispatched_from == store.records[10].pos
+    assert dispatch.position == store.end
+    check(dispatch, store.records)
+
+
+def test_a_kill_starts_where_the_checkpoint_says(store: Written) -> None:
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    second = next(record for record in store.records if record.pos == SEGMENT)
+    time_ms = second.store_timestamp_ms + 3000  # RocketMQ's margin
+    StoreCheckpoint(time_ms, time_ms, NO_END).save(store.door, store.root / "checkpoint")
+    found, dispatch = store.recover()
+    assert found.start_pos == SEGMENT
+    check(dispatch, store.records)
+
+
+def test_a_dropped_index_is_made_again_from_its_begin(store: Written) -> None:
+    """RocketMQ indexes again only from where the log's walk starts; what the file had before is lost there."""
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    last = store.records[-1].store_timestamp_ms
+    StoreCheckpoint(last, last, FIRST_MS + 2000).save(store.door, store.root / "checkpoint")
+    files = len(store.dispatch.index_files())
+    assert files > 2
+    found, dispatch = store.recover()
+    assert any(note.kind is NoteKind.REMOVED for note in found.notes)
+    assert len(dispatch.index_files()) == files
+    check(dispatch, store.records)
+
+
+def test_a_cut_log_cuts_the_index(store: Written) -> None:
+    """RocketMQ leaves entries of cut records, and then indexes nothing until the log is as long as it was."""
+    store.append(30)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    store.dispatch.sync_index()
+    cut = store.records[20]
+    store.patch(cut.pos + 88, bytes([cut.body[0] ^ 0xFF]))
+    # the checkpoint calls all of the index durable, so that no file is dropped
+    StoreCheckpoint(0, 0, NO_END).save(store.door, store.root / "checkpoint")
+    found, dispatch = store.recover()
+    assert found.end_pos == cut.pos
+    assert max(file[4] for file in dispatch.index_files()) < cut.pos
+    check(dispatch, store.records[:20])
+    del store.records[20:]
+    store.end = cut.pos
+    store.offsets = {(topic.decode(), queue): row[1] for topic, queue, *row in dispatch.queues()}
+    store.append(5)
+    dispatch.run(store.end, 1 << 40)
+    check(dispatch, store.records)
+
+
+def test_no_log_no_queues(store: Written) -> None:
+    store.append(30)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    for path in store.log.iterdir():
+        path.unlink()
+    found, dispatch = store.recover()
+    assert (found.min_pos, found.end_pos) == (0, 0)
+    assert dispatch.queues() == [] and dispatch.index_files() == []
+    assert [note.kind for note in found.notes] == [NoteKind.REMOVED]
+
+
+def test_an_expired_beginning(store: Written) -> None:
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    (store.log / segment_name(0)).unlink()
+    found, dispatch = store.recover()
+    assert found.min_pos == SEGMENT
+    for topic, queue, low, *_ in dispatch.queues():
+        ((pos, _, _),) = dispatch.units(topic, queue, low, 1)
+        assert pos >= SEGMENT
+
+
+# -- damage in what was durable ----------------------------------------------------------------------------------------
+
+
+def test_damage_in_an_orderly_log_is_noted_and_not_cut(store: Written) -> None:
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    (store.root / "abort").unlink()
+    bad = store.records[-5]
+    store.patch(bad.pos + 88, bytes([bad.body[0] ^ 0xFF]))
+    found, dispatch = store.recover()
+    assert found.end_pos == store.end
+    assert [(note.kind, note.pos) for note in found.notes] == [(NoteKind.DAMAGE, bad.pos)]
+    check(dispatch, store.records)  # offsets of the queue stay what they were
+
+
+def test_zeros_between_segments_are_damage_too(store: Written) -> None:
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    (store.root / "abort").unlink()
+    start = store.end - store.end % SEGMENT - SEGMENT
+    first = next(record for record in store.records if record.pos == start)
+    store.patch(start, bytes(first.size))
+    found, _ = store.recover()
+    assert found.end_pos == store.end
+    assert [(note.kind, note.pos) for note in found.notes] == [(NoteKind.DAMAGE, start)]
+
+
+def test_after_a_kill_the_checkpoint_tells_damage_from_a_torn_end(store: Written) -> None:
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    bad = store.records[30]
+    store.patch(bad.pos + 88, bytes([bad.body[0] ^ 0xFF]))
+    synced_ms = store.records[40].store_timestamp_ms
+    StoreCheckpoint(synced_ms, 0, NO_END).save(store.door, store.root / "checkpoint")
+    found, dispatch = store.recover()
+    assert found.end_pos == store.end
+    assert [(note.kind, note.pos) for note in found.notes] == [(NoteKind.DAMAGE, bad.pos)]
+    check(dispatch, store.records)
+
+
+def test_leftovers_of_an_earlier_cut_are_no_damage(store: Written) -> None:
+    """RocketMQ does not zero what it cuts: sound records stand behind the end, and no queue knows them."""
+    store.append(20)
+    end = store.records[15].pos
+    store.run_dispatch(end)
+    store.dispatch.write_out()
+    store.patch(end, struct.pack(">i", 5))
+    (store.root / "abort").unlink()
+    found, dispatch = store.recover()
+    assert found.end_pos == end
+    check(dispatch, store.records[:15])
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_that_was_being_made_is_removed(store: Written) -> None:
+    store.append(5)
+    unfinished = store.log / segment_name(SEGMENT)
+    unfinished.write_bytes(bytes(100))
+    found, _ = store.recover()
+    assert not unfinished.exists()
+    assert found.end_pos == store.end
+    assert [note.kind for note in found.notes] == [NoteKind.REMOVED]
+
+
+def test_a_segment_made_ahead_is_removed_without_a_word(store: Written) -> None:
+    store.append(5)
+    ahead = store.log / segment_name(SEGMENT)
+    ahead.write_bytes(bytes(SEGMENT))
+    found, _ = store.recover()
+    assert found.notes == []
+    assert found.end_pos == store.end and found.end_pos < SEGMENT
+    assert not ahead.exists()
+
+
+def test_segments_of_another_size_are_refused(store: Written) -> None:
+    store.append(60)
+    os.truncate(store.log / segment_name(SEGMENT), SEGMENT // 2)
+    with pytest.raises(RecoveryError, match="mappedFileSizeCommitLog is not what"):
+        store.recover()
+
+
+def test_a_missing_segment_is_refused_not_cut(store: Written) -> None:
+    store.append(60)
+    (store.log / segment_name(SEGMENT)).unlink()
+    before = sorted(store.log.iterdir())
+    with pytest.raises(RecoveryError, match="the segment before this one is missing"):
+        store.recover()
+    assert sorted(store.log.iterdir()) == before
+
+
+# -- the progress mark -------------------------------------------------------------------------------------------------
+
+
+def marked(store: Written) -> int:
+    """40 records, a mark, and 20 more that queues and index know too; returns the mark's position."""
+    store.append(40)
+    store.run_dispatch()
+    keeper = store.keeper()
+    point = keeper.take(store.dispatch)
+    store.dispatch.sync()
+    store.dispatch.sync_index()
+    keeper.save(point, point)
+    pos = store.end
+    store.append(20)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    return pos
+
+
+def mark_notes(found: Recovered) -> list[str]:
+    return [note.text for note in found.notes if note.kind is NoteKind.MARK]
+
+
+def test_a_mark_spares_the_log_before_it(store: Written) -> None:
+    pos = marked(store)
+    found, dispatch = store.recover()
+    assert found.from_mark
+    assert (found.start_pos, found.end_pos) == (pos, store.end)
+    assert found.records == 20
+    assert found.store_timestamp_ms == store.records[-1].store_timestamp_ms
+    assert mark_notes(found) == []
+    check(dispatch, store.records)
+
+
+def test_after_an_orderly_stop_nothing_is_read(store: Written) -> None:
+    marked(store)
+    keeper = store.keeper()
+    point = keeper.take(store.dispatch)
+    keeper.save(point, point)
+    (store.root / "abort").unlink()
+    found, dispatch = store.recover()
+    assert found.from_mark and found.records == 0
+    assert found.store_timestamp_ms == store.records[-1].store_timestamp_ms
+    check(dispatch, store.records)
+
+
+def test_damage_before_the_mark_is_not_cut(store: Written) -> None:
+    marked(store)
+    bad = store.records[10]
+    store.patch(bad.pos + 88, bytes([bad.body[0] ^ 0xFF]))
+    found, dispatch = store.recover()
+    assert found.from_mark and found.end_pos == store.end
+    check(dispatch, store.records)
+
+
+def test_a_torn_end_behind_the_mark(store: Written) -> None:
+    marked(store)
+    cut = store.records[50]
+    store.patch(cut.pos + 88, bytes([cut.body[0] ^ 0xFF]))
+    found, dispatch = store.recover()
+    assert found.from_mark and found.end_pos == cut.pos
+    check(dispatch, store.records[:50])
+
+
+@pytest.mark.parametrize("written_out", [True, False])
+def test_queues_behind_the_log_catch_up_from_the_mark(written_out: bool, store: Written) -> None:
+    marked(store)
+    store.append(20)
+    store.run_dispatch(store.records[70].pos)
+    if written_out:
+        store.dispatch.write_out()
+    found, dispatch = store.recover()
+    assert found.from_mark
+    check(dispatch, store.records)
+
+
+def test_another_program_on_the_store_makes_the_mark_stale(store: Written) -> None:
+    """RocketMQ writes to `lock` whenever it starts."""
+    marked(store)
+    (store.root / "lock").write_bytes(b"lock")
+    found, dispatch = store.recover()
+    assert not found.from_mark
+    assert mark_notes(found) == ["the progress mark is not used: another program has started on this store since"]
+    assert not (store.root / FILE_NAME).exists()
+    check(dispatch, store.records)
+
+
+def test_a_mark_behind_the_end_is_ignored(store: Written) -> None:
+    """The log was replaced by an older copy of itself."""
+    pos = marked(store)
+    keep = next(record for record in store.records if record.pos >= pos - 1000)
+    for at in range(keep.pos, store.end):
+        store.patch(at, b"\0")
+    found, dispatch = store.recover()
+    assert not found.from_mark and found.end_pos == keep.pos
+    assert "the log is not the one of the mark" in mark_notes(found)[0]
+    check(dispatch, [record for record in store.records if record.pos < keep.pos])
+
+
+def test_a_mark_beyond_the_files_is_ignored(store: Written) -> None:
+    pos = marked(store)
+    for start in range(SEGMENT, store.end, SEGMENT):
+        (store.log / segment_name(start)).unlink()
+    found, dispatch = store.recover()
+    assert not found.from_mark and found.end_pos <= SEGMENT < pos
+    check(dispatch, [record for record in store.records if record.pos < SEGMENT])
+
+
+def test_a_log_with_other_messages_is_not_the_marks(store: Written) -> None:
+    marked(store)
+    other = Written(store.root.parent / "other", seed=9)
+    other.append(80)
+    for path in other.log.iterdir():
+        (store.log / path.name).write_bytes(path.read_bytes())
+    found, _ = store.recover()
+    assert not found.from_mark
+    assert "the log is not the one of the mark" in mark_notes(found)[0]
+
+
+def test_a_lost_queue_is_noticed(store: Written) -> None:
+    marked(store)
+    for path in (store.root / "consumequeue" / "A" / "0").iterdir():
+        path.unlink()
+    found, dispatch = store.recover()
+    assert not found.from_mark
+    assert "queues hold" in mark_notes(found)[0]
+    check(dispatch, store.records)
+
+
+def test_a_lost_index_is_noticed(store: Written) -> None:
+    marked(store)
+    for path in (store.root / "index").iterdir():
+        path.unlink()
+    found, dispatch = store.recover()
+    assert not found.from_mark
+    assert "is gone" in mark_notes(found)[0]
+    check(dispatch, store.records)
+
+
+def test_other_sizes_than_the_marks(store: Written) -> None:
+    marked(store)
+    mark = ProgressMark.load(store.root)
+    assert mark is not None
+    judgement = mark.judge(store.root, mark.geometry._replace(index_slots=8), lambda pos, size: None)
+    assert judgement.reason == "the files' sizes are not those of the mark"
+
+
+def test_a_torn_slot_leaves_the_mark_before(store: Written) -> None:
+    keeper = store.keeper()
+    positions = []
+    for _ in range(3):
+        store.append(10)
+        store.run_dispatch()
+        keeper.save(keeper.take(store.dispatch))
+        positions.append(store.end)
+    mark = ProgressMark.load(store.root)
+    assert mark is not None and (mark.sequence, mark.written.pos) == (3, positions[2])
+    with (store.root / FILE_NAME).open("r+b") as file:
+        file.seek(4096 + 100)  # the slot of odd numbers
+        file.write(b"\xff")
+    mark = ProgressMark.load(store.root)
+    assert mark is not None and (mark.sequence, mark.written.pos) == (2, positions[1])
+    found, dispatch = store.recover()
+    assert found.from_mark and found.start_pos == positions[1]
+    check(dispatch, store.records)
+
+
+def test_slots_go_on_where_the_process_before_stopped(store: Written) -> None:
+    store.append(3)
+    store.run_dispatch()
+    for _ in range(3):
+        keeper = store.keeper()  # of a new process each time
+        keeper.save(keeper.take(store.dispatch))
+    mark = ProgressMark.load(store.root)
+    assert mark is not None and mark.sequence == 3
+
+
+def test_marks_encode_to_what_they_decode_from(store: Written) -> None:
+    marked(store)
+    mark = ProgressMark.load(store.root)
+    assert mark is not None
+    assert ProgressMark.decode(mark.encode()) == mark
+    data = mark.encode()
+    for at in range(len(data)):
+        assert ProgressMark.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]) is None
+        assert ProgressMark.decode(data[:at]) is None
+
+
+# -- the mark after power loss -----------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_of_the_machine_only_what_was_synced_counts(
+    store: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pos = marked(store)
+    keeper = store.keeper()
+    mark = ProgressMark.load(store.root)
+    assert mark is not None
+    keeper.save(keeper.take(store.dispatch), mark.flushed)
+    monkeypatch.setattr(progress, "boot_id", lambda: b"another boot id!")
+    # the index: pages of entries behind the mark did not reach the disk, pages of slots and header did
+    name, count = mark.flushed.index_name, mark.flushed.index_count
+    with (store.root / "index" / name).open("r+b") as file:
+        file.seek(40 + 4 * 7 + 20 * count)
+        file.write(bytes(20 * (32 - count)))
+    found, dispatch = store.recover()
+    assert found.from_mark and found.start_pos == pos
+    check(dispatch, store.records)
+    dispatch.write_out()
+    assert verify(store.root).damage == []
+
+
+def test_after_a_restart_without_a_synced_point(store: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.append(10)
+    store.run_dispatch()
+    keeper = store.keeper()
+    keeper.save(keeper.take(store.dispatch))
+    monkeypatch.setattr(progress, "boot_id", lambda: b"another boot id!")
+    found, dispatch = store.recover()
+    assert not found.from_mark
+    assert "nothing is known of what was synced" in mark_notes(found)[0]
+    check(dispatch, store.records)
+
+
+def test_a_point_at_the_begin_of_a_segment(store: Written) -> None:
+    """Behind a filler the anchor lies in the segment before."""
+    store.append(1)
+    while (SEGMENT - store.end % SEGMENT) != SEGMENT:
+        left = SEGMENT - store.end % SEGMENT
+        if left < 400:
+            store._write(encode_filler(left))
+            store.end += left
+        else:
+            store.append(1)
+    store.run_dispatch()
+    store.dispatch.start(store.end)
+    keeper = store.keeper()
+    point = keeper.take(store.dispatch)
+    assert point.pos % SEGMENT == 0 and point.anchor_bytes == SEGMENT
+    keeper.save(point)
+    store.append(10)
+    found, dispatch = store.recover()
+    assert found.from_mark and found.start_pos == point.pos
+    check(dispatch, store.records)
+
+
+def test_an_empty_store_has_a_mark(store: Written) -> None:
+    keeper = store.keeper()
+    point = keeper.take(store.dispatch)
+    assert point == Point(0)
+    keeper.save(point, point)
+    store.append(10)
+    found, dispatch = store.recover()
+    assert found.from_mark and found.start_pos == 0
+    check(dispatch, store.records)
+
+
+# -- the real thing ----------------------------------------------------------------------------------------------------
+
+
+def lives(root: Path, seed: int) -> Iterator[tuple[Door, int]]:
+    """A broker's lives, one after the other: puts, syncs, dispatch and marks in an order of chance, then power loss."""
+    chance = random.Random(seed)
+    chosen = store_settings(root)
+    for life in range(4):
+        door = Door(record=True)
+        dispatch = new_dispatch(chosen, door)
+        found = recover(root, chosen, dispatch, door)
+        log = Log(
+            door,
+            str(chosen.commit_log_folder),
+            segment_bytes=SEGMENT,
+            max_message_bytes=4000,
+            store_host=bytes(8),
+            suffix=b"",
+            region="",
+        )
+        log.start(found.end_pos, found.store_timestamp_ms)
+        for topic, queue, _, max_offset, _, _ in dispatch.queues():
+            log.set_next_offset(topic, queue, max_offset)
+        if not (root / "abort").exists():
+            door.write_file(root / "abort", b"")
+            door.sync_dir(root)
+        keeper = ProgressKeeper(door, root, geometry_of(chosen), found.store_timestamp_ms)
+        point = None
+        for number in range(chance.randrange(5, 120)):
+            match chance.randrange(6):
+                case 0:
+                    log.sync()
+                case 1:
+                    point = keeper.take(dispatch)
+                    log.sync()
+                    dispatch.sync()
+                    dispatch.sync_index()
+                    keeper.save(keeper.take(dispatch), point)
+                case 2:
+                    keeper.save(keeper.take(dispatch))
+                case _:
+                    body, keys = chance.randbytes(chance.randrange(1, 200)), f"KEYS\x01k{number % 5}\x02"
+                    now_ms = FIRST_MS + 1_000_000 * life + number
+                    log.append(
+                        chance.choice([b"A", b"B"]),
+                        chance.randrange(2),
+                        body,
+                        f"UNIQ_KEY\x01{life}-{number}\x02{keys}".encode(),
+                        now_ms=now_ms,
+                        born_timestamp=0,
+                        born_host=bytes(8),
+                    )
+                    log.write_out()
+                    dispatch.run(log.written, 1 << 40)
+        yield door, log.flushed
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_power_is_lost_again_and_again(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was flushed is there, what is there is sound, and queues and index say so, whatever else was lost."""
+    root = tmp_path / "store"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "lock").write_bytes(b"lock")
+    known: list[Record] = []
+    for number, (door, flushed) in enumerate(lives(root, seed)):
+        with SegmentFiles(root / "commitlog") as log:
+            known = [step.record for step in walk(log) if step.record is not None]
+        door.crash(seed * 10 + number)
+        monkeypatch.setattr(progress, "boot_id", lambda number=number: b"boot id" + bytes([number]) * 9)
+        chosen = store_settings(root)
+        fresh = Door()
+        dispatch = new_dispatch(chosen, fresh)
+        found = recover(root, chosen, dispatch, fresh)
+        assert found.end_pos >= flushed
+        survived = [record for record in known if record.pos < found.end_pos]
+        with SegmentFiles(root / "commitlog") as log:
+            assert [step.record for step in walk(log) if step.record is not None] == survived
+        check(dispatch, survived)
+        dispatch.write_out()
+        assert verify(root).damage == []
