@@ -254,9 +254,12 @@ class Dispatch:
         entry_header_bytes: int = 0,
         max_open_files: int = 4096,
         read_only: bool = False,
+        ext_segment_bytes: int = 0,
     ) -> None:
         """`root` holds consumequeue/ and index/. `delay_ms[i]` is delay level i + 1. `entry_header_bytes` 48: dledger's
-        layout of the log, 0: the plain one. `queue_segment_bytes` is rounded up to a multiple of 20. ValueError."""
+        layout of the log, 0: the plain one. `queue_segment_bytes` is rounded up to a multiple of 20.
+        `ext_segment_bytes`: new units get an extension in files of this size (0: none; those that exist are read
+        anyway). ValueError."""
 
     position: int
     """The log is dispatched up to here."""

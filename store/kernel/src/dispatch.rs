@@ -180,8 +180,13 @@ impl Core {
             };
             let queue = queues.queue(topic, record.queue_id());
             match queues.put(queue, unit, record.queue_offset())? {
-                Put::Added | Put::Known => {}
-                Put::Misplaced => run.misplaced += 1,
+                Put::Known => {}
+                put @ (Put::Added | Put::Misplaced) => {
+                    run.misplaced += u64::from(put == Put::Misplaced);
+                    if queues.is_extended() {
+                        queues.extend_last(queue, tags_code, store_timestamp, &[])?;
+                    }
+                }
                 Put::BadOffset => run.skip(pos as u64, u64::from(record.size()), Bad::QueueOffset),
             }
         }

@@ -1,4 +1,4 @@
-//! ConsumeQueueExt: what a queue's unit has no room for, with the bit map of a SQL filter. Read only.
+//! ConsumeQueueExt: what a queue's unit has no room for, with the bit map of a SQL filter.
 //!
 //! ```text
 //! at  size  field
@@ -23,7 +23,9 @@ use crate::fault::{At, Outcome};
 use crate::maps::{segment_name, segment_starts};
 use crate::record::long;
 
-const HEAD: usize = 20;
+/// Bytes of a unit without a bit map. Fixed: it is on disks.
+pub const HEAD: usize = 20;
+pub const MOST_BYTES: u64 = i16::MAX as u64;
 /// The greatest tags code that is an address.
 const LAST_ADDRESS: i64 = i32::MIN as i64 - 1;
 const MOST_OPEN: usize = 256;
@@ -38,6 +40,33 @@ pub struct ExtUnit {
 
 pub fn is_address(tags_code: i64) -> bool {
     tags_code <= LAST_ADDRESS
+}
+
+/// The byte in the queue's extension that an address means.
+pub fn place_of(address: i64) -> u64 {
+    address.wrapping_sub(i64::MIN) as u64
+}
+
+/// The address of a byte; None behind the last one that is no tags code.
+pub fn address_of(place: u64) -> Option<i64> {
+    let address = i64::MIN.checked_add_unsigned(place)?;
+    is_address(address).then_some(address)
+}
+
+/// The unit at the start of `bytes`; None if there is no sound one.
+pub fn decode(bytes: &[u8]) -> Option<ExtUnit> {
+    let head = bytes.get(..HEAD)?;
+    let size = u16::from_be_bytes([head[0], head[1]]);
+    let bit_map_len = usize::from(u16::from_be_bytes([head[18], head[19]]));
+    if u64::from(size) > MOST_BYTES || usize::from(size) != HEAD + bit_map_len {
+        return None;
+    }
+    Some(ExtUnit {
+        size,
+        tags_code: long(head, 2),
+        store_timestamp: long(head, 10),
+        bit_map: bytes.get(HEAD..usize::from(size))?.to_vec(),
+    })
 }
 
 pub struct ExtFiles {
@@ -62,7 +91,7 @@ impl ExtFiles {
         if !is_address(address) {
             return Ok(None);
         }
-        let at = address.wrapping_sub(i64::MIN) as u64;
+        let at = place_of(address);
         let folder = self
             .folder
             .join(std::ffi::OsStr::from_bytes(topic))
@@ -82,26 +111,10 @@ impl ExtFiles {
         let file = &self.open[&path];
         let mut bytes = vec![0; 256];
         let mut n = file.read_at(&mut bytes, at - start).at(&path)?;
-        if n < HEAD {
-            return Ok(None);
-        }
-        let size = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
-        let bit_map_len = usize::from(u16::from_be_bytes([bytes[18], bytes[19]]));
-        if size > i16::MAX as usize || size < HEAD || bit_map_len != size - HEAD {
-            return Ok(None);
-        }
-        if n < size {
-            bytes.resize(size, 0);
+        if decode(&bytes[..n]).is_none() && n == bytes.len() {
+            bytes.resize(MOST_BYTES as usize, 0); // a long bit map
             n = file.read_at(&mut bytes, at - start).at(&path)?;
-            if n < size {
-                return Ok(None);
-            }
         }
-        Ok(Some(ExtUnit {
-            size: size as u16,
-            tags_code: long(&bytes, 2),
-            store_timestamp: long(&bytes, 10),
-            bit_map: bytes[HEAD..size].to_vec(),
-        }))
+        Ok(decode(&bytes[..n]))
     }
 }

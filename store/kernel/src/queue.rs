@@ -19,6 +19,7 @@
 //! zeroed (a later recovery would take them for units), and an empty file does not decide where a queue begins.
 
 mod append;
+mod ext_tail;
 mod files;
 mod names;
 mod recover;
@@ -66,6 +67,7 @@ struct Queue {
     watched: bool,
     grew: bool,
     alive: bool,
+    ext: Option<Box<ext_tail::ExtTail>>,
 }
 
 impl Queue {
@@ -113,6 +115,9 @@ pub struct Queues {
     grew: Vec<u32>,
     watched: HashSet<(Box<[u8]>, i32)>,
     pending_bytes: usize,
+    ext_folder: PathBuf,
+    ext_segment_bytes: u64,
+    ext_unsynced: BTreeSet<PathBuf>,
 }
 
 const NO_QUEUE: (u32, i32, u32) = (u32::MAX, 0, 0);
@@ -138,6 +143,9 @@ impl Queues {
             grew: vec![],
             watched: HashSet::new(),
             pending_bytes: 0,
+            ext_folder: PathBuf::new(),
+            ext_segment_bytes: 0,
+            ext_unsynced: BTreeSet::new(),
         }
     }
 
@@ -216,6 +224,7 @@ impl Queues {
             watched,
             grew: false,
             alive: true,
+            ext: None,
         };
         let number = match self.free.pop() {
             Some(number) => {

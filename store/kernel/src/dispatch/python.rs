@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyFrozenSet};
 
 use super::{lock, Core, WrittenPoint};
 use crate::door::Door;
-use crate::ext::ExtFiles;
+use crate::ext::{is_address, ExtFiles, ExtUnit};
 use crate::fault::Fault;
 use crate::index::Index;
 use crate::maps::LogMaps;
@@ -43,6 +43,20 @@ impl Dispatch {
         }
         py.detach(|| act(&mut self.0.wait_for(mutex)))
     }
+
+    /// An extension unit, from memory or its file.
+    fn ext(&self, py: Python<'_>, topic: &[u8], queue: i32, address: i64) -> PyResult<Option<ExtUnit>> {
+        if !is_address(address) {
+            return Ok(None);
+        }
+        let pending = self.with(py, &self.0.queues, |queues| {
+            queues.find(topic, queue).and_then(|q| queues.pending_ext(q, address))
+        });
+        match pending {
+            Some(unit) => Ok(Some(unit)),
+            None => Ok(self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address))?),
+        }
+    }
 }
 
 /// An extension unit: size, tags code, store time, bit map.
@@ -54,7 +68,7 @@ type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool);
 impl Dispatch {
     #[new]
     #[pyo3(signature = (door, root, log_dir, *, log_segment_bytes, queue_segment_bytes, index_slots, index_entries,
-        index_enabled = true, delay_ms = vec![], entry_header_bytes = 0, max_open_files = 4096, read_only = false))]
+        index_enabled = true, delay_ms = vec![], entry_header_bytes = 0, max_open_files = 4096, read_only = false, ext_segment_bytes = 0))]
     #[allow(clippy::too_many_arguments)] // the store's geometry, by name
     fn new(
         door: Door,
@@ -69,6 +83,7 @@ impl Dispatch {
         entry_header_bytes: usize,
         max_open_files: usize,
         read_only: bool,
+        ext_segment_bytes: u64,
     ) -> PyResult<Self> {
         check_geometry(log_segment_bytes, entry_header_bytes)?;
         if queue_segment_bytes == 0 || queue_segment_bytes > i32::MAX as u64 {
@@ -82,6 +97,9 @@ impl Dispatch {
         }
         let queue_segment_bytes = queue_segment_bytes.div_ceil(UNIT) * UNIT;
         let folder = root.join("consumequeue");
+        let mut queues = Queues::new(door.clone(), folder, queue_segment_bytes, max_open_files, read_only);
+        let ext_folder = root.join("consumequeue_ext");
+        queues.extend(ext_folder.clone(), ext_segment_bytes);
         Ok(Dispatch(Core {
             log: LogMaps::new(log_dir.clone(), log_segment_bytes),
             log_folder: log_dir,
@@ -90,13 +108,7 @@ impl Dispatch {
             index_enabled,
             read_only,
             runner: Mutex::new(()),
-            queues: Mutex::new(Queues::new(
-                door.clone(),
-                folder,
-                queue_segment_bytes,
-                max_open_files,
-                read_only,
-            )),
+            queues: Mutex::new(queues),
             index: Mutex::new(Index::new(
                 door.clone(),
                 root.join("index"),
@@ -104,7 +116,7 @@ impl Dispatch {
                 index_entries,
                 read_only,
             )),
-            ext: Mutex::new(ExtFiles::new(root.join("consumequeue_ext"))),
+            ext: Mutex::new(ExtFiles::new(ext_folder)),
             position: AtomicU64::new(0),
             last_store_timestamp: AtomicI64::new(0),
             damaged: AtomicU64::new(0),
@@ -284,10 +296,7 @@ impl Dispatch {
                 unreadable |= units.is_none() && from == offset as u64 * UNIT;
                 Ok::<_, PyErr>(units)
             },
-            |address| {
-                let unit = self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address))?;
-                Ok(unit.map(|unit| unit.tags_code))
-            },
+            |address| Ok(self.ext(py, topic, queue, address)?.map(|unit| unit.tags_code)),
             // the source compares the lower 32 bits
             |code| {
                 codes
@@ -437,7 +446,7 @@ impl Dispatch {
     }
 
     fn ext_unit<'py>(&self, py: Python<'py>, topic: &[u8], queue: i32, address: i64) -> PyResult<Option<Ext<'py>>> {
-        let unit = self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address))?;
+        let unit = self.ext(py, topic, queue, address)?;
         Ok(unit.map(|unit| {
             (
                 unit.size,

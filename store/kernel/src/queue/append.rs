@@ -95,6 +95,7 @@ impl Queues {
     }
 
     pub(super) fn write_queue(&mut self, q: u32) -> Outcome<()> {
+        self.write_ext(q)?; // first: no unit in a file names one that is in none
         let mut pending = std::mem::take(&mut self.queues[q as usize].pending);
         let mut done = 0;
         let outcome = loop {

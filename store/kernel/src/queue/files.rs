@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Queues;
+use super::{Queues, NO_QUEUE};
 use crate::door::{Door, DoorFile};
 use crate::fault::{At, Outcome};
 
@@ -170,7 +170,7 @@ impl Queues {
 
     /// What is to be synced; it counts as synced from now on, unless `sync_failed` says otherwise.
     pub fn take_unsynced(&mut self) -> (Vec<ToSync>, Vec<PathBuf>) {
-        let mut files = vec![];
+        let mut files = self.take_unsynced_ext();
         for (q, start) in std::mem::take(&mut self.unsynced) {
             let queue = &mut self.queues[q as usize];
             let Some(index) = queue.segment_index(start) else {
@@ -193,6 +193,10 @@ impl Queues {
 
     pub fn sync_failed(&mut self, files: &[ToSync], folders: &[PathBuf]) {
         for file in files {
+            if file.queue == NO_QUEUE.0 {
+                self.ext_unsynced.insert(file.path.clone());
+                continue;
+            }
             let queue = &mut self.queues[file.queue as usize];
             if let Some(index) = queue.segment_index(file.start) {
                 if !std::mem::replace(&mut queue.segments[index].unsynced, true) {
@@ -205,6 +209,16 @@ impl Queues {
 }
 
 impl ToSync {
+    /// A file that is not on the queues' table.
+    pub(super) fn of_path(path: PathBuf) -> ToSync {
+        ToSync {
+            queue: NO_QUEUE.0,
+            start: 0,
+            handle: None,
+            path,
+        }
+    }
+
     pub fn sync(&self, door: &Door) -> Outcome<()> {
         let done = match &self.handle {
             Some(handle) => handle.sync(),

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::files::Segment;
 use super::unit::{Unit, UNIT};
 use super::{Queues, NO_QUEUE};
+use crate::ext::{is_address, place_of};
 use crate::fault::{At, Fault, Outcome};
 use crate::maps::{segment_name, segment_starts};
 
@@ -113,6 +114,7 @@ impl Queues {
         let queue = &mut self.queues[q as usize];
         let dropped = queue.pending.len();
         queue.pending.clear();
+        queue.ext = None; // found again from the files
         self.pending_bytes -= dropped;
         queue.end = end;
         queue.written = end;
@@ -259,6 +261,12 @@ impl Queues {
             removed += 1;
         }
         self.correct_min(q, min_pos)?;
+        if self.is_extended() {
+            let first = self.queues[q as usize].min_logic;
+            if let Some(unit) = self.unit(q, first)?.filter(|unit| is_address(unit.tags_code)) {
+                self.remove_ext(q, Some(place_of(unit.tags_code)))?;
+            }
+        }
         Ok(removed)
     }
 
@@ -268,6 +276,7 @@ impl Queues {
             let last = self.queues[q as usize].segments.len() - 1;
             self.remove_segment(q, last)?;
         }
+        self.remove_ext(q, None)?;
         let folder = self.folder_of(q);
         if !self.read_only {
             // An empty folder that stays does no harm: load finds a queue without units.

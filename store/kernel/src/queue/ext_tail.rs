@@ -1,0 +1,193 @@
+//! The writing end of a queue's extension (`ext.rs` has the layout): units gather in memory like the queue's own, and go
+//! to the file in front of the queue's units that name them.
+//!
+//! A unit needs four bytes behind it in its file; otherwise -1 is written in the place of its size and it goes to the
+//! next file. Source: RocketMQ 4.8.0, ConsumeQueueExt.put, fullFillToEnd.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::files::ToSync;
+use super::unit::UNIT;
+use super::Queues;
+use crate::ext::{address_of, decode, is_address, place_of, ExtUnit, HEAD, MOST_BYTES};
+use crate::fault::{At, Fault, Outcome};
+use crate::maps::{segment_name, segment_starts};
+
+/// Bytes that stay free behind a unit, for the mark of the file's end.
+const END_MARK: u64 = 4;
+
+pub(super) struct ExtTail {
+    written: u64,
+    pending: Vec<u8>,
+}
+
+impl ExtTail {
+    fn end(&self) -> u64 {
+        self.written + self.pending.len() as u64
+    }
+}
+
+impl Queues {
+    /// New units carry an address into extension files of this size; 0: they do not.
+    pub fn extend(&mut self, folder: PathBuf, segment_bytes: u64) {
+        (self.ext_folder, self.ext_segment_bytes) = (folder, segment_bytes);
+    }
+
+    pub fn is_extended(&self) -> bool {
+        self.ext_segment_bytes > 0
+    }
+
+    fn ext_folder_of(&self, q: u32) -> PathBuf {
+        let (topic, id) = self.name_of(q);
+        self.ext_folder
+            .join(std::ffi::OsStr::from_bytes(topic))
+            .join(id.to_string())
+    }
+
+    /// Gives the unit just put an extension; it keeps its tags code if the extension cannot take one more.
+    pub fn extend_last(&mut self, q: u32, tags_code: i64, store_timestamp: i64, bit_map: &[u8]) -> Outcome<()> {
+        let size = (HEAD + bit_map.len()) as u64;
+        if size > MOST_BYTES || self.ext_segment_bytes < size + END_MARK {
+            return Ok(());
+        }
+        if self.queues[q as usize].ext.is_none() {
+            let written = self.find_ext_end(q)?;
+            let pending = vec![];
+            self.queues[q as usize].ext = Some(Box::new(ExtTail { written, pending }));
+        }
+        let segment_bytes = self.ext_segment_bytes;
+        let queue = &mut self.queues[q as usize];
+        let tail = queue.ext.as_mut().expect("just made");
+        let left = segment_bytes - tail.end() % segment_bytes;
+        if size + END_MARK > left {
+            let end = tail.pending.len() + left as usize;
+            tail.pending.extend_from_slice(&(-1i16).to_be_bytes());
+            tail.pending.resize(end, 0);
+        }
+        let Some(address) = address_of(tail.end()) else {
+            return Ok(());
+        };
+        tail.pending.extend_from_slice(&(size as u16).to_be_bytes());
+        tail.pending.extend_from_slice(&tags_code.to_be_bytes());
+        tail.pending.extend_from_slice(&store_timestamp.to_be_bytes());
+        tail.pending.extend_from_slice(&(bit_map.len() as u16).to_be_bytes());
+        tail.pending.extend_from_slice(bit_map);
+        if let Some(code) = queue.pending.last_chunk_mut::<8>() {
+            *code = address.to_be_bytes();
+        }
+        Ok(())
+    }
+
+    /// Where the next unit goes: behind the last sound one, and behind what the queue's last unit names.
+    fn find_ext_end(&mut self, q: u32) -> Outcome<u64> {
+        let folder = self.ext_folder_of(q);
+        let starts = segment_starts(&folder)?;
+        for &start in &starts {
+            let path = folder.join(segment_name(start));
+            let bytes = std::fs::metadata(&path).at(&path)?.len();
+            if bytes == 0 {
+                // power went before it was synced; its units are lost, and read as unknown
+                let file = self.door.open(&path).at(&path)?;
+                file.set_len(self.ext_segment_bytes).at(&path)?;
+                self.ext_unsynced.insert(path);
+            } else if bytes != self.ext_segment_bytes {
+                let whole = self.ext_segment_bytes;
+                let reason = format!("an extension file has {whole} bytes, this one {bytes}, and so ends");
+                return Err(Fault::damage(&path, bytes, reason));
+            }
+        }
+        let mut end = 0;
+        if let Some(&start) = starts.last() {
+            let path = folder.join(segment_name(start));
+            let bytes = std::fs::read(&path).at(&path)?;
+            let mut at = 0;
+            while let Some(unit) = decode(&bytes[at.min(bytes.len())..]) {
+                at += usize::from(unit.size);
+            }
+            let is_closed = bytes.get(at..at + 2) == Some(&[0xff, 0xff]);
+            end = start + if is_closed { self.ext_segment_bytes } else { at as u64 };
+        }
+        // the unit just put is the last one; the one before it is the last that may have an address
+        let before = self.queues[q as usize].end.saturating_sub(2 * UNIT);
+        if let Some(unit) = self.unit(q, before)?.filter(|unit| is_address(unit.tags_code)) {
+            end = end.max(place_of(unit.tags_code) + HEAD as u64);
+        }
+        Ok(end)
+    }
+
+    /// A unit that is not in a file yet.
+    pub fn pending_ext(&self, q: u32, address: i64) -> Option<ExtUnit> {
+        let tail = self.queues[q as usize].ext.as_ref()?;
+        let at = place_of(address).checked_sub(tail.written)?;
+        decode(tail.pending.get(usize::try_from(at).ok()?..)?)
+    }
+
+    pub(super) fn write_ext(&mut self, q: u32) -> Outcome<()> {
+        let Some(mut tail) = self.queues[q as usize].ext.take() else {
+            return Ok(());
+        };
+        let outcome = self.write_tail(q, &mut tail);
+        self.queues[q as usize].ext = Some(tail);
+        outcome
+    }
+
+    fn write_tail(&mut self, q: u32, tail: &mut ExtTail) -> Outcome<()> {
+        while !tail.pending.is_empty() {
+            let start = tail.written - tail.written % self.ext_segment_bytes;
+            let n = tail
+                .pending
+                .len()
+                .min((start + self.ext_segment_bytes - tail.written) as usize);
+            let folder = self.ext_folder_of(q);
+            let path = folder.join(segment_name(start));
+            let file = match self.door.open(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    for folder in path.ancestors().skip(1) {
+                        self.new_names_in.insert(folder.to_owned());
+                        if folder == self.ext_folder {
+                            break;
+                        }
+                    }
+                    self.door.create_sized(&path, self.ext_segment_bytes, false)
+                }
+                file => file,
+            };
+            let file = file.at(&path)?;
+            file.write_at(&tail.pending[..n], tail.written - start).at(&path)?;
+            tail.written += n as u64;
+            tail.pending.drain(..n);
+            self.ext_unsynced.insert(path);
+        }
+        Ok(())
+    }
+
+    /// Extension files to sync, in front of the queues'.
+    pub(super) fn take_unsynced_ext(&mut self) -> Vec<ToSync> {
+        let paths = std::mem::take(&mut self.ext_unsynced);
+        paths.into_iter().map(ToSync::of_path).collect()
+    }
+
+    /// Removes the extension's files that end at or below `place`; all of them if it is None.
+    pub(super) fn remove_ext(&mut self, q: u32, place: Option<u64>) -> Outcome<()> {
+        if self.ext_segment_bytes == 0 || self.read_only {
+            return Ok(());
+        }
+        let folder = self.ext_folder_of(q);
+        for start in segment_starts(&folder)? {
+            if place.is_none_or(|place| start + self.ext_segment_bytes <= place) {
+                let path = folder.join(segment_name(start));
+                self.door.remove(&path).at(&path)?;
+                self.ext_unsynced.remove(&path);
+                self.new_names_in.insert(folder.clone());
+            }
+        }
+        if place.is_none() {
+            self.queues[q as usize].ext = None;
+            if std::fs::remove_dir(&folder).is_ok() {
+                self.new_names_in.remove(&folder);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+"""ConsumeQueueExt: units with addresses, and the files they lead to."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from derived_twin import string_hash, write_log
+
+from tallystick.store._kernel import Dispatch, Door
+from tallystick.store.record import Record
+
+LIMITS = (262144, 32, 65536, 8)
+SEGMENT = 3 * 20 + 4 + 16  # three units, and sixteen bytes that no fourth one can use
+
+
+def opened(folder: Path, door: Door | None = None, ext_segment_bytes: int = SEGMENT) -> Dispatch:
+    dispatch = Dispatch(
+        door or Door(),
+        str(folder),
+        str(folder / "commitlog"),
+        log_segment_bytes=4096,
+        queue_segment_bytes=200,
+        index_slots=16,
+        index_entries=64,
+        index_enabled=False,
+        ext_segment_bytes=ext_segment_bytes,
+    )
+    dispatch.load()
+    dispatch.recover_queues()
+    return dispatch
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> list[tuple[int, Record]]:
+    records = [
+        Record(
+            "T",
+            0,
+            b"x",
+            f"TAGS\x01tag{number % 3}\x02",
+            queue_offset=number,
+            store_timestamp_ms=1_600_000_000_000 + number,
+        )
+        for number in range(40)
+    ]
+    return write_log(tmp_path / "commitlog", records, 4096)[0]
+
+
+def expected(placed: list[tuple[int, Record]]) -> list[tuple[int, int, int, bytes]]:
+    return [(20, string_hash(f"tag{i % 3}"), record.store_timestamp_ms, b"") for i, (_, record) in enumerate(placed)]
+
+
+def extensions(dispatch: Dispatch) -> list[tuple[int, int, int, bytes] | None]:
+    return [dispatch.ext_unit(b"T", 0, unit[2]) for unit in dispatch.units(b"T", 0, dispatch.offsets(b"T", 0)[0], 1000)]
+
+
+def test_the_files_are_laid_out_as_rocketmqs(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
+    dispatch = opened(tmp_path)
+    dispatch.run(placed[5][0], 1 << 40)
+    addresses = [unit[2] for unit in dispatch.units(b"T", 0, 0, 10)]
+    assert addresses == [-(1 << 63) + at for at in (0, 20, 40, SEGMENT, SEGMENT + 20)]
+    assert extensions(dispatch) == expected(placed)[:5], "read from memory"
+    dispatch.write_out()
+    dispatch.sync()
+    folder = tmp_path / "consumequeue_ext" / "T" / "0"
+    units = [struct.pack(">hqqh", *unit[:3], 0) for unit in expected(placed)]
+    assert (folder / f"{0:020d}").read_bytes() == (b"".join(units[:3]) + b"\xff\xff").ljust(SEGMENT, b"\0")
+    assert (folder / f"{SEGMENT:020d}").read_bytes() == b"".join(units[3:5]).ljust(SEGMENT, b"\0")
+    assert extensions(dispatch) == expected(placed)[:5], "read from the files"
+
+
+def test_it_goes_on_behind_the_last_unit_after_each_start(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
+    for number in range(1, 40):
+        dispatch = opened(tmp_path)
+        dispatch.start(placed[max(0, number - 3)][0])  # some again
+        dispatch.run(placed[number][0], 1 << 40)
+        dispatch.write_out()
+        assert extensions(dispatch) == expected(placed)[:number]
+    wanted = frozenset({string_hash("tag1")})
+    got = dispatch.get(b"T", 0, 0, 32, wanted, 1 << 40, 1 << 50, LIMITS)
+    assert got[0] == 0 and got[4] == 3, "three of the ten in the queue's first file"
+
+
+def test_files_go_with_their_units(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
+    dispatch = opened(tmp_path)
+    dispatch.run(1 << 40, 1 << 40)
+    dispatch.write_out()
+    dispatch.delete_below(placed[25][0])
+    first = dispatch.offsets(b"T", 0)[0]
+    assert first == 25
+    assert extensions(dispatch) == expected(placed)[25:]
+    names = sorted(file.name for file in (tmp_path / "consumequeue_ext" / "T" / "0").iterdir())
+    assert int(names[0]) == 25 // 3 * SEGMENT
+    dispatch.remove_topic(b"T")
+    assert not (tmp_path / "consumequeue_ext" / "T" / "0").exists()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_after_a_power_loss_no_unit_names_anothers_extension(
+    tmp_path: Path, placed: list[tuple[int, Record]], seed: int
+) -> None:
+    door = Door(record=True)
+    dispatch = opened(tmp_path, door)
+    dispatch.run(placed[20][0], 1 << 40)
+    dispatch.write_out()
+    dispatch.sync()
+    dispatch.run(placed[30][0], 1 << 40)
+    dispatch.write_out()
+    door.crash(seed)
+    dispatch = opened(tmp_path)
+    dispatch.start(placed[20][0])
+    dispatch.run(1 << 40, 1 << 40)
+    found = extensions(dispatch)
+    assert len(found) == 40
+    assert all(unit in (None, wanted) for unit, wanted in zip(found, expected(placed), strict=True))
+    assert found[:20] == expected(placed)[:20]
