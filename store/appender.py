@@ -49,7 +49,7 @@ class Appender:
     """Drives one kernel `Log` on the running event loop.
 
     `deliver(answers)` gets the answers that may go, as (connection, bytes); `on_written(pos)` is told each new written
-    end; `on_idle()` is told when the page cache takes writes again. `failure`: the error that ended the log, if one did.
+    end; `on_idle()` is told when the page cache takes writes again. `failure`: what ended the log, if it was ended.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Appender:
 
     async def flush(self) -> None:
         """Returns when all that is staged now is on disk. OSError: it cannot be."""
-        self._write()
+        self.write()
         if self.failure is None and self.log.flushed < self.log.written:
             flushed: asyncio.Future[PutStatus] = self._loop.create_future()
             self._flushed_waiters.append((self.log.written, flushed))
@@ -151,10 +151,10 @@ class Appender:
             self._deliver(self.log.release(self.log.staged))
             if self.log.staged - self.log.written < self._pool_bytes:
                 return  # the commit timer writes it
-        self._write()
+        self.write()
 
-    def _write(self) -> None:
-        """Staged to written; answers and waiters as far as the rules let them go."""
+    def write(self) -> None:
+        """Staged to written, now; answers and waiters as far as the rules let them go."""
         if self.failure is not None:
             self._refuse(self.failure)
             return
@@ -170,6 +170,9 @@ class Appender:
         if self._sync_flush:
             if written > self.log.flushed:
                 self._request_sync()
+            else:
+                # Upkeep has just synced it, on its thread: no other sync will come by to say so.
+                self._let_flushed_go()
         else:
             self._deliver(self.log.release(written))
             if self._woken_by_puts:
@@ -203,6 +206,7 @@ class Appender:
     def _on_synced(self) -> None:
         os.eventfd_read(self._done)
         self._syncing = False
+        self._let_flushed_go()
         failure = self.log.sync_failure()
         if failure is not None:
             if self.failure is None:
@@ -210,7 +214,8 @@ class Appender:
                 _logger.critical("the log could not be flushed, no put is accepted until a restart: %s", failure)
             self.log.set_hot(False)
             self._refuse(failure, everything=True)
-            return
+
+    def _let_flushed_go(self) -> None:
         flushed = self.log.flushed
         if self._sync_flush:
             self._deliver(self.log.release(flushed))
@@ -243,7 +248,7 @@ class Appender:
         while True:
             await asyncio.sleep(self._settings.commitIntervalCommitLog / 1000)
             if self._commit_rule.due(_wall_ms(), self.log.staged, self.log.written):
-                self._write()
+                self.write()
 
 
 def _wall_ms() -> int:
