@@ -7,6 +7,10 @@ nothing may ask for the rest at once (`catch_up`), so that what was acknowledged
 
 Units gathered in memory go to the queue files every `WRITE_OUT_MS`: with many queues, one write for each of them and
 message would be all that the machine does. Source: reference §13; dispatch never passes the written end of the log.
+
+Errors: what cannot be written now (a full disk, mostly) is tried again every second. Nothing is lost meanwhile, the log
+has it all; but puts are refused before it gets too much: after RocketMQ's 3 tries for the index and 30 for the queues.
+(RocketMQ then refuses them until a restart.) Bytes of the log that are no record end dispatch until a restart.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
+
+from tallystick.store._kernel import DamageError
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, RunResult
@@ -29,19 +35,24 @@ INLINE_BYTES = 128 * 1024
 # A slice on the thread holds the queues' lock for about a millisecond.
 SLICE_BYTES = 1024 * 1024
 WRITE_OUT_MS = 100
+RETRY_MS = 1000
+MOST_RUN_ERRORS = 3
+MOST_WRITE_ERRORS = 30
 
 
 class Dispatcher:
     """Drives one kernel `Dispatch` up to the position it was last told of.
 
-    `on_arrival(queues)`: watched (topic, queue) pairs that grew. `failure`: why dispatch stopped, if it did; the log
-    goes on without it, and whoever reads is told (an unreadable record is never skipped in silence).
+    `on_arrival(queues)`: watched (topic, queue) pairs that grew. `failure`: why dispatch stopped until a restart, if it
+    did; reads of what was dispatched go on.
     """
 
     def __init__(self, dispatch: Dispatch, executor: Executor) -> None:
         self.dispatch = dispatch
         self.on_arrival: Callable[[list[tuple[str, int]]], None] | None = None
         self.failure: str | None = None
+        self._run_errors = _Errors("queues or index cannot be extended", MOST_RUN_ERRORS)
+        self._write_errors = _Errors("queue files cannot be written", MOST_WRITE_ERRORS)
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._target = dispatch.position
@@ -53,7 +64,7 @@ class Dispatcher:
         self._writer = self._loop.create_task(self._write_out_timer(), name="write-queues")
 
     async def close(self) -> None:
-        """Dispatches the rest and writes it out."""
+        """Dispatches the rest and writes it out. What cannot be is made again from the log at the next start."""
         if self._writer is not None:
             self._writer.cancel()
         if self._armed is not None:
@@ -62,7 +73,17 @@ class Dispatcher:
             await self._running
         if self.failure is None:
             await self._run_slices()
-        await self._loop.run_in_executor(self._executor, self.dispatch.write_out)
+        if self._armed is not None:
+            self._armed.cancel()
+        try:
+            await self._loop.run_in_executor(self._executor, self.dispatch.write_out)
+        except (OSError, DamageError) as error:
+            self._write_errors.add(error)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why puts should be refused: what they store could not be found for too long. None: no reason."""
+        return self.failure or self._run_errors.refusal or self._write_errors.refusal
 
     @property
     def behind_bytes(self) -> int:
@@ -76,14 +97,29 @@ class Dispatcher:
 
     def catch_up(self) -> bool:
         """Dispatches the rest at once if it is little; whether anything was dispatched."""
-        if self._running is not None or self.failure is not None or not 0 < self.behind_bytes <= INLINE_BYTES:
+        if self._running is not None or self._armed_for_retry or not 0 < self.behind_bytes <= INLINE_BYTES:
             return False
-        self._take(self.dispatch.run(self._target, INLINE_BYTES))
-        return True
+        return self._run(INLINE_BYTES)
+
+    def finish(self) -> None:
+        """Dispatches the rest at once, however much it is: for what must not find a record on its way."""
+        while self.behind_bytes and self._run(SLICE_BYTES):
+            pass
+
+    def _run(self, size_bytes: int) -> bool:
+        """One piece, on this thread; False: there is an error, and it was noted."""
+        if self.failure is not None:
+            return False
+        try:
+            self._take(self.dispatch.run(self._target, size_bytes))
+        except (OSError, DamageError) as error:
+            self._failed(error)
+            return False
+        return self.failure is None
 
     def _turn(self) -> None:
         self._armed = None
-        if not self.catch_up() and self.behind_bytes and self.failure is None:
+        if not self.catch_up() and self.behind_bytes and self.failure is None and self._armed is None:
             self._running = self._loop.create_task(self._run_slices(), name="dispatch")
 
     async def _run_slices(self) -> None:
@@ -91,12 +127,23 @@ class Dispatcher:
             while self.behind_bytes and self.failure is None:
                 result = await self._loop.run_in_executor(self._executor, self.dispatch.run, self._target, SLICE_BYTES)
                 self._take(result)
-        except OSError as error:
-            self._stop(f"queues or index could not be written: {error}")
+        except (OSError, DamageError) as error:
+            self._failed(error)
         finally:
             self._running = None
 
+    @property
+    def _armed_for_retry(self) -> bool:
+        return self._armed is not None and self._run_errors.count > 0
+
+    def _failed(self, error: Exception) -> None:
+        self._run_errors.add(error)
+        if self._armed is not None:
+            self._armed.cancel()
+        self._armed = self._loop.call_later(RETRY_MS / 1000, self._turn)
+
     def _take(self, result: RunResult) -> None:
+        self._run_errors.clear()
         if result.stopped is not None and self.behind_bytes:
             self._stop(f"{result.stopped} at byte {result.pos} of the log")
         for pos, size, why in result.skipped:
@@ -111,12 +158,39 @@ class Dispatcher:
     async def _write_out_timer(self) -> None:
         done = self.dispatch.position
         while True:
-            await asyncio.sleep(WRITE_OUT_MS / 1000)
-            if self.dispatch.position == done:
+            await asyncio.sleep((RETRY_MS if self._write_errors.count else WRITE_OUT_MS) / 1000)
+            position = self.dispatch.position
+            if position == done:
                 continue
-            done = self.dispatch.position
             try:
                 await self._loop.run_in_executor(self._executor, self.dispatch.write_out)
-            except OSError as error:
-                # The units stay in memory and are written with the next ones; they can be made from the log again.
-                _logger.error("queue files could not be written: %s", error)
+            except (OSError, DamageError) as error:
+                self._write_errors.add(error)  # the units stay in memory
+            else:
+                done = position
+                self._write_errors.clear()
+
+
+class _Errors:
+    """Errors of one kind of work in a row. The first one and the end of them are logged, not each try."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self.count = 0
+        self._what = what
+        self._most = most
+        self._last = ""
+
+    @property
+    def refusal(self) -> str | None:
+        return f"{self._what}: {self._last}" if self.count >= self._most else None
+
+    def add(self, error: Exception) -> None:
+        self.count += 1
+        if str(error) != self._last or self.count == 1:
+            _logger.error("%s, it is tried again: %s", self._what, error)
+        self._last = str(error)
+
+    def clear(self) -> None:
+        if self.count:
+            _logger.warning("%s: that is over after %d tries", self._what, self.count)
+            self.count = 0

@@ -182,13 +182,15 @@ class MessageStore:
             return
         self._open = False
         self.log.set_hot(False)
-        await self.upkeep.stop()
-        await self.appender.close()
-        await self.dispatcher.close()
-        orderly = self.appender.failure is None and self.dispatcher.failure is None
-        await self.run_blocking(self.upkeep.finish, orderly)
-        self._executor.shutdown()
-        self._lock.release()
+        try:
+            await self.upkeep.stop()
+            await self.appender.close()
+            await self.dispatcher.close()
+            orderly = self.appender.failure is None and self.dispatcher.failure is None
+            await self.run_blocking(self.upkeep.finish, orderly)
+        finally:
+            self._executor.shutdown()
+            self._lock.release()
 
     def set_hot(self, hot: bool) -> None:
         """Whether plain sends may take the short way through the kernel. Nothing takes it while puts are refused."""
@@ -333,7 +335,7 @@ class MessageStore:
             return "the store is a slave's"
         if self.appender.failure is not None:
             return self.failure()
-        return self.upkeep.refusal()
+        return self.dispatcher.refusal or self.upkeep.refusal()
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
@@ -459,12 +461,17 @@ class MessageStore:
 
     def remove_topic(self, topic: str) -> None:
         """Deletes the topic's ConsumeQueues; its records stay in the log until that is cleaned."""
-        self.dispatcher.catch_up()
+        # A record on its way would make the queue again, at an offset that a new topic of the name does not go on from.
+        self.appender.write()
+        self.dispatcher.finish()
         self.log.forget_topic(topic.encode())
         self._dispatch.remove_topic(topic.encode())
+        self.upkeep.save_soon()
 
     def clean_unused_topics(self, keep: set[str]) -> int:
         """Deletes the ConsumeQueues of topics not in `keep`; how many topics went. The schedule topic always stays."""
+        self.appender.write()
+        self.dispatcher.finish()
         unused = {topic for topic, _ in self.queues()} - keep - {"SCHEDULE_TOPIC_XXXX"}
         for topic in unused:
             self.remove_topic(topic)

@@ -34,7 +34,8 @@ class Preallocator:
         self._door = door
         self._folder = settings.commit_log_folder
         self._segment_bytes = settings.mappedFileSizeCommitLog
-        self._made_up_to = end_pos - end_pos % self._segment_bytes
+        self._tried_up_to = -1
+        self._written = end_pos
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         self._settings = settings
@@ -42,9 +43,10 @@ class Preallocator:
 
     def reach(self, written: int) -> None:
         """The log is written up to here."""
-        wanted = written - written % self._segment_bytes + AHEAD * self._segment_bytes
-        if wanted > self._made_up_to and self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._make(wanted), name="preallocate")
+        self._written = written
+        first = -(-written // self._segment_bytes) * self._segment_bytes
+        if first > self._tried_up_to and self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._make(first), name="preallocate")
 
     async def stop(self) -> None:
         """Waits for what is being made."""
@@ -68,24 +70,27 @@ class Preallocator:
         if removed:
             self._door.sync_dir(str(self._folder))
 
-    async def _make(self, wanted: int) -> None:
+    async def _make(self, first: int) -> None:
         try:
-            await asyncio.to_thread(self._make_files, wanted)
+            await asyncio.to_thread(self._make_files, first)
         except OSError as error:
             _logger.warning("a segment could not be made ahead: %s", error)
         finally:
             # Also after a failure: the next try is due with the next segment, not with the next message.
-            self._made_up_to = wanted
+            self._tried_up_to = first
             self._task = None
+        self.reach(self._written)
 
-    def _make_files(self, wanted: int) -> None:
+    def _make_files(self, first: int) -> None:
         settings = self._settings
-        for start in range(self._made_up_to + self._segment_bytes, wanted + 1, self._segment_bytes):
+        # From the log's next one on, each time: if one is left out that failed before, the log has a gap there until it
+        # comes so far, and a store that is killed meanwhile does not open.
+        for start in range(first, first + AHEAD * self._segment_bytes, self._segment_bytes):
             stat = os.statvfs(self._folder)
             if stat.f_bavail * stat.f_frsize < (1 + _SPARE) * self._segment_bytes:
                 return
-            segments.prepare(self._door, self._folder, start, self._segment_bytes)
-            if settings.warmMapedFileEnable:
+            made = segments.prepare(self._door, self._folder, start, self._segment_bytes)
+            if made and settings.warmMapedFileEnable:
                 warm = segments.WarmSegment(self._folder / segment_name(start))
                 by_pages = settings.flushDiskType is FlushDiskType.SYNC_FLUSH
                 warm.warm(self._door, sync_pages=settings.flushLeastPagesWhenWarmMapedFile if by_pages else 0)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.store import abort
+from tallystick.store._kernel import DamageError
 from tallystick.store.checkpoint import StoreCheckpoint
 from tallystick.store.cleaning import DiskState, used_part
 from tallystick.store.flush import PageFlush
@@ -23,6 +24,7 @@ from tallystick.store.progress import ProgressKeeper
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import Recovered, geometry_of
 from tallystick.store.segment_cleaner import SegmentCleaner
+from tallystick.store.segments import SegmentError
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch
@@ -47,6 +49,7 @@ class Upkeep:
         )
         self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, _wall_ms())
         self._saved_pos = -1
+        self._last_error = ""
         self._tasks: list[asyncio.Task[None]] = []
         self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
         self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
@@ -75,6 +78,12 @@ class Upkeep:
     def on_written(self, written: int) -> None:
         """The log is written up to here."""
         self._preallocator.reach(written)
+
+    def save_soon(self) -> None:
+        """Queues were removed: a mark that still counts them would be of no use after a kill."""
+        self._saved_pos = -1
+        self._tasks.append(asyncio.get_running_loop().create_task(self._try(self.save), name="save-progress-now"))
+        self._tasks[-1].add_done_callback(self._tasks.remove)
 
     def save(self, *, thorough: bool = False) -> None:
         """Brings queues and index to their files and says so in the mark; now and then to the disk. Blocks.
@@ -117,20 +126,28 @@ class Upkeep:
         try:
             self.save(thorough=True)
             self._preallocator.remove_unused(self._store.log.written)
-        except OSError as error:
+        except (OSError, SegmentError, DamageError) as error:
             _logger.error("the store was not closed in order, the next start recovers it: %s", error)
             return
         if orderly and self._dispatch.position >= self._store.log.written:
-            abort.mark_closed(self._root, self._door)
+            try:
+                abort.mark_closed(self._root, self._door)
+            except OSError as error:
+                _logger.error("the mark of an open store could not be removed, the next start recovers it: %s", error)
 
     async def _keep(self, interval_ms: int, work: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            try:
-                await self._store.run_blocking(work)
-            except OSError as error:
-                _logger.error("upkeep of the store failed, it is tried again: %s", error)
+            await self._try(work)
             self._store.look_again()  # the disk may have filled, or have room again
+
+    async def _try(self, work: Callable[[], None]) -> None:
+        try:
+            await self._store.run_blocking(work)
+        except (OSError, SegmentError, DamageError) as error:
+            if str(error) != self._last_error:  # not a line for each try
+                _logger.error("upkeep of the store failed, it is tried again: %s", error)
+            self._last_error = str(error)
 
     # -- figures -------------------------------------------------------------------------------------------------------
 
