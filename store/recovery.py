@@ -165,6 +165,7 @@ class _Recovery:
         self.log = log
         self.entry_header_bytes = entry_header_bytes
         self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
+        self.cache_lost = False  # recovery goes on from a mark, and the machine was restarted since
         self.known_end = -1  # M: how far the queues knew the log before anything was cut
         self.found = Recovered(clean=clean)
 
@@ -205,7 +206,12 @@ class _Recovery:
     def _is_unfinished(self, path: Path) -> bool:
         """A last segment that a kill left without its full length: it never had a record."""
         last = not self.log.starts or path.name > self.log.path(self.log.starts[-1]).name
-        return path.is_file() and last and path.stat().st_size < self.log.segment_bytes and not _has_data(path, 0)
+        return (
+            path.is_file()
+            and last
+            and path.stat().st_size < self.log.segment_bytes
+            and not _has_data(path, 0, self.log.segment_bytes)
+        )
 
     def _forget_everything(self) -> None:
         """No log, no messages: queues and index speak of nothing."""
@@ -238,7 +244,7 @@ class _Recovery:
         if reason:
             self._note(NoteKind.MARK, point.pos, f"the progress mark is not used: {reason}")
             return False
-        self.found.from_mark = True
+        self.found.from_mark, self.cache_lost = True, cache_lost
         self.found.store_timestamp_ms = point.store_timestamp_ms
         self.found.end_pos = self._dispatch_walk(point.pos)
         self.found.dispatched_from = self.found.end_pos
@@ -375,24 +381,33 @@ class _Recovery:
             # RocketMQ leaves such entries; its guard then keeps new records out of the index until they get as far.
             self.dispatch.trim_index_at(end)
         for start in [start for start in self.log.starts if start > end]:
-            if _has_data(self.log.path(start), 0):
+            if _has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
                 self._note(NoteKind.CUT, start, f"{self.log.path(start)} lies behind the log's end and is removed")
             self.dispatch.forget_log_segment(start)
             self._remove(self.log.path(start))
         last = self.log.start_of(end)
-        if last is not None and _has_data(self.log.path(last), end - last):
-            self._note(NoteKind.CUT, end, f"{self.log.path(last)} has bytes behind the log's end: they are zeroed")
+        if last is not None:
+            self._zero_behind(self.log.path(last), end - last)
             self.dispatch.forget_log_segment(last)
-            path = str(self.log.path(last))
-            self.door.truncate(path, end - last)
-            self.door.truncate(path, self.log.segment_bytes)
+
+    def _zero_behind(self, path: Path, offset: int) -> None:
+        """Zeroes a segment from `offset` on, if there may be anything."""
+        # The first read of a gigabyte of allocated blocks takes seconds, even if nothing was ever written to them. The
+        # process writes in order: after its death a torn record is all that can stand there. Power loss keeps no order.
+        limit = self.settings.maxMessageSize + len(_ZEROS) if self.found.from_mark else self.log.segment_bytes
+        has_data = _has_data(path, offset, limit)
+        if has_data:
+            self._note(NoteKind.CUT, self.found.end_pos, f"{path} has bytes behind the log's end: they are zeroed")
+        if has_data or self.cache_lost:
+            self.door.truncate(path, offset)
+            self.door.create(path, self.log.segment_bytes, True)
             self.door.sync(path)
 
 
-def _has_data(path: Path, offset: int) -> bool:
-    """Whether a byte from `offset` on is not zero. Holes are not read."""
+def _has_data(path: Path, offset: int, limit: int) -> bool:
+    """Whether one of `limit` bytes from `offset` on is not zero. Holes are not read."""
     with path.open("rb") as file:
-        end = os.fstat(file.fileno()).st_size
+        end = min(os.fstat(file.fileno()).st_size, offset + limit)
         while offset < end:
             try:
                 offset = os.lseek(file.fileno(), offset, os.SEEK_DATA)
