@@ -68,6 +68,9 @@ pub fn walk(
                     if bounds.check_crc && !record.body_crc_holds() {
                         return end(pos, Some(Bad::Crc));
                     }
+                    if bounds.check_crc && is_unwritten(bytes, at + step) && record.ends_in_zeros() {
+                        return end(pos, Some(Bad::Torn));
+                    }
                     let visit = Visit::Record {
                         record: &record,
                         pos: segment.start + record_at as u64,
@@ -114,6 +117,11 @@ pub fn walk(
         }
     }
     end(pos, None)
+}
+
+/// The log ends at `at`, as far as this segment tells.
+fn is_unwritten(bytes: &[u8], at: usize) -> bool {
+    bytes.get(at..at + 8).is_none_or(|head| head == [0; 8])
 }
 
 /// Something that can follow a record stands at `at`: so the size that led here is right.
