@@ -271,6 +271,7 @@ class _Recovery:
     # -- RocketMQ's way ------------------------------------------------------------------------------------------------
 
     def _after_orderly_stop(self) -> None:
+        dropped_pos = self._drop_index()
         self.known_end = self.dispatch.recover_queues()
         self.found.start_pos = pos = self.log.starts[max(0, len(self.log.starts) - 3)]
         while True:
@@ -288,20 +289,29 @@ class _Recovery:
             pos = behind
         self.found.end_pos = pos
         self._cut_queues()
-        self.found.dispatched_from = max(self._queues_end(), self.found.min_pos, 0)
+        known = self._queues_end()
+        known = known if dropped_pos is None else min(known, dropped_pos)
+        self.found.dispatched_from = max(known, self.found.min_pos, 0)
 
     def _after_kill(self) -> None:
-        dropped_pos = -1
-        if self.settings.messageIndexEnable:
-            dropped_pos = self.dispatch.drop_index_after(self.checkpoint.index_timestamp_ms)
+        dropped_pos = self._drop_index()
         self.known_end = self.dispatch.recover_queues()
         start = self._durable_segment()
-        if dropped_pos >= 0:
-            self._note(NoteKind.REMOVED, dropped_pos, "index files that were not durable are made again from here")
-            start = min(start, max(dropped_pos - self.entry_header_bytes, self.found.min_pos))
+        if dropped_pos is not None:
+            start = min(start, dropped_pos)
         self.found.end_pos = self._dispatch_walk(start)
         self._cut_queues()
         self.found.dispatched_from = self.found.end_pos
+
+    def _drop_index(self) -> int | None:
+        """After a kill: drops index files that were not durable; where in the log they began, None: none were."""
+        if self.found.clean or not self.settings.messageIndexEnable:
+            return None
+        pos = self.dispatch.drop_index_after(self.checkpoint.index_timestamp_ms)
+        if pos < 0:
+            return None
+        self._note(NoteKind.REMOVED, pos, "index files that were not durable are made again from here")
+        return max(pos - self.entry_header_bytes, self.found.min_pos)
 
     def _durable_segment(self) -> int:
         safe_index = self.settings.messageIndexEnable and self.settings.messageIndexSafe

@@ -93,6 +93,15 @@ def test_a_recovered_store_recovers_again_to_the_same(name: str, golden: Golden,
     assert positions[0] == positions[1]
 
 
+def test_a_killed_ledger_makes_its_index_again(golden: Golden, shared: Path) -> None:
+    root = golden("dledger-n0")
+    (root / "abort").touch()
+    listing = dump(root, settings(shared, "dledger-n0"))
+    wanted = expected(shared, "dledger-n0")["opened"]
+    assert listing["opened"]["keys"] == wanted["keys"]
+    assert listing["opened"]["maxPhyOffset"] == wanted["maxPhyOffset"]
+
+
 def test_command_writes_what_compare_accepts(golden: Golden, shared: Path, tmp_path: Path) -> None:
     root, out = golden("killed"), tmp_path / "actual.json"
     options = ["--settings", str(shared / "golden" / "killed" / "settings.properties")]
