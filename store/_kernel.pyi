@@ -270,7 +270,7 @@ class Dispatch:
 
     # recovery
     def load(self) -> None:
-        """Finds the queues and index files that exist. Folders of queues whose name is no integer are passed over."""
+        """Finds the queues and index files that exist, once. Queue folders whose name is no integer are passed over."""
     def recover_queues(self) -> int:
         """Finds each queue's end. Returns the greatest log position that any knows (`maxPhysicOffset`), -1 if none."""
     def truncate_queues(self, pos: int) -> None:
@@ -283,8 +283,9 @@ class Dispatch:
 
         Returns the log position from which to index again, -1 if none was removed."""
     def trim_index(self, name: str, count: int) -> bool:
-        """Cuts the index back to the entries below `count` of the file `name`, the newest one then ("": to nothing), and
-        makes slots and chains again. False, and nothing is changed: there is no such file."""
+        """Cuts the index back to the entries below `count` of the file `name`, the newest one then ("": to nothing).
+
+        Slots and chains are made again. False, and nothing is changed: there is no such file."""
     def trim_index_at(self, pos: int) -> None:
         """Removes index entries of records at or behind `pos`."""
     def start(self, pos: int) -> None:

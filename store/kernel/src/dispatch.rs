@@ -18,7 +18,7 @@ mod time;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use python::register;
@@ -56,6 +56,7 @@ struct Core {
     last_store_timestamp: AtomicI64,
     damaged: AtomicU64,
     waiting: AtomicU32,
+    loaded: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,7 +1,7 @@
 //! What Python sees of the derived side: arguments in, tuples and bytes out, and when Python's lock is let go.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use pyo3::exceptions::PyValueError;
@@ -121,6 +121,7 @@ impl Dispatch {
             last_store_timestamp: AtomicI64::new(0),
             damaged: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            loaded: AtomicBool::new(false),
             door,
         }))
     }
@@ -143,6 +144,9 @@ impl Dispatch {
     // ------------------------------------------------------------------ recovery
 
     fn load(&self, py: Python<'_>) -> PyResult<()> {
+        if self.0.loaded.swap(true, Ordering::Relaxed) {
+            return Err(PyValueError::new_err("a store is loaded once"));
+        }
         py.detach(|| {
             self.0.wait_for(&self.0.queues).load()?;
             if self.0.index_enabled {
