@@ -9,7 +9,7 @@ Source: proc(5). Times there are in ticks of 1/SC_CLK_TCK seconds: good to 10 ms
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,7 +111,8 @@ class Snapshot(NamedTuple):
     busy_s: float
     broker_cpu_s: float
     own_cpu_s: float
-    kernel_cpu_s: float
+    kernel_cpu_s: Mapping[int, float]
+    """CPU seconds of each kernel thread. One that ends takes along all that it ever used: a sum would jump back."""
 
     @classmethod
     def take(cls, broker: Iterable[int], helpers: Iterable[int] = ()) -> "Snapshot":
@@ -124,11 +125,12 @@ class Snapshot(NamedTuple):
             busy_seconds((_PROC / "stat").read_text()),
             broker_cpu_s,
             broker_cpu_s + helpers_cpu_s + sum(os.times()[:4]),
-            sum(stat.own_cpu_s for stat in processes if _KTHREADD in (stat.pid, stat.parent)),
+            {stat.pid: stat.own_cpu_s for stat in processes if _KTHREADD in (stat.pid, stat.parent)},
         )
 
     def foreign_cores(self, earlier: "Snapshot") -> float:
         """Cores that others used since `earlier`, on average; rounding of ticks never makes it negative."""
         seconds = self.at - earlier.at
-        ours = self.own_cpu_s - earlier.own_cpu_s + self.kernel_cpu_s - earlier.kernel_cpu_s
+        kernel = sum(used - earlier.kernel_cpu_s.get(pid, 0.0) for pid, used in self.kernel_cpu_s.items())
+        ours = self.own_cpu_s - earlier.own_cpu_s + kernel
         return max(0.0, (self.busy_s - earlier.busy_s - ours) / seconds) if seconds > 0 else 0.0

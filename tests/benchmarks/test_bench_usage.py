@@ -53,8 +53,10 @@ def test_a_child_is_counted_and_a_gone_one_is_nothing() -> None:
 
 
 def test_foreign_is_what_nobody_here_has_used() -> None:
-    before = Snapshot(at=10, busy_s=100, broker_cpu_s=20, own_cpu_s=30, kernel_cpu_s=5)
-    after = Snapshot(at=12, busy_s=104, broker_cpu_s=21.5, own_cpu_s=32.5, kernel_cpu_s=5.5)
+    before = Snapshot(at=10, busy_s=100, broker_cpu_s=20, own_cpu_s=30, kernel_cpu_s={7: 5.0, 8: 90.0})
+    after = Snapshot(
+        at=12, busy_s=104, broker_cpu_s=21.5, own_cpu_s=32.5, kernel_cpu_s={7: 5.25, 9: 0.25}
+    )  # 8 ended, 9 began
     assert after.foreign_cores(before) == 0.5
     assert after._replace(own_cpu_s=40).foreign_cores(before) == 0  # ticks round
     assert before.foreign_cores(before) == 0
