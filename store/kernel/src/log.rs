@@ -140,7 +140,7 @@ impl Tail {
     fn piece(&mut self) -> &mut Piece {
         let staged = self.staged;
         // A filler of just eight bytes ends where the next segment begins, and yet the next record is another file's.
-        let begins_segment = staged.is_multiple_of(self.segment_bytes);
+        let begins_segment = staged % self.segment_bytes == 0;
         let follows = |last: &Piece| last.pos + last.bytes.len() as u64 == staged;
         if begins_segment || !self.pieces.back().is_some_and(follows) {
             let mut bytes = std::mem::take(&mut self.spare);
