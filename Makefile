@@ -6,7 +6,7 @@ PARTS := node store
 KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) store/kernel/Cargo.toml store/kernel/Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench loadgen lint types kernel-test clean
+.PHONY: help build run test bench loadgen lint types kernel-test peer crash mqadmin clean
 
 help: ## this list
 	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-16s %s\n", $$1, $$2}'
@@ -43,6 +43,15 @@ build/types: $(PARTS) ## one folder named tallystick, for type checkers
 
 kernel-test: ## cargo test and clippy of the kernel
 	cd store/kernel && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings
+
+peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1
+	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2)
+
+crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync
+	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync)
+
+mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
+	$(BIN)/python e2e/mqadmin.py $(if $(COMPARE),--compare)
 
 clean: ## remove what the build made
 	rm -rf $(VENV) build store/kernel/target store/_kernel*.so *.egg-info

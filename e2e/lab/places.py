@@ -1,0 +1,39 @@
+"""Where things are, and ports that nobody uses.
+
+Ports stay below 32768: the kernel hands out higher ones to clients, and a server that starts anew might find its own
+taken.
+"""
+
+import os
+import random
+import socket
+from pathlib import Path
+
+HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parent.parent.parent
+SHARED = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared"))
+PEER = SHARED / "peer"
+TALLY = ROOT / ".venv" / "bin" / "tally"
+WORK = ROOT / "build" / "e2e"
+
+_LOWEST, _HIGHEST, _STEP = 23000, 32000, 20
+
+
+def free_block() -> int:
+    """The first of 20 neighbouring ports, all of them free now. RuntimeError: there is no such block."""
+    starts = list(range(_LOWEST, _HIGHEST, _STEP))
+    random.shuffle(starts)  # several suites may run at the same time: not all from the same end
+    for start in starts:
+        if all(_free(port) for port in range(start, start + _STEP)):
+            return start
+    raise RuntimeError(f"no {_STEP} free ports in a row between {_LOWEST} and {_HIGHEST}")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,161 @@
+"""`make peer`: RocketMQ's own Java client against our broker, step by step.
+
+    python e2e/peer_suite.py                              the 4.8.0 client, all 35 steps: one to two minutes
+    python e2e/peer_suite.py --version 5.x                the newest 5 client that the lab knows
+    python e2e/peer_suite.py --version 5.x --compare      and the same client against real RocketMQ 4.8.0
+    python e2e/peer_suite.py --only delay --again 3       one step, and three times more if it fails
+
+With --compare the verdict is about the difference: every step that passes against RocketMQ 4.8.0 must pass against
+ours. A step that failed on a side is repeated alone `--again` times on both; the table shows how often it passed.
+
+Exit status: 0 as it should be, 1 a step failed (with --compare: that RocketMQ passes), 2 it could not be tried.
+Progress goes to standard error, the table to standard output; logs stay in build/e2e when something failed.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from lab.peer import SERVER_VERSION, Peer, PeerMissingError, Step
+from lab.places import WORK
+from lab.processes import ProcessError, end_on_signals
+from lab.tally import EARLY_CHECKS, Tally
+
+OURS, THEIRS = "tallystick", f"RocketMQ {SERVER_VERSION}"
+
+
+class Side:
+    """One broker's results: the first run, and how often each step passed of how many tries."""
+
+    def __init__(self, name: str, nameserver: str, client: Peer) -> None:
+        self.name, self._nameserver, self._client = name, nameserver, client
+        self.first: dict[str, Step] = {}
+        self.tries: Counter[str] = Counter()
+        self.passes: Counter[str] = Counter()
+
+    def run(self, *, only: str, skip: str, verbose: bool) -> None:
+        """Runs the suite and counts."""
+        for step in self._client.suite(self._nameserver, only=only, skip=skip, on_line=self._show(verbose)):
+            self.first.setdefault(step.name, step)
+            self.tries[step.name] += 1
+            self.passes[step.name] += step.ok
+
+    def _show(self, verbose: bool) -> Callable[[str], None]:
+        def show(line: str) -> None:
+            words = line.split()
+            if verbose and len(words) > 2 and words[1] in ("ok", "FAILED"):
+                print(f"{self.name:15} {line.rstrip()}", file=sys.stderr, flush=True)
+
+        return show
+
+    def text(self, step: str) -> str:
+        """A cell of the table."""
+        first = self.first.get(step)
+        if first is None:
+            return "not run"
+        if self.tries[step] == 1:
+            return f"{'ok' if first.ok else 'FAILED'} {first.ms:6} ms"
+        return f"{self.passes[step]} of {self.tries[step]} ok"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line. SystemExit(2): it is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", default=os.environ.get("PEER_VERSION") or SERVER_VERSION, help="of the client")
+    parser.add_argument("--compare", action="store_true", help=f"run it against {THEIRS} as well")
+    parser.add_argument("--only", default="", help="names of steps, comma between")
+    parser.add_argument("--skip", default="", help="names of steps, comma between")
+    parser.add_argument("--again", type=int, default=0, metavar="N", help="repeat steps that failed, alone (0)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of our broker")
+    return parser.parse_args(arguments)
+
+
+def table(sides: list[Side]) -> str:
+    """Steps and results, one line each, and the reasons of failures below."""
+    names = list(dict.fromkeys(name for side in sides for name in side.first))
+    rows = [["step", *(side.name for side in sides)]]
+    rows += [[name, *(side.text(name) for side in sides)] for name in names]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for side in sides:
+        for step in side.first.values():
+            lines += [f"{side.name}, {step.name}: {failure}" for failure in step.failures]
+    return "\n".join(lines)
+
+
+def verdict(ours: Side, theirs: Side | None) -> tuple[int, str]:
+    """Exit status and the last line."""
+    failed = [name for name, step in ours.first.items() if not step.ok]
+    passed = f"{len(ours.first) - len(failed)} of {len(ours.first)} steps passed"
+    if theirs is None:
+        return (1, f"{passed}; FAILED: {', '.join(failed)}") if failed else (0, passed)
+    blamed = [name for name in failed if name in theirs.first and theirs.first[name].ok]
+    shared = [name for name in failed if name not in blamed]
+    better = [name for name, step in theirs.first.items() if not step.ok and name not in failed]
+    text = passed
+    if shared:
+        text += f"; failed on both: {', '.join(shared)}"
+    if better:
+        text += f"; failed only with {THEIRS}: {', '.join(better)}"
+    return (1, f"{text}; FAILED only here: {', '.join(blamed)}") if blamed else (0, text)
+
+
+def measure(options: argparse.Namespace, work: Path) -> int:
+    """Both sides one after the other (never at the same time: the suite looks at delays), then the table."""
+    tally = Tally(work / "tally", (*EARLY_CHECKS, *options.set))
+    client = Peer(work / "client", options.version)
+    server = Peer(work / "server") if options.compare else None
+    ours = Side(OURS, tally.nameserver, client)
+    theirs = None if server is None else Side(THEIRS, server.nameserver, client)
+    ups: list[tuple[Side, Callable[[], object], Callable[[], None]]] = [(ours, tally.start, tally.stop)]
+    if server is not None and theirs is not None:
+        ups.append((theirs, lambda: server.up(EARLY_CHECKS), server.down))
+    try:
+        for side, start, stop in ups:
+            start()
+            side.run(only=options.only, skip=options.skip, verbose=True)
+            stop()
+        again = sorted({name for side, _, _ in ups for name, step in side.first.items() if not step.ok})
+        for side, start, stop in ups if again and options.again else ():
+            start()
+            for _ in range(options.again):
+                side.run(only=",".join(again), skip="", verbose=True)
+            stop()
+    finally:
+        tally.kill()
+        if server is not None:
+            server.down()
+    print(f"client {options.version}")
+    print(table([side for side, _, _ in ups]))
+    status, line = verdict(ours, theirs)
+    print(line)
+    return status
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    end_on_signals()
+    WORK.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="peer-", dir=WORK))
+    status = 2
+    try:
+        status = measure(options, work)
+    except PeerMissingError as error:
+        print(f"cannot run: {error}", file=sys.stderr)
+    except ProcessError as error:
+        print(f"could not be tried: {error}", file=sys.stderr)
+    finally:
+        if status == 0:
+            shutil.rmtree(work)
+        else:
+            print(f"logs: {work}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
