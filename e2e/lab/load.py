@@ -1,0 +1,209 @@
+"""Producers that send a mix of messages over several connections, and note what was acknowledged.
+
+Kinds: plain, batch, delayed, and transactions that are committed, rolled back or left alone. Headers of both forms.
+The seed decides what each sender sends; how their messages interleave is up to the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import time
+from dataclasses import dataclass
+
+from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Ledger, Place
+
+from tallystick.node.remoting.client import RemotingClient
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.command import Command, HeaderType
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.store import properties
+from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from tallystick.store.message_id import decode_message_id
+
+TOPICS = {"crash-a": 4, "crash-b": 2, "crash-c": 1}  # with their numbers of queues
+GROUP = "crash-producer"
+_KINDS = {"plain": 60, "batch": 12, "delayed": 10, "commit": 10, "rollback": 5, "undecided": 3}
+_DELAY_LEVEL = 1  # one second
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many connections, how many senders share each, and how long a sender rests between messages at most."""
+
+    connections: int
+    senders: int
+    rest_s: float
+
+
+async def create_topics(broker: str) -> None:
+    """RemotingError, RuntimeError: it could not be done."""
+    client = RemotingClient(name="crash.admin")
+    try:
+        for topic, queues in TOPICS.items():
+            ext = {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(queues),
+                "writeQueueNums": str(queues),
+                "perm": "6",
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+            }
+            answer = await client.call(broker, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext), _ANSWER_S)
+            if answer.code != 0:
+                raise RuntimeError(f"{topic} was not created: {answer.code} {answer.remark}")
+    finally:
+        await client.close()
+
+
+async def run_load(broker: str, ledger: Ledger, label: str, shape: Shape, seed: int, stop: asyncio.Event) -> None:
+    """Sends until the broker is gone or `stop` is set. `label` begins the ids of all messages of this load."""
+    clients = [RemotingClient(name=f"crash.{number}") for number in range(shape.connections)]
+    senders = [
+        _Sender(broker, client, ledger, f"{label}.{number}.{each}", shape.rest_s, seed)
+        for number, client in enumerate(clients)
+        for each in range(shape.senders)
+    ]
+    try:
+        await asyncio.gather(*(sender.run(stop) for sender in senders))
+    finally:
+        for client in clients:
+            await client.close(grace_s=0.0)
+
+
+class _Sender:
+    """One message, or one batch, at a time."""
+
+    def __init__(
+        self, broker: str, client: RemotingClient, ledger: Ledger, label: str, rest_s: float, seed: int
+    ) -> None:
+        self._broker, self._client, self._ledger = broker, client, ledger
+        self._label, self._rest_s = label, rest_s
+        self._rng = random.Random(f"{seed} {label}")
+        self._count = 0
+        self._header = self._rng.choice((HeaderType.JSON, HeaderType.ROCKETMQ))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        kinds, weights = list(_KINDS), list(_KINDS.values())
+        while not stop.is_set():
+            kind = self._rng.choices(kinds, weights)[0]
+            topic = self._rng.choice(list(TOPICS))
+            queue_id = self._rng.randrange(TOPICS[topic])
+            try:
+                match kind:
+                    case "batch":
+                        await self._batch(topic, queue_id)
+                    case "commit" | "rollback" | "undecided":
+                        await self._transaction(topic, queue_id, kind)
+                    case _:
+                        await self._single(topic, queue_id, kind)
+            except RemotingError:
+                return  # the broker was killed: that is why we are here
+            if self._rest_s:
+                await asyncio.sleep(self._rng.uniform(0, self._rest_s))
+
+    def _message(self, topic: str) -> tuple[str, bytes, dict[str, str]]:
+        """A new message's id, body and properties."""
+        self._count += 1
+        name = f"{self._label}.{self._count}"
+        size = self._rng.choice((0, 20, 100, 300, 600)) if self._rng.random() < 0.98 else self._rng.randrange(30_000)
+        body = f"{name}|".encode() + self._rng.randbytes(size)
+        unique = f"{name:>32}".replace(" ", "0").upper()
+        pairs = {properties.UNIQ_KEY: unique, properties.WAIT: "true"}
+        if self._rng.random() < 0.5:
+            pairs[properties.KEYS] = f"k-{name} half"
+        if self._rng.random() < 0.5:
+            pairs[properties.TAGS] = self._rng.choice("ABC")
+        self._ledger.send(name, body, topic, unique)
+        return name, body, pairs
+
+    async def _send(
+        self, topic: str, queue_id: int, body: bytes, pairs: dict[str, str], *, sys_flag: int = 0, batch: bool = False
+    ) -> dict[str, str] | None:
+        """The answer's fields; None: it was refused."""
+        ext = {
+            "a": GROUP,
+            "b": topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(queue_id),
+            "f": str(sys_flag),
+            "g": str(time.time_ns() // 1_000_000),
+            "h": "0",
+            "i": properties.encode(pairs),
+            "j": "0",
+            "k": "false",
+            "m": "true" if batch else "false",
+        }
+        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+        return await self._call(Command(code, ext=ext, body=body, header_type=self._header))
+
+    async def _call(self, command: Command) -> dict[str, str] | None:
+        answer = await self._client.call(self._broker, command, _ANSWER_S)
+        if answer.code != 0:
+            self._ledger.refused[f"{answer.code} {answer.remark}"] += 1
+            await asyncio.sleep(0.01)  # busy or out of time: not again at once
+            return None
+        return answer.ext or {}
+
+    async def _single(self, topic: str, queue_id: int, kind: str) -> None:
+        name, body, pairs = self._message(topic)
+        delayed = kind == "delayed"
+        if delayed:
+            pairs[properties.DELAY] = str(_DELAY_LEVEL)
+        answer = await self._send(topic, queue_id, body, pairs)
+        if answer is not None:
+            where = (SCHEDULE_TOPIC, _DELAY_LEVEL - 1) if delayed else (topic, queue_id)
+            self._ledger.acknowledge(name, _place(*where, answer), kind)
+            if delayed:
+                self._ledger.delayed.add(name)
+
+    async def _batch(self, topic: str, queue_id: int) -> None:
+        messages = [self._message(topic) for _ in range(self._rng.randint(2, 12))]
+        body = b"".join(_batch_entry(body, pairs) for _, body, pairs in messages)
+        answer = await self._send(topic, queue_id, body, {properties.WAIT: "true"}, batch=True)
+        if answer is not None:
+            first = int(answer["queueOffset"])
+            ids = answer["msgId"].split(",")
+            assert len(ids) == len(messages), "an id for each message of the batch"
+            for number, ((name, _, _), message_id) in enumerate(zip(messages, ids, strict=True)):
+                place = Place(topic, queue_id, first + number, decode_message_id(message_id)[1])
+                self._ledger.acknowledge(name, place, "batch")
+
+    async def _transaction(self, topic: str, queue_id: int, decision: str) -> None:
+        name, body, pairs = self._message(topic)
+        pairs |= {properties.TRAN_MSG: "true", properties.PGROUP: GROUP}
+        answer = await self._send(topic, queue_id, body, pairs, sys_flag=TRANSACTION_PREPARED)
+        if answer is None:
+            return
+        place = _place(HALF_TOPIC, 0, answer)
+        self._ledger.acknowledge(name, place, "half")
+        if decision == "undecided":
+            return
+        ext = {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": str(place.queue_offset),
+            "commitLogOffset": str(place.pos),
+            "commitOrRollback": str(TRANSACTION_COMMIT if decision == "commit" else TRANSACTION_ROLLBACK),
+            "fromTransactionCheck": "false",
+            "msgId": pairs[properties.UNIQ_KEY],
+        }
+        ended = await self._call(Command(RequestCode.END_TRANSACTION, ext=ext, header_type=self._header))
+        if ended is not None:
+            (self._ledger.committed if decision == "commit" else self._ledger.rolled_back).add(name)
+            self._ledger.kinds[decision] += 1
+
+
+def _place(topic: str, queue_id: int, answer: dict[str, str]) -> Place:
+    return Place(topic, queue_id, int(answer["queueOffset"]), decode_message_id(answer["msgId"])[1])
+
+
+def _batch_entry(body: bytes, pairs: dict[str, str]) -> bytes:
+    """size, magic and CRC (0: nobody reads them), flag, body, properties, as MessageDecoder.encodeMessage has it."""
+    text = properties.encode(pairs).encode()
+    size = 4 * 4 + 4 + len(body) + 2 + len(text)
+    return struct.pack(">iiiii", size, 0, 0, 0, len(body)) + body + struct.pack(">h", len(text)) + text

@@ -1,0 +1,82 @@
+"""Reads everything back through a broker, ours or RocketMQ, and holds it against the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from lab.ledger import SCHEDULE_TOPIC, Ledger, Problems
+from lab.load import TOPICS
+
+from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.store.record import Record
+
+GROUP = "crash-reader"
+_DELIVERY_S = 60.0
+_KEY_SAMPLE = 20
+
+
+async def check_everything(broker: str, ledger: Ledger, rng: random.Random, problems: Problems) -> int:
+    """Every queue from end to end, nothing missing, and some messages by their keys. How many messages were read."""
+    count = 0
+    async with ClusterClient("", timeout_s=30.0) as client:
+        wanted = {(topic, queue_id) for topic, queues in TOPICS.items() for queue_id in range(queues)}
+        for topic, queue_id in sorted(wanted | set(ledger.queues())):
+            first, records = await _read(client, QueueAddress(topic, "", broker, queue_id), problems)
+            ledger.check_queue(topic, queue_id, first, records, problems)
+            count += len(records)
+        ledger.check_places(problems)
+        await _check_keys(client, broker, ledger, rng, problems)
+    return count
+
+
+async def wait_for_deliveries(broker: str, ledger: Ledger, rng: random.Random, problems: Problems) -> int:
+    """Waits until every delayed and committed message has come. How many came more than once."""
+    end = time.monotonic() + _DELIVERY_S
+    while True:
+        await check_everything(broker, ledger, rng, problems)
+        if not ledger.missing_deliveries() or time.monotonic() > end or problems.count:
+            return ledger.check_deliveries(problems)
+        await asyncio.sleep(0.5)
+
+
+async def _read(client: ClusterClient, queue: QueueAddress, problems: Problems) -> tuple[int, list[Record]]:
+    """A queue's lowest offset, and all records from there."""
+    low, high = await client.offset_range(queue)
+    records: list[Record] = []
+    at = low
+    while at < high:
+        pulled = await client.pull(queue, at, group=GROUP)
+        records += pulled.records
+        # The schedule service writes on while we read: what is behind `high` is read, too, and does no harm.
+        if not pulled.records or pulled.next_offset != at + len(pulled.records):
+            problems.add(f"{queue.topic} queue {queue.queue_id}: nothing at {at} below {high}")
+            break
+        at = pulled.next_offset
+    return low, records
+
+
+async def _check_keys(
+    client: ClusterClient, broker: str, ledger: Ledger, rng: random.Random, problems: Problems
+) -> None:
+    """Some acknowledged messages, found by their unique keys."""
+    names = [name for name, place in ledger.places.items() if place.topic != SCHEDULE_TOPIC]
+    for name in rng.sample(names, min(_KEY_SAMPLE, len(names))):
+        place, sent = ledger.places[name], ledger.sent[name]
+        ext = {
+            "topic": place.topic,
+            "key": sent.unique_key,
+            "maxNum": "64",
+            "beginTimestamp": "0",
+            "endTimestamp": str(2**63 - 1),
+        }
+        answer = await client.call(broker, RequestCode.QUERY_MESSAGE, ext)
+        found, at = [], 0
+        while at < len(answer.body):
+            record = Record.decode(answer.body, at)
+            found.append(record.pos)
+            at += record.size
+        if place.pos not in found:
+            problems.add(f"{name}: its key {sent.unique_key} does not find position {place.pos}, but {found}")
