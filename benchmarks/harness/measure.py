@@ -22,7 +22,7 @@ from harness.sides import HOST, OurSide, PeerSide, Side, stored_bytes
 from harness.usage import Snapshot
 from harness.verdict import Turn, void_reason
 
-_DISPATCH_S = 180.0
+_DISPATCH_S = 60.0
 _PULL_TOPIC = "bench-pull"
 _RECOVER_TOPIC = "bench-recover"
 
