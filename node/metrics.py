@@ -105,6 +105,11 @@ class BrokerMetrics:
             ("rocketmq_storage_writable", "1: puts are taken", float(store.writable)),
         ):
             yield self._gauge(name, help_text, value)
+        damaged = CounterMetricFamily(
+            "rocketmq_storage_damaged_reads", "reads that met a damaged record", labels=self._common([])
+        )
+        damaged.add_metric(self._values(()), store.damaged_records)
+        yield damaged
         errors = CounterMetricFamily(
             "rocketmq_storage_write_errors", "failed writes of the log", labels=self._common([])
         )

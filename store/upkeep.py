@@ -67,6 +67,8 @@ class Upkeep:
             loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
         ]
         self._cleaner.look()
+        # Until a mark names a synced point, a power loss would make the next start read everything again.
+        self._tasks.append(loop.create_task(self._try(lambda: self.save(thorough=True)), name="save-at-start"))
         self._preallocator.reach(self._store.log.written)
 
     async def stop(self) -> None:

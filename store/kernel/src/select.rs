@@ -180,8 +180,11 @@ pub fn select<E: From<crate::fault::Fault>>(
             let held = &answer.picks.segments[segment];
             let record = held.slice(unit.pos as u64, unit.size.max(0) as usize);
             let record = record.and_then(|bytes| Record::parse(bytes, unit.pos as u64).ok());
-            let Some(record) = record.filter(|record| i64::from(record.size()) == i64::from(unit.size)) else {
-                answer.damaged += 1; // the log has something else there: not served, but the rest of the segment is
+            // The CRC is checked each time: a byte that the disk gave back wrong was sound when the record was recovered.
+            let sound =
+                |record: &Record<'_>| i64::from(record.size()) == i64::from(unit.size) && record.body_crc_holds();
+            let Some(record) = record.filter(sound) else {
+                answer.damaged += 1; // not served, but the rest of the segment is
                 continue;
             };
             if !accept(tags_code, &record)? {

@@ -419,7 +419,10 @@ impl Dispatch {
     fn record_at<'py>(&self, py: Python<'py>, pos: i64, max_pos: i64) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self
             .0
-            .record_at(pos, max_pos, |record| PyBytes::new(py, record.bytes()))?)
+            .record_at(pos, max_pos, |record| {
+                record.body_crc_holds().then(|| PyBytes::new(py, record.bytes()))
+            })?
+            .flatten())
     }
 
     fn log_bytes<'py>(&self, py: Python<'py>, pos: u64, size: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
