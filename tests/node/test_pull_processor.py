@@ -128,8 +128,8 @@ class FakeConnection:
         self.closed = False
         self.sent = b""
 
-    def write(self, data):
-        self.sent += data
+    def write(self, data, body=b""):
+        self.sent += data + body
 
     def send(self, command):
         self.write(encode(command))

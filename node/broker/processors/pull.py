@@ -49,7 +49,6 @@ MAX_MESSAGES = 1024
 MAX_BODY = 16 * 1024 * 1024 - 1024
 """Bytes of records above which the general encoder decides whether a frame can carry them."""
 
-SMALL_BODY = 16 * 1024
 """Bytes of records below which one write of a joined frame is cheaper than two."""
 
 _LONG = 2**63
@@ -225,11 +224,7 @@ class PullProcessor:
             result.max_offset,
             len(body),
         )
-        if len(body) < SMALL_BODY:
-            connection.write(head + body)
-        else:
-            connection.write(head)
-            connection.write(body)
+        connection.write(head, body)
         return _Done.SENT
 
 
