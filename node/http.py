@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from tallystick.node.remoting.server import bind
 from tallystick.node.settings import HttpSettings
 
 
@@ -54,12 +55,12 @@ class HttpServer:
         self._runner = web.AppRunner(application(probes), access_log=None)
 
     async def start(self) -> int:
-        """Listens; returns the port. OSError: the address cannot be bound."""
+        """Listens; returns the port. OSError: the address cannot be used; the text names it."""
+        sockets = await bind(self._settings.host, self._settings.port)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._settings.host, self._settings.port)
-        await site.start()
-        port: int = self._runner.addresses[0][1]
-        return port
+        for listener in sockets:
+            await web.SockSite(self._runner, listener).start()
+        return int(sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         await self._runner.cleanup()

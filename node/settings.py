@@ -19,6 +19,8 @@ from typing import Any
 
 from tallystick.store.settings import SettingsError
 
+WILDCARDS = ("0.0.0.0", "::")
+"""Addresses to listen on that mean all of this host's; nobody can connect to them."""
 PERMISSION_INHERIT, PERMISSION_WRITE, PERMISSION_READ = 1, 2, 4
 
 
@@ -66,8 +68,8 @@ class BrokerSettings:
 
     # Identity and addresses
     brokerIP1: str = field(default_factory=_local_address)
-    """Address told to clients and name servers, and written as the store host of every record. Wrong: clients get a
-    route they cannot reach. Default: the address of the route to the outside."""
+    """Address or name told to clients and name servers; its IP is written as the store host of every record. Wrong:
+    clients get a route they cannot reach. Default: the address of the route to the outside."""
     brokerName: str = field(default_factory=_host_name)
     """Name of the group of a master and its slaves. Two masters with one name replace each other in the route."""
     brokerClusterName: str = "DefaultCluster"
@@ -75,7 +77,7 @@ class BrokerSettings:
     brokerId: int = 0
     """0 is the master; any other number is a slave for clients: they send nothing to it."""
     listenPort: int = 10911
-    """Port for clients (0: any free one). With `vipListenerEnable` port - 2 listens as well."""
+    """Port for clients (0: any free one). With `vipListenerEnable` port - 2 listens as well, unless it is 0."""
     bindAddress: str = "0.0.0.0"
     """Address the sockets are bound to (a name of RocketMQ 5; 4.8 always takes all interfaces)."""
     vipListenerEnable: bool = True
@@ -211,6 +213,8 @@ class BrokerSettings:
             # Both are names of topics too, and a topic is a folder.
             if len(value.encode()) > longest or "/" in value or not value.isprintable() or value in (".", ".."):
                 raise SettingsError(name, f"must be at most {longest} printable bytes without '/', not {value!r}")
+        if self.brokerIP1 in WILDCARDS:
+            raise SettingsError("brokerIP1", f"{self.brokerIP1} is every address: clients need one")
         if self.aclEnable:
             raise SettingsError("aclEnable", "access control is not supported yet")
         check_addresses("namesrvAddr", self.namesrvAddr)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import fields
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 from tallystick.node.broker.clients import ConsumerTable, ProducerTable
@@ -31,7 +32,7 @@ from tallystick.node.configuration import as_text, parse_text
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.connection import Connection
-from tallystick.node.remoting.server import RemotingServer
+from tallystick.node.remoting.server import RemotingServer, bind, close_all
 from tallystick.node.settings import PERMISSION_WRITE, BrokerSettings
 from tallystick.store._kernel import Door
 from tallystick.store.engine import MessageStore
@@ -51,7 +52,7 @@ class Broker:
     def __init__(self, settings: BrokerSettings, store: MessageStore, changes: JsonTable) -> None:
         self.settings = settings
         self.store = store
-        self.host = Host(settings.brokerIP1, settings.listenPort)
+        self.host = store.store_host
         self._changes = changes
         config = store.root / "config"
         self.stats = BrokerStats(settings.brokerClusterName, self.now_ms)
@@ -68,7 +69,9 @@ class Broker:
         self.schedule = ScheduleService(self, self._table(config, "delayOffset.json"))
         self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
         self._client = RemotingClient(name="broker.client")
-        self.registration = Registration(self._client, self.host, self.topics, settings)
+        self.registration = Registration(
+            self._client, Host(settings.brokerIP1, settings.listenPort), self.topics, settings
+        )
         routes = all_routes(self)
         self._server = RemotingServer(
             routes,
@@ -95,15 +98,35 @@ class Broker:
 
     @classmethod
     async def start(cls, settings: BrokerSettings, store_settings: StoreSettings, door: Door | None = None) -> Broker:
-        """Recovers the store, serves, and registers. SettingsError, OSError, and those of `MessageStore.open`."""
-        door = door or Door()
+        """Recovers the store, serves, and registers. ConfigurationError, OSError, and those of `MessageStore.open`."""
+        # The ports first: one that is taken costs no recovery, and records and name servers are told the real one.
+        listeners = await bind(settings.bindAddress, settings.listenPort)
+        vip_listeners: list[socket.socket] = []
+        try:
+            if settings.vipListenerEnable and settings.listenPort > 2:
+                vip_listeners = await bind(settings.bindAddress, settings.listenPort - 2)
+            settings = replace(settings, listenPort=listeners[0].getsockname()[1])
+            return await cls._open(settings, store_settings, door or Door(), listeners, vip_listeners)
+        except BaseException:
+            close_all([*listeners, *vip_listeners])
+            raise
+
+    @classmethod
+    async def _open(
+        cls,
+        settings: BrokerSettings,
+        store_settings: StoreSettings,
+        door: Door,
+        listeners: Sequence[socket.socket],
+        vip_listeners: Sequence[socket.socket],
+    ) -> Broker:
         changes = JsonTable(door, store_settings.root / "config" / _CHANGES_FILE)
         kept = changes.load() or {}
         if kept:
             settings = parse_text(settings, {str(key): str(value) for key, value in kept.items()}, str(changes.path))
         store = await MessageStore.open(
             store_settings,
-            store_host=Host(settings.brokerIP1, settings.listenPort),
+            store_host=await _store_host(settings),
             cluster=settings.brokerClusterName,
             region=settings.regionId,
             trace_on=settings.traceOn,
@@ -111,29 +134,26 @@ class Broker:
         )
         try:
             broker = cls(settings, store, changes)
-            await broker._start()
+            await broker._start(listeners, vip_listeners)
         except BaseException:
             await store.close()
             raise
         return broker
 
-    async def _start(self) -> None:
+    async def _start(self, listeners: Sequence[socket.socket], vip_listeners: Sequence[socket.socket]) -> None:
         for name, _ in self.topics.items():
             self._topic_changed(name)
         self.topics.on_change.append(self._topic_changed)
         self.store.on_arrival = self.holds.on_arrival
         self._set_hot()
-        settings = self.settings
-        port = await self._server.start(settings.bindAddress, settings.listenPort)
-        if settings.vipListenerEnable and settings.listenPort > 2:
-            await self._vip_server.start(settings.bindAddress, settings.listenPort - 2)
-        if settings.listenPort == 0:
-            self.host = Host(settings.brokerIP1, port)
         await self.schedule.start()
         await self.transactions.start()
         self._every(1.0, self._each_second)
         self._every(10.0, self._each_ten_seconds)
-        self._every(settings.flushConsumerOffsetInterval / 1000, self.offsets.saved)
+        self._every(self.settings.flushConsumerOffsetInterval / 1000, self.offsets.saved)
+        await self._server.serve(listeners)
+        if vip_listeners:
+            await self._vip_server.serve(vip_listeners)
         await self.registration.start()
 
     async def stop(self) -> None:
@@ -174,7 +194,7 @@ class Broker:
         self.registration.soon()
 
     def change_settings(self, changes: dict[str, str]) -> None:
-        """Applies settings given as text and keeps them for the next start. SettingsError names a key that cannot be."""
+        """Applies settings given as text and keeps them for the next start. SettingsError, ConfigurationError."""
         changeable = {item.name for item in fields(BrokerSettings)}
         for key in changes:
             if key not in changeable:
@@ -249,3 +269,17 @@ class Broker:
         self.filters.clean()
         for saved in (self.topics, self.groups, self.filters):
             await saved.saved()
+
+
+async def _store_host(settings: BrokerSettings) -> Host:
+    """The broker's address as records carry it: always an IP, though clients may be told a name.
+
+    SettingsError: `brokerIP1` is a name that cannot be resolved.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(settings.brokerIP1, settings.listenPort, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError("brokerIP1", f"{settings.brokerIP1!r} has no address: {error.strerror}") from error
+    # IPv4 if there is one: the short form of a record is the one that every reader knows.
+    return Host(str(min(found, key=lambda row: row[0] != socket.AF_INET)[4][0]), settings.listenPort)
