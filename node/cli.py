@@ -1,7 +1,7 @@
 """The command `tally`: parse, call, print, and an exit code that means something.
 
 Exit codes: 0 done; 1 the answer is no (damage found, a request refused); 2 it could not be tried (wrong arguments,
-wrong settings, no connection).
+wrong settings, no connection, a store that cannot be opened); 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -9,14 +9,46 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-from tallystick.node.configuration import ConfigurationError
+from tallystick.node.client import RequestRefusedError
+from tallystick.node.commands import messages, store, topics
+from tallystick.node.commands.terminal import InputError, error_text
+from tallystick.node.configuration import ConfigurationError, Flag, Settings, load
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.node.settings import WILDCARDS
+from tallystick.store._kernel import DamageError
+from tallystick.store.fastjson import FastjsonError
+from tallystick.store.lock import StoreLockedError
+from tallystick.store.properties import PropertyError
+from tallystick.store.record import RecordError
+from tallystick.store.recovery import RecoveryError
+from tallystick.store.segments import SegmentError
+from tallystick.store.settings import SettingsError
+from tallystick.store.tables import TableError
+
+# What users, peers and disks can cause. Anything else is a mistake of ours and keeps its traceback.
+_CAUSED = (
+    ConfigurationError,
+    SettingsError,
+    RemotingError,
+    StoreLockedError,
+    RecoveryError,
+    DamageError,
+    TableError,
+    SegmentError,
+    InputError,
+    PropertyError,
+    RecordError,
+    FastjsonError,
+    OSError,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point of the console script."""
+    """The entry point of the console script; `arguments` without the command's name."""
     parser = _parser()
     args = parser.parse_args(arguments)
     if not hasattr(args, "call"):
@@ -24,56 +56,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         code: int = args.call(args)
-    except ConfigurationError as error:
-        return _fail(error)
+        sys.stdout.flush()  # here, so that a reader who left is noticed here
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Whoever read our output has enough; Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        return _fail(error)
-    except Exception as error:
-        from tallystick.node.remoting.errors import RemotingError
-        from tallystick.store.settings import SettingsError
-
-        if isinstance(error, RemotingError | SettingsError):
-            return _fail(error)
-        raise
+    except _CAUSED as error:
+        print(f"tally: {error_text(error)}", file=sys.stderr)
+        return 1 if isinstance(error, RequestRefusedError) else 2
     return code
 
 
-def _fail(error: Exception) -> int:
-    print(f"tally: {error}", file=sys.stderr)
-    return 2
-
-
 def _parser() -> argparse.ArgumentParser:
-    from tallystick.node.commands import messages, store, topics
-
     parser = argparse.ArgumentParser(prog="tally", description="A message broker that RocketMQ's clients can use.")
+    parser.add_argument("--version", action="version", version=f"tallystick {version('tallystick')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     run = commands.add_parser("run", help="name server, broker and HTTP in one process")
-    run.add_argument("--dir", type=Path, default=Path("tally-data"), help="folder for everything (./tally-data)")
-    run.add_argument("--host", default="127.0.0.1", help="address to listen on and to tell clients (127.0.0.1)")
-    run.add_argument("--port", type=int, help="the broker's port (10911)")
-    run.add_argument("--nameserver-port", type=int, help="the name server's port (9876)")
+    run.add_argument("--dir", type=Path, help=f"folder for everything (./{_RUN_FOLDER})")
+    run.add_argument("--host", help=f"address to listen on and to tell clients ({_RUN_HOST})")
+    run.add_argument("--port", type=int, help="the broker's port (10911; 0: any free one)")
+    run.add_argument("--nameserver-port", type=int, help="the name server's port (9876; 0: any free one)")
     _process_options(run)
     run.set_defaults(call=_run)
 
     broker = commands.add_parser("broker", help="a broker alone")
     broker.add_argument("--dir", type=Path, help="the store's folder (~/store)")
     broker.add_argument("--host", help="address to tell clients (brokerIP1)")
-    broker.add_argument("--port", type=int, help="the broker's port (10911)")
-    broker.add_argument("--nameserver", help="host:port of the name servers, ';' between")
+    broker.add_argument("--port", type=int, help="the broker's port (10911; 0: any free one)")
+    broker.add_argument(
+        "--nameserver",
+        default=os.environ.get("TALLY_NAMESERVER") or None,
+        help="host:port of the name servers, ';' between ($TALLY_NAMESERVER)",
+    )
     _process_options(broker)
     broker.set_defaults(call=_broker)
 
     nameserver = commands.add_parser("nameserver", help="a name server alone")
     nameserver.add_argument("--host", help="address to listen on (0.0.0.0)")
-    nameserver.add_argument("--port", type=int, help="its port (9876)")
+    nameserver.add_argument("--port", type=int, help="its port (9876; 0: any free one)")
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
@@ -83,69 +106,76 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _process_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--http-port", type=int, help="port for probes and metrics (8080; -1: none)")
-    parser.add_argument("--config", type=Path, default=os.environ.get("TALLY_CONFIG"), help="settings, a TOML file")
+    parser.add_argument("--http-port", type=int, help="port for probes and metrics (8080; 0: any free one; -1: none)")
+    parser.add_argument(
+        "--config", type=Path, default=os.environ.get("TALLY_CONFIG") or None, help="settings, a TOML file"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="one setting; repeat it"
     )
 
 
-def _run(args: argparse.Namespace) -> int:
-    from tallystick.node.run import default_store, run
+_RUN_FOLDER, _RUN_HOST = "tally-data", "127.0.0.1"
 
-    host = args.host
-    presets: dict[str, object] = {
-        **default_store(args.dir),
-        "broker.brokerName": "broker-a",
-        "broker.brokerIP1": host,
-        "broker.bindAddress": host,
-        "broker.namesrvAddr": f"{host}:{args.nameserver_port or 9876}",
-        "broker.enablePropertyFilter": True,
-        "nameserver.bindAddress": host,
-        "http.host": host,
-    }
-    flags = {
-        "broker.listenPort": args.port,
-        "nameserver.listenPort": args.nameserver_port,
-        "http.port": args.http_port,
-    }
-    return run(_settings(args, flags, presets), with_nameserver=True, with_broker=True)
+
+def _run(args: argparse.Namespace) -> int:
+    presets = [
+        *_folder(_RUN_FOLDER),
+        *(_everywhere(_RUN_HOST) if args.host is None else ()),
+        Flag("tally run", "broker.brokerName", "broker-a"),
+        Flag("tally run", "broker.enablePropertyFilter", True),
+    ]
+    flags = [
+        *(_folder(args.dir) if args.dir is not None else ()),
+        *(_everywhere(args.host) if args.host is not None else ()),
+        Flag("--port", "broker.listenPort", args.port),
+        Flag("--nameserver-port", "nameserver.listenPort", args.nameserver_port),
+    ]
+    return _start(args, flags, presets, with_nameserver=True, with_broker=True)
+
+
+def _folder(folder: Path | str) -> Iterator[Flag]:
+    yield Flag("--dir", "store.storePathRootDir", str(Path(folder) / "store"))
+    yield Flag("--dir", "nameserver.kvConfigPath", str(Path(folder) / "nameserver" / "kvConfig.json"))
+
+
+def _everywhere(host: str) -> Iterator[Flag]:
+    for place in ("broker.bindAddress", "nameserver.bindAddress", "http.host"):
+        yield Flag("--host", place, host)
+    if host not in WILDCARDS:  # who listens everywhere tells clients the default, one of this host's addresses
+        yield Flag("--host", "broker.brokerIP1", host)
 
 
 def _broker(args: argparse.Namespace) -> int:
-    from tallystick.node.run import run
-
-    flags = {
-        "store.storePathRootDir": None if args.dir is None else str(args.dir),
-        "broker.brokerIP1": args.host,
-        "broker.listenPort": args.port,
-        "broker.namesrvAddr": args.nameserver,
-        "http.port": args.http_port,
-    }
-    return run(_settings(args, flags, {}), with_nameserver=False, with_broker=True)
+    flags = [
+        Flag("--dir", "store.storePathRootDir", None if args.dir is None else str(args.dir)),
+        Flag("--host", "broker.brokerIP1", args.host),
+        Flag("--port", "broker.listenPort", args.port),
+        Flag("--nameserver", "broker.namesrvAddr", args.nameserver),
+    ]
+    return _start(args, flags, [], with_nameserver=False, with_broker=True)
 
 
 def _nameserver(args: argparse.Namespace) -> int:
-    from tallystick.node.run import run
-
-    flags = {
-        "nameserver.bindAddress": args.host,
-        "nameserver.listenPort": args.port,
-        "http.port": args.http_port,
-    }
-    return run(_settings(args, flags, {}), with_nameserver=True, with_broker=False)
+    flags = [
+        Flag("--host", "nameserver.bindAddress", args.host),
+        Flag("--port", "nameserver.listenPort", args.port),
+    ]
+    return _start(args, flags, [], with_nameserver=True, with_broker=False)
 
 
-def _settings(args: argparse.Namespace, flags: dict[str, object], presets: dict[str, object]):  # type: ignore[no-untyped-def]
-    from tallystick.node.configuration import load
-
-    return load(
-        file=None if args.config is None else Path(args.config),
+def _start(args: argparse.Namespace, flags: list[Flag], presets: list[Flag], **parts: bool) -> int:
+    settings: Settings = load(
+        file=args.config,
         environment=os.environ,
         assignments=args.assignments,
-        flags={name: value for name, value in flags.items() if value is not None},
-        defaults=presets,
+        flags=[flag for flag in [*flags, Flag("--http-port", "http.port", args.http_port)] if flag.value is not None],
+        presets=presets,
     )
+    # Here: it loads the whole broker and the HTTP server, which costs the other commands a third of a second.
+    from tallystick.node.run import run
+
+    return run(settings, **parts)
 
 
 if __name__ == "__main__":

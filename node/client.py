@@ -30,9 +30,15 @@ class RequestRefusedError(RemotingError):
     """The server answered no; `code` and `remark` are its answer's."""
 
     def __init__(self, address: str, code: int, remark: str | None) -> None:
-        super().__init__(f"{address} refused: {remark or 'no reason given'} (code {code})")
+        # Remarks of route errors go on with a link to RocketMQ's FAQ on a line of its own.
+        reason = (remark or "no reason given").partition("\nSee http")[0].strip()
+        super().__init__(f"{address} refused: {reason} (code {code})")
         self.code = code
         self.remark = remark
+
+
+class NoNameServerError(RemotingError):
+    """None of the name servers answered; the text says which were asked, and what the last one met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +65,10 @@ class ClusterClient:
     """Talks to name servers (`host:port;host:port`) and to the brokers that they know. An async context manager."""
 
     def __init__(self, nameservers: str, *, timeout_s: float = 3.0) -> None:
-        self._nameservers = [part.strip() for part in nameservers.split(";") if part.strip()]
+        self.nameservers = [part.strip() for part in nameservers.split(";") if part.strip()]
         self._timeout_s = timeout_s
         self._client = RemotingClient(name="client")
         self._counter = itertools.count(random.getrandbits(16))
-        self._turn = itertools.count(random.getrandbits(8))
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,16 +84,16 @@ class ClusterClient:
         return answer
 
     async def ask_nameserver(self, code: int, ext: dict[str, str]) -> Command:
-        """One request to the first name server that answers."""
-        for number, address in enumerate(self._nameservers, 1):
+        """One request to the first name server that answers. NoNameServerError: none does."""
+        problem: RemotingError | str = "no address is given"
+        for address in self.nameservers:
             try:
                 return await self.call(address, code, ext)
             except RequestRefusedError:
                 raise  # an answer, and each of them would give the same
-            except RemotingError:
-                if number == len(self._nameservers):
-                    raise
-        raise RequestRefusedError("client", ResponseCode.SYSTEM_ERROR, "no name server is given")
+            except RemotingError as error:
+                problem = error
+        raise NoNameServerError(f"no name server answers: {problem}")
 
     async def masters(self) -> dict[str, str]:
         """Broker names with the addresses of their masters."""

@@ -1,10 +1,11 @@
 """From files, environment and flags to settings: each layer over the one before, every key known, every value checked.
 
-    defaults  <  the file (TOML)  <  the environment (TALLY_*)  <  flags (--set key=value and the named ones)
+    presets  <  the file (TOML)  <  the environment (TALLY_*)  <  --set key=value  <  the named flags
 
 Keys are RocketMQ's option names. In the file they stand in the tables `[broker]`, `[store]`, `[nameserver]` and
 `[http]`; in the environment as `TALLY_` and the name, in any case (`TALLY_FLUSHDISKTYPE=SYNC_FLUSH`); with `--set` as
-`name=value`. A name that two tables share is given with its table: `nameserver.listenPort`, `TALLY_HTTP_PORT`.
+`name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ; the other parts' names
+are given with their table: `nameserver.listenPort`, `TALLY_HTTP_PORT`.
 Nothing is opened before all of it is sound; an error names the key and where it stands.
 """
 
@@ -14,9 +15,9 @@ import difflib
 import enum
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.settings import SettingsError, StoreSettings
@@ -40,20 +41,32 @@ class Settings:
     http: HttpSettings
 
 
+class Flag(NamedTuple):
+    """A named flag: what it is called (`--port`), the setting it stands for (`broker.listenPort`), and its value."""
+
+    name: str
+    place: str
+    value: Any
+
+
 _TABLES: dict[str, type] = {
     "broker": BrokerSettings,
     "store": StoreSettings,
     "nameserver": NameServerSettings,
     "http": HttpSettings,
 }
+_FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for table, kind in _TABLES.items()}
+# The broker's and the store's names are one list in RocketMQ: none of them stands in both.
+_BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]}
+_BY_PLACE = {f"{table}.{key}": (table, key) for table in _TABLES for key in _FIELDS[table]}
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value as somebody wrote it; `source` says where, for errors. Text is parsed, TOML's values have their type."""
+    """A value as somebody wrote it; `place` names the key and where. Text is parsed, TOML's values have their type."""
 
     value: Any
-    source: str
+    place: str
 
 
 Layer = dict[tuple[str, str], _Value]
@@ -64,34 +77,35 @@ def load(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     assignments: Iterable[str] = (),
-    flags: Mapping[str, Any] | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    flags: Iterable[Flag] = (),
+    presets: Iterable[Flag] = (),
 ) -> Settings:
     """The settings of a process. ConfigurationError: see there; OSError: the file cannot be read.
 
-    `assignments`: the texts of `--set`; `flags`: values by `table.key` that named flags stand for; `defaults`: the same,
-    below everything (what `tally run` presets).
+    `assignments`: the texts of `--set`; `flags`: the named ones; `presets`: what a command sets below everything else,
+    in the name of a flag (`tally run` and its folder).
     """
     merged: Layer = {}
-    merged.update(_named(defaults or {}, "default of the command"))
+    merged.update(_from_flags(presets))
     if file is not None:
         merged.update(_from_file(file))
     merged.update(_from_environment(environment or {}))
     merged.update(_from_assignments(assignments))
-    merged.update(_named(flags or {}, "flag"))
+    merged.update(_from_flags(flags))
     built: dict[str, Any] = {}
     for table, kind in _TABLES.items():
-        hints = get_type_hints(kind)
         chosen = {key: value for (where, key), value in merged.items() if where == table}
-        parsed = {key: _parse(hints[key], key, value) for key, value in chosen.items()}
-        built[table] = replace(kind(), **parsed)
-        try:
-            built[table].validate()
-        except SettingsError as error:
-            written = chosen.get(error.key)
-            source = f"{written.source}: " if written is not None else ""
-            raise ConfigurationError(f"{source}{error}") from error
+        built[table] = _changed(kind(), chosen)
     return Settings(**built)
+
+
+def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:
+    """`settings` with fields changed from text. ConfigurationError: an unknown key or a wrong value, and `source`."""
+    known = [item.name for item in fields(settings)]
+    for key in changes:
+        if key not in known:
+            raise ConfigurationError(f"{source}: unknown key {key!r}{_suggestion(key, known)}")
+    return _changed(settings, {key: _Value(text, f"{source}: {key}") for key, text in changes.items()})
 
 
 def as_text(settings: object) -> dict[str, str]:
@@ -99,33 +113,21 @@ def as_text(settings: object) -> dict[str, str]:
     return {item.name: _text(getattr(settings, item.name)) for item in fields(settings)}  # type: ignore[arg-type]
 
 
-def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:
-    """`settings` with fields changed from text. ConfigurationError: an unknown key or a wrong value."""
+def _changed(settings: Any, chosen: Mapping[str, _Value]) -> Any:
+    """`settings` with the chosen values, checked."""
     hints = get_type_hints(type(settings))
-    for key in changes:
-        if key not in hints:
-            raise ConfigurationError(f"{source}: unknown key {key!r}{_suggestion(key, hints)}")
-    changed = replace(settings, **{key: _parse(hints[key], key, _Value(text, source)) for key, text in changes.items()})
-    changed.validate()
+    try:
+        changed = replace(settings, **{key: _parse(hints[key], key, value.value) for key, value in chosen.items()})
+        changed.validate()
+    except SettingsError as error:
+        written = chosen.get(error.key)
+        place = written.place if written is not None else error.key
+        raise ConfigurationError(f"{place}: {error.reason}") from error
     return changed
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value.name if isinstance(value, enum.Enum) else str(value)
-
-
-def _fields(table: str) -> dict[str, Field[Any]]:
-    return {item.name: item for item in fields(_TABLES[table])}
-
-
-def _named(values: Mapping[str, Any], source: str) -> Layer:
-    layer: Layer = {}
-    for name, value in values.items():
-        table, _, key = name.partition(".")
-        layer[table, key] = _Value(value, f"{source} {name}")
-    return layer
+def _from_flags(flags: Iterable[Flag]) -> Layer:
+    return {_BY_PLACE[flag.place]: _Value(flag.value, f"{flag.name} ({flag.place})") for flag in flags}
 
 
 def _from_file(path: Path) -> Layer:
@@ -136,21 +138,19 @@ def _from_file(path: Path) -> Layer:
     layer: Layer = {}
     for table, values in content.items():
         if table not in _TABLES or not isinstance(values, dict):
+            hint = f"; it belongs into [{_BY_NAME_ALONE[table]}]" if table in _BY_NAME_ALONE else ""
             known = ", ".join(f"[{name}]" for name in _TABLES)
-            raise ConfigurationError(f"{path}: unknown key {table!r}; the tables are {known}")
+            raise ConfigurationError(f"{path}: unknown table {table!r}{hint or f'; there are {known}'}")
         for key, value in values.items():
-            if key not in _fields(table):
-                raise ConfigurationError(f"{path}: unknown key {key!r} in [{table}]{_suggestion(key, _fields(table))}")
-            layer[table, key] = _Value(value, f"{path}: [{table}]")
+            if key not in _FIELDS[table]:
+                raise ConfigurationError(f"{path}: unknown key {key!r} in [{table}]{_suggestion(key, _FIELDS[table])}")
+            layer[table, key] = _Value(value, f"{path}: [{table}] {key}")
     return layer
 
 
 def _from_environment(environment: Mapping[str, str]) -> Layer:
-    known: dict[str, tuple[str, str]] = {}
-    for table in _TABLES:
-        for key in _fields(table):
-            known.setdefault(f"{ENVIRONMENT_PREFIX}{key}".upper(), (table, key))
-            known[f"{ENVIRONMENT_PREFIX}{table}_{key}".upper()] = (table, key)
+    known = {f"{ENVIRONMENT_PREFIX}{key}".upper(): (table, key) for key, table in _BY_NAME_ALONE.items()}
+    known |= {f"{ENVIRONMENT_PREFIX}{table}_{key}".upper(): (table, key) for table, key in _BY_PLACE.values()}
     layer: Layer = {}
     for name, value in environment.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in _ENVIRONMENT_OF_COMMANDS:
@@ -158,7 +158,7 @@ def _from_environment(environment: Mapping[str, str]) -> Layer:
         place = known.get(name.upper())
         if place is None:
             raise ConfigurationError(f"environment: unknown variable {name}{_suggestion(name.upper(), known)}")
-        layer[place] = _Value(value, f"environment variable {name}")
+        layer[place] = _Value(value, f"environment variable {name} ({place[0]}.{place[1]})")
     return layer
 
 
@@ -166,51 +166,45 @@ def _from_assignments(assignments: Iterable[str]) -> Layer:
     layer: Layer = {}
     for text in assignments:
         name, separator, value = text.partition("=")
+        name = name.strip()
         if not separator:
             raise ConfigurationError(f"--set {text}: must be key=value")
-        layer[_place(name.strip())] = _Value(value.strip(), f"--set {name.strip()}")
+        if name in _BY_NAME_ALONE:
+            place = _BY_NAME_ALONE[name], name
+        elif name in _BY_PLACE:
+            place = _BY_PLACE[name]
+        else:
+            raise ConfigurationError(f"--set: unknown key {name!r}{_suggestion(name, [*_BY_NAME_ALONE, *_BY_PLACE])}")
+        layer[place] = _Value(value.strip(), f"--set {name}")
     return layer
 
 
-def _place(name: str) -> tuple[str, str]:
-    table, dot, key = name.partition(".")
-    if dot:
-        if table in _TABLES and key in _fields(table):
-            return table, key
-    else:
-        # The broker's and the store's names are one list in RocketMQ, and none of them stands in both.
-        for candidate in ("broker", "store"):
-            if name in _fields(candidate):
-                return candidate, name
-    every = {key for where in ("broker", "store") for key in _fields(where)}
-    every |= {f"{where}.{key}" for where in _TABLES for key in _fields(where)}
-    raise ConfigurationError(f"--set {name}: unknown key{_suggestion(name, every)}")
-
-
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else ""
+    names = list(known)
+    close = [other for other in names if other.endswith(f".{name}")]
+    close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def _parse(kind: Any, key: str, written: _Value) -> Any:
-    value = written.value
+def _parse(kind: Any, key: str, value: Any) -> Any:
+    """A value of the field's type; what has another type already is left to `validate`. SettingsError."""
+    if issubclass(kind, enum.Enum) and not isinstance(value, kind):
+        if not isinstance(value, str) or value not in kind.__members__:
+            raise SettingsError(key, f"must be one of {', '.join(kind.__members__)}, not {value!r}")
+        return kind[value]
     if not isinstance(value, str) or kind is str:
-        if isinstance(kind, type) and issubclass(kind, enum.Enum) and not isinstance(value, kind):
-            raise ConfigurationError(f"{written.source}: {key} must be one of {_members(kind)}, not {value!r}")
-        return value  # the settings check their types themselves
+        return value
     if kind is bool:
         if value.lower() not in ("true", "false"):
-            raise ConfigurationError(f"{written.source}: {key} must be true or false, not {value!r}")
+            raise SettingsError(key, f"must be true or false, not {value!r}")
         return value.lower() == "true"
-    if kind is int or kind is float:
-        try:
-            return kind(value)
-        except ValueError:
-            raise ConfigurationError(f"{written.source}: {key} must be a number, not {value!r}") from None
-    if value not in kind.__members__:
-        raise ConfigurationError(f"{written.source}: {key} must be one of {_members(kind)}, not {value!r}")
-    return kind[value]
+    try:
+        return kind(value)
+    except ValueError:
+        raise SettingsError(key, f"must be {'a whole' if kind is int else 'a'} number, not {value!r}") from None
 
 
-def _members(kind: type[enum.Enum]) -> str:
-    return ", ".join(kind.__members__)
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.name if isinstance(value, enum.Enum) else str(value)

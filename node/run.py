@@ -1,5 +1,6 @@
-"""The processes of `tally run`, `broker` and `nameserver`: start in order, one line when ready, end in order.
+"""The processes of `tally run`, `tally broker` and `tally nameserver`: they start and end in order.
 
+HTTP comes first and goes last, so that probes are answered while a long log is recovered and while everything ends.
 SIGTERM and SIGINT end a process in order; a second one ends it at once. The line for people goes to standard output
 when everything serves; logs go to standard error.
 """
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
+from dataclasses import replace
 
 import uvloop
 
@@ -24,72 +25,88 @@ from tallystick.node.configuration import Settings
 from tallystick.node.http import HttpServer, Probes
 from tallystick.node.metrics import BrokerMetrics
 from tallystick.node.nameserver.server import NameServer
-from tallystick.node.settings import HttpSettings, NameServerSettings
+from tallystick.store.message import Host
 
 _logger = logging.getLogger("tallystick")
+_ORDER = ("name server", "broker", "http")  # in which a person asks for the places
 
 
 def run(settings: Settings, *, with_nameserver: bool, with_broker: bool) -> int:
     """Runs until a signal comes; the exit code. Errors of the start are the caller's to show."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _raise_file_limit()
-    uvloop.run(_serve(settings, with_nameserver, with_broker))
+    uvloop.run(_Process(settings).serve(with_nameserver, with_broker))
     return 0
 
 
-async def _serve(settings: Settings, with_nameserver: bool, with_broker: bool) -> None:
-    begin = time.perf_counter()
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop)
-    places: list[str] = []
-    # Ends in the opposite order: HTTP first, so that probes say no, then the broker, then the name server.
-    async with AsyncExitStack() as stack:
-        broker: Broker | None = None
-        if with_nameserver:
-            port = await _start_nameserver(settings.nameserver, stack)
-            places.append(f"name server {settings.nameserver.bindAddress}:{port}")
-        if with_broker:
-            broker = await Broker.start(settings.broker, settings.store)
-            stack.push_async_callback(_timed, "broker", broker.stop)
-            places.append(f"broker {broker.host}")
-        if settings.http.port >= 0:
-            port = await _start_http(settings.http, _probes(broker, stop), stack)
-            places.append(f"http {settings.http.host}:{port}")
-        print(f"tally is ready in {time.perf_counter() - begin:.2f} s: {', '.join(places)}", flush=True)
-        await stop.wait()
-        _logger.info("stopping")
+class _Process:
+    """What runs in this process, and what its probes see of it meanwhile."""
 
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._begin = time.perf_counter()
+        self._stop = asyncio.Event()
+        self._ready = False
+        self._broker: Broker | None = None
+        self._metrics: BrokerMetrics | None = None
 
-async def _start_nameserver(settings: NameServerSettings, stack: AsyncExitStack) -> int:
-    server = NameServer(settings)
-    port = await server.start()
-    stack.push_async_callback(_timed, "name server", server.stop)
-    return port
+    async def serve(self, with_nameserver: bool, with_broker: bool) -> None:
+        """Starts, waits for a signal, ends."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        settings = self._settings
+        places: dict[str, Host] = {}
+        async with AsyncExitStack() as stack:  # ends in the opposite order
+            if settings.http.port >= 0:
+                http = HttpServer(settings.http, Probes(self._unhealthy, self._unready, self._metrics_text))
+                places["http"] = Host(settings.http.host, await http.start())
+                stack.push_async_callback(http.stop)
+            if with_nameserver:
+                nameserver = NameServer(settings.nameserver)
+                places["name server"] = Host(settings.nameserver.bindAddress, await nameserver.start())
+                stack.push_async_callback(_timed, "name server", nameserver.stop)
+                settings = _registered_with(places["name server"], settings)
+            if with_broker:
+                self._broker = await Broker.start(settings.broker, settings.store)
+                stack.push_async_callback(_timed, "broker", self._broker.stop)
+                self._metrics = BrokerMetrics(self._broker)
+                places["broker"] = self._broker.host
+                if not settings.broker.namesrvAddr:
+                    _logger.warning("namesrvAddr is empty: this broker registers nowhere, and no client finds it")
+            self._ready = True
+            if not self._stop.is_set():  # a signal may have come while the store was recovered
+                named = ", ".join(f"{name} {places[name]}" for name in _ORDER if name in places)
+                print(f"tally is ready in {time.perf_counter() - self._begin:.2f} s: {named}", flush=True)
+                await self._stop.wait()
+            _logger.info("stopping")
 
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            os._exit(130)  # asked twice: not in order, as after a kill; the next start recovers
+        self._stop.set()
 
-async def _start_http(settings: HttpSettings, probes: Probes, stack: AsyncExitStack) -> int:
-    server = HttpServer(settings, probes)
-    port = await server.start()
-    stack.push_async_callback(server.stop)
-    return port
-
-
-def _probes(broker: Broker | None, stop: asyncio.Event) -> Probes:
-    def ready() -> str | None:
-        if stop.is_set():
+    def _unready(self) -> str | None:
+        if self._stop.is_set():
             return "stopping"
-        return broker.store.refusal() if broker is not None else None
+        if not self._ready:
+            return "starting: the store is recovered"
+        return self._broker.store.refusal() if self._broker is not None else None
 
-    def healthy() -> str | None:
-        failure = broker.store.failure() if broker is not None else None
+    def _unhealthy(self) -> str | None:
+        failure = self._broker.store.failure() if self._broker is not None else None
         return failure and f"only a restart can help: {failure}"
 
-    def metrics() -> bytes:
-        return BrokerMetrics(broker).text() if broker is not None else b""
+    def _metrics_text(self) -> bytes:
+        return self._metrics.text() if self._metrics is not None else b""
 
-    return Probes(healthy, ready, metrics)
+
+def _registered_with(nameserver: Host, settings: Settings) -> Settings:
+    """The settings of a broker that registers with the name server beside it, unless it was told of others."""
+    if settings.broker.namesrvAddr:
+        return settings
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    near = Host(loopback.get(nameserver.ip, nameserver.ip), nameserver.port)
+    return replace(settings, broker=replace(settings.broker, namesrvAddr=str(near)))
 
 
 async def _timed(what: str, stop: Callable[[], Awaitable[None]]) -> None:
@@ -98,22 +115,8 @@ async def _timed(what: str, stop: Callable[[], Awaitable[None]]) -> None:
     _logger.info("%s stopped in %.2f s", what, time.perf_counter() - begin)
 
 
-def _on_signal(stop: asyncio.Event) -> None:
-    if stop.is_set():
-        os._exit(130)  # asked twice: not in order, as after a kill; the next start recovers
-    stop.set()
-
-
 def _raise_file_limit() -> None:
     """As many open files as the system lets us have: a queue, a segment and a connection take one each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def default_store(folder: Path) -> dict[str, str]:
-    """Where `tally run --dir` keeps things, as presets of `configuration.load`."""
-    return {
-        "store.storePathRootDir": str(folder / "store"),
-        "nameserver.kvConfigPath": str(folder / "nameserver" / "kvConfig.json"),
-    }

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
-from tallystick.node.commands.terminal import Progress, good
+from tallystick.node.commands.terminal import InputError, Progress, bad, good, lines, number
 from tallystick.node.commands.topics import nameserver_option
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.store import properties
+from tallystick.store.message import SysFlag
 from tallystick.store.record import Record
 
 _AUTO_CREATE_TOPIC = "TBW102"
 # Requests under way at once: enough to keep a broker busy over one connection, few enough to stop quickly.
 _OUTSTANDING = 64
 _WAIT_S = 10.0
+_MANY = 10**12
+_MAX_BODY_BYTES = 16 << 20
 
 
 def add_parsers(commands: Any) -> None:
@@ -33,8 +38,10 @@ def add_parsers(commands: Any) -> None:
     produce = commands.add_parser("produce", help="send messages: arguments, lines of standard input, or --count")
     produce.add_argument("topic")
     produce.add_argument("body", nargs="*", help="messages")
-    produce.add_argument("--count", type=int, help="send this many messages made up here")
-    produce.add_argument("--size", type=int, default=128, help="bytes of a made-up message (128)")
+    produce.add_argument("--count", type=number(1, _MANY), help="send this many messages made up here")
+    produce.add_argument(
+        "--size", type=number(1, _MAX_BODY_BYTES), default=128, help="bytes of a made-up message (128)"
+    )
     produce.add_argument("--tag", default="", help="tag of all messages")
     produce.add_argument("--key", default="", help="key of all messages, to query by")
     produce.set_defaults(call=lambda args: asyncio.run(_produce(args)))
@@ -45,7 +52,7 @@ def add_parsers(commands: Any) -> None:
     consume.add_argument("--group", default="tally", help="consumer group whose offsets are used with --commit")
     consume.add_argument("--commit", action="store_true", help="go on where the group stopped, and note where we stop")
     consume.add_argument("--new", action="store_true", help="only messages from now on")
-    consume.add_argument("--count", type=int, help="stop after this many messages")
+    consume.add_argument("--count", type=number(1, _MANY), help="stop after this many messages")
     consume.add_argument("--once", action="store_true", help="stop at the end instead of waiting for more")
     consume.add_argument("--json", action="store_true", help="a JSON object a message, with all its fields")
     consume.add_argument("--quiet", action="store_true", help="count only")
@@ -56,45 +63,82 @@ def add_parsers(commands: Any) -> None:
 
 async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:
     if args.count is not None:
-        for number in range(args.count):
-            yield f"message {number} ".encode().ljust(args.size, b".")[: args.size]
+        for count in range(args.count):
+            yield f"message {count} ".encode().ljust(args.size, b".")[: args.size]
     elif args.body:
         for text in args.body:
-            yield text.encode()
+            yield text.encode(errors="surrogateescape")  # the bytes of the command line, whatever they were
     else:
-        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
-            yield line.rstrip(b"\r\n")
+        async for some in lines(sys.stdin.buffer):
+            for line in some:
+                yield line
 
 
 async def _produce(args: argparse.Namespace) -> int:
-    begin = time.perf_counter()
-    sent = 0
+    if args.count is not None and args.body:
+        raise InputError("messages and --count: one of them")
     async with ClusterClient(args.nameserver) as client:
         queues = await _writable_queues(client, args.topic)
-        progress = Progress("sent", args.count)
-        under_way: set[asyncio.Task[tuple[str, int]]] = set()
-        number = 0
-        async for body in _bodies(args):
-            queue = queues[number % len(queues)]
-            number += 1
-            under_way.add(asyncio.ensure_future(client.send(queue, body, tag=args.tag, key=args.key)))
-            if len(under_way) >= _OUTSTANDING:
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                sent += _all_stored(done)
-                progress.at(sent)
-        if under_way:
-            done, _ = await asyncio.wait(under_way)
-            sent += _all_stored(done)
-        progress.clear()
-    seconds = time.perf_counter() - begin
-    print(f"{good(f'{sent:,} messages')} stored in {seconds:.2f} s ({sent / seconds:,.0f} a second)")
+        sending = _Sending(client, args)
+        try:
+            count = 0
+            async for body in _bodies(args):
+                await sending.start(queues[count % len(queues)], body)
+                count += 1
+            await sending.finish()
+        except BaseException:
+            await sending.abandon()
+            print(sending.summary(bad) + ", then stopped", file=sys.stderr)
+            raise
+        print(sending.summary(good))
     return 0
 
 
-def _all_stored(tasks: set[asyncio.Task[tuple[str, int]]]) -> int:
-    for task in tasks:
-        task.result()
-    return len(tasks)
+class _Sending:
+    """Sends under way, at most _OUTSTANDING of them; the first that fails is raised at the next call."""
+
+    def __init__(self, client: ClusterClient, args: argparse.Namespace) -> None:
+        self._client = client
+        self._args = args
+        self._begin = time.perf_counter()
+        self._progress = Progress("sent", args.count)
+        self._under_way: set[asyncio.Task[tuple[str, int]]] = set()
+        self._stored = 0
+
+    async def start(self, queue: QueueAddress, body: bytes) -> None:
+        """Sends one message as soon as there is room."""
+        send = self._client.send(queue, body, tag=self._args.tag, key=self._args.key)
+        self._under_way.add(asyncio.ensure_future(send))
+        if len(self._under_way) >= _OUTSTANDING:
+            await self._collect(asyncio.FIRST_COMPLETED)
+            self._progress.at(self._stored)
+
+    async def finish(self) -> None:
+        """Waits for all of them."""
+        while self._under_way:
+            await self._collect(asyncio.FIRST_EXCEPTION)
+
+    async def abandon(self) -> None:
+        """Counts those that are stored already, and waits for no other."""
+        for task in self._under_way:
+            task.cancel()
+        for result in await asyncio.gather(*self._under_way, return_exceptions=True):
+            self._stored += not isinstance(result, BaseException)
+
+    def summary(self, colour: Callable[[str], str]) -> str:
+        """What came of it."""
+        self._progress.clear()
+        seconds = time.perf_counter() - self._begin
+        messages = colour(f"{self._stored:,} message{'' if self._stored == 1 else 's'}")
+        return f"{messages} stored in {seconds:.2f} s ({self._stored / seconds:,.0f} a second)"
+
+    async def _collect(self, when: str) -> None:
+        done, self._under_way = await asyncio.wait(self._under_way, return_when=when)
+        failures = [task.exception() for task in done]
+        self._stored += failures.count(None)
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
 
 async def _writable_queues(client: ClusterClient, topic: str) -> list[QueueAddress]:
@@ -121,21 +165,25 @@ async def _consume(args: argparse.Namespace) -> int:
         queues = await client.queues(args.topic, writable=False)
         if not queues:
             raise RequestRefusedError("name server", ResponseCode.TOPIC_NOT_EXIST, f"topic {args.topic} cannot be read")
-        readers = [asyncio.ensure_future(_read_queue(client, queue, args, printer)) for queue in queues]
+        readers = [_QueueReader(client, queue, args, printer) for queue in queues]
+        tasks = [asyncio.ensure_future(reader.run()) for reader in readers]
         enough = asyncio.ensure_future(printer.enough.wait())
         try:
-            waiting: set[asyncio.Future[Any]] = {enough, *readers}
+            waiting: set[asyncio.Future[Any]] = {enough, *tasks}
             while not enough.done() and len(waiting) > 1:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
         finally:
-            for task in (enough, *readers):
+            for task in (enough, *tasks):
                 task.cancel()
-            await asyncio.gather(enough, *readers, return_exceptions=True)
+            await asyncio.gather(enough, *tasks, return_exceptions=True)
             printer.progress.clear()
+            if args.commit:  # after a Ctrl-C too: what was shown has been read
+                for reader in readers:
+                    await reader.commit()
     if args.quiet or sys.stderr.isatty():
-        print(f"{printer.count:,} messages", file=sys.stderr)
+        print(f"{printer.count:,} message{'' if printer.count == 1 else 's'}", file=sys.stderr)
     return 0
 
 
@@ -156,16 +204,29 @@ class _Printer:
         if self._args.quiet:
             self.progress.at(self.count)
         elif self._args.json:
-            print(json.dumps(_as_json(record)), flush=True)
+            print(json.dumps(_as_json(record)))
         else:
-            print(record.body.decode(errors="replace"), flush=True)
+            sys.stdout.buffer.write(_body(record) + b"\n")  # as it is: it need not be text
         if self.count == self._args.count:
             self.enough.set()
         return True
 
 
+def _body(record: Record) -> bytes:
+    """The body as it was sent: clients compress large ones. What does not decompress stays as it is."""
+    if not record.sys_flag & SysFlag.COMPRESSED:
+        return record.body
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(record.body, _MAX_BODY_BYTES)
+    except zlib.error:
+        return record.body
+    return body if inflater.eof else record.body
+
+
 def _as_json(record: Record) -> dict[str, Any]:
-    return {
+    body = _body(record)
+    fields: dict[str, Any] = {
         "topic": record.topic,
         "queueId": record.queue_id,
         "queueOffset": record.queue_offset,
@@ -173,29 +234,47 @@ def _as_json(record: Record) -> dict[str, Any]:
         "storeTimestamp": record.store_timestamp_ms,
         "bornHost": str(record.born_host),
         "properties": record.property_table(),
-        "body": record.body.decode(errors="replace"),
     }
-
-
-async def _read_queue(client: ClusterClient, queue: QueueAddress, args: argparse.Namespace, printer: _Printer) -> None:
-    low, high = await client.offset_range(queue)
-    offset = high if args.new else low
-    if args.commit and (committed := await client.committed(queue, args.group)) is not None:
-        offset = committed
-    wanted = {tag.strip() for tag in args.tags.split("||")} if args.tags.strip() not in ("", "*") else None
     try:
+        return fields | {"body": body.decode()}
+    except UnicodeDecodeError:
+        return fields | {"bodyBase64": base64.b64encode(body).decode()}
+
+
+class _QueueReader:
+    """Shows the messages of one queue; `offset` is the first that was not shown."""
+
+    def __init__(self, client: ClusterClient, queue: QueueAddress, args: argparse.Namespace, printer: _Printer) -> None:
+        self._client = client
+        self._queue = queue
+        self._args = args
+        self._printer = printer
+        self._offset: int | None = None
+
+    async def run(self) -> None:
+        """Until there were enough, or to the end with --once."""
+        args = self._args
+        low, high = await self._client.offset_range(self._queue)
+        offset = high if args.new else low
+        if args.commit and (committed := await self._client.committed(self._queue, args.group)) is not None:
+            offset = committed
+        self._offset = offset
+        wanted = {tag.strip() for tag in args.tags.split("||")} if args.tags.strip() not in ("", "*") else None
+        wait_s = 0 if args.once else _WAIT_S
         while True:
-            wait_s = 0 if args.once else _WAIT_S
-            pulled = await client.pull(queue, offset, group=args.group, tags=args.tags, wait_s=wait_s)
+            pulled = await self._client.pull(self._queue, self._offset, group=args.group, tags=args.tags, wait_s=wait_s)
             for record in pulled.records:
                 # The broker filters by hash; two tags may share one.
-                if wanted is None or record.property_table().get(properties.TAGS, "") in wanted:
-                    if not printer.show(record):
-                        return
-                offset = record.queue_offset + 1
-            offset = max(offset, pulled.next_offset)
-            if args.once and not pulled.records and offset >= pulled.max_offset:
+                is_wanted = wanted is None or record.property_table().get(properties.TAGS, "") in wanted
+                if is_wanted and not self._printer.show(record):
+                    return
+                self._offset = record.queue_offset + 1
+            sys.stdout.flush()  # once for what came together
+            self._offset = pulled.next_offset  # also back, if the offset was beyond the end
+            if args.once and not pulled.records and self._offset >= pulled.max_offset:
                 return
-    finally:
-        if args.commit:
-            await asyncio.shield(client.commit(queue, args.group, offset))
+
+    async def commit(self) -> None:
+        """Notes for the group where we stopped."""
+        if self._offset is not None:
+            await self._client.commit(self._queue, self._args.group, self._offset)

@@ -1,40 +1,54 @@
-"""What commands show to a person: a progress line that rewrites itself, colours where a terminal can show them."""
+"""What commands share at a terminal: colours where they can be shown, a progress line, tables, arguments, lines in."""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import BinaryIO, TextIO
 
 _RED, _GREEN, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 # Nobody reads faster, and a line a message would be slower than the work.
 _INTERVAL_S = 0.1
+_CHUNK_BYTES = 1 << 16
+MAX_LINE_BYTES = 16 << 20
+"""A longer line of input is an error: no frame could carry it."""
 
 
-def _colours(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def good(text: str) -> str:
+    """`text` in green if standard output is a terminal, as it is elsewhere."""
+    return _coloured(text, _GREEN)
 
 
-def good(text: str, stream: TextIO = sys.stdout) -> str:
-    """`text` in green on a terminal, as it is elsewhere."""
-    return f"{_GREEN}{text}{_RESET}" if _colours(stream) else text
+def bad(text: str) -> str:
+    """`text` in red if standard output is a terminal, as it is elsewhere."""
+    return _coloured(text, _RED)
 
 
-def bad(text: str, stream: TextIO = sys.stdout) -> str:
-    """`text` in red on a terminal, as it is elsewhere."""
-    return f"{_RED}{text}{_RESET}" if _colours(stream) else text
+def _coloured(text: str, colour: str) -> str:
+    shown = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"{colour}{text}{_RESET}" if shown else text
+
+
+def error_text(error: BaseException) -> str:
+    """An error as one line for a person: the system's words and the file's name, without its number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror)
+    return " ".join(str(error).split())
 
 
 class Progress:
     """A line on standard error that tells how far long work is; nothing at all where that is no terminal."""
 
-    def __init__(self, what: str, total: int | None = None, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, what: str, total: int | None = None, stream: TextIO | None = None) -> None:
         self._what = what
         self._total = total
-        self._stream = stream
-        self._shown = stream.isatty()
+        self._stream = stream or sys.stderr
+        self._shown = self._stream.isatty()
         self._begin = self._last = time.monotonic()
 
     def at(self, done: int) -> None:
@@ -68,3 +82,60 @@ def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def number(low: int, high: int) -> Callable[[str], int]:
+    """The `type` of an argument that is a whole number in a closed range."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {low} to {high}, not {text!r}")
+        return value
+
+    return parse
+
+
+class InputError(ValueError):
+    """What was given on standard input cannot be used."""
+
+
+async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
+    """The lines of a stream without their ends, as many at a time as there are. InputError: one is too long; OSError.
+
+    A thread reads, because a terminal's input and a file's can both only be waited for so. It is a daemon: a read that
+    waits for a person cannot be stopped, and must not keep Ctrl-C from ending the process.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    turn = threading.Semaphore(1)  # one chunk is read ahead, no more
+
+    def read() -> None:
+        chunk: bytes | OSError = b"?"
+        while chunk and isinstance(chunk, bytes):
+            turn.acquire()
+            try:
+                chunk = os.read(stream.fileno(), _CHUNK_BYTES)
+            except OSError as error:
+                chunk = error
+            try:
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:
+                return  # the loop has ended: nobody wants more
+
+    threading.Thread(target=read, name="lines", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        turn.release()
+        if isinstance(chunk, OSError):
+            raise chunk
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise InputError(f"a line of the input is longer than {MAX_LINE_BYTES:,} bytes")
+        if whole:
+            yield [line.removesuffix(b"\r") for line in whole]
+    if rest:
+        yield [rest]

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from tallystick.node.client import ClusterClient, RequestRefusedError
-from tallystick.node.commands.terminal import table
+from tallystick.node.commands.terminal import number, table
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
 
@@ -27,7 +27,7 @@ def add_parsers(commands: Any) -> None:
 
     create = actions.add_parser("create", help="create a topic on every broker, or change its queues")
     create.add_argument("topic")
-    create.add_argument("--queues", type=int, default=8, help="queues on each broker (8)")
+    create.add_argument("--queues", type=number(1, 65535), default=8, help="queues on each broker (8)")
     create.add_argument("--perm", type=int, default=6, choices=(2, 4, 6), help="2 write, 4 read, 6 both (6)")
     create.set_defaults(call=lambda args: asyncio.run(_create(args)))
 
@@ -84,10 +84,11 @@ async def _create(args: argparse.Namespace) -> int:
 async def _delete(args: argparse.Namespace) -> int:
     async with ClusterClient(args.nameserver) as client:
         masters = await _masters(client)
+        await client.queues(args.topic, writable=False)  # brokers delete what they never had without a word
         for address in masters.values():
             await client.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": args.topic})
-        for address in args.nameserver.split(";"):
-            await client.call(address.strip(), RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": args.topic})
+        for address in client.nameservers:
+            await client.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": args.topic})
     _say(args, f"{args.topic}: deleted on {', '.join(masters)}", {"brokers": list(masters)})
     return 0
 

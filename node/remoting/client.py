@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 
@@ -94,7 +96,7 @@ class RemotingClient(Endpoint):
         except TimeoutError:
             raise RemotingConnectError(address, f"no connection within {self.connect_timeout_s:g} s") from None
         except OSError as error:
-            raise RemotingConnectError(address, str(error)) from error
+            raise RemotingConnectError(address, _reason(error)) from error
         if link.closed:
             raise RemotingConnectError(address, "the connection was refused at once")
         self.start_sweeping()
@@ -110,3 +112,10 @@ class RemotingClient(Endpoint):
         for address, link in list(self._links.items()):
             if link is connection:
                 del self._links[address]
+
+
+def _reason(error: OSError) -> str:
+    """The system's words; asyncio repeats the address in its own."""
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
