@@ -241,13 +241,13 @@ class StoreSettings:
 
     @property
     def root(self) -> Path:
-        """The store's folder."""
-        return Path(self.storePathRootDir)
+        """The store's folder; `~` is the home directory."""
+        return Path(self.storePathRootDir).expanduser()
 
     @property
     def commit_log_folder(self) -> Path:
         """The folder of the commit log's segments."""
-        return Path(self.storePathCommitLog) if self.storePathCommitLog else self.root / "commitlog"
+        return Path(self.storePathCommitLog).expanduser() if self.storePathCommitLog else self.root / "commitlog"
 
     @property
     def queue_segment_bytes(self) -> int:
