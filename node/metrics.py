@@ -40,6 +40,7 @@ class BrokerMetrics:
 
     def text(self) -> bytes:
         """The body of `/metrics`."""
+        self._broker.count_puts()  # those since the last whole second too
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
