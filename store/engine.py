@@ -25,6 +25,7 @@ from tallystick.store._kernel import Dispatch, Door, Log
 from tallystick.store._kernel import key_hash as index_key_hash
 from tallystick.store.appender import Answers, Appender
 from tallystick.store.dispatcher import Dispatcher
+from tallystick.store.inherited import sync_files
 from tallystick.store.lock import StoreLock
 from tallystick.store.message import (
     GetResult,
@@ -40,7 +41,7 @@ from tallystick.store.message_id import encode_message_id
 from tallystick.store.properties import CLUSTER
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import Recovered, recover
-from tallystick.store.settings import BrokerRole, SettingsError, StoreSettings
+from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
 from tallystick.store.upkeep import Upkeep
 
 _logger = logging.getLogger("tallystick.store")
@@ -148,6 +149,8 @@ class MessageStore:
             recovered = await asyncio.get_running_loop().run_in_executor(
                 executor, recover, root, settings, dispatch, door
             )
+            if not recovered.clean and settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
+                await asyncio.get_running_loop().run_in_executor(executor, sync_files, door, log_folder)
             # Recovery had to see how the last stop was; after one in order it changes nothing.
             abort.mark_open(root, door)
             log = Log(
@@ -204,6 +207,7 @@ class MessageStore:
 
     async def flush(self) -> None:
         """Returns when all that was put before is on disk. OSError: it cannot be."""
+        await self.upkeep.sync_inherited()
         await self.appender.flush()
 
     async def run_blocking(self, work: Callable[..., object], *args: object) -> None:

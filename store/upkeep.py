@@ -19,6 +19,7 @@ from tallystick.store._kernel import DamageError
 from tallystick.store.checkpoint import StoreCheckpoint
 from tallystick.store.cleaning import DiskState, used_part
 from tallystick.store.flush import PageFlush
+from tallystick.store.inherited import sync_files
 from tallystick.store.preallocation import Preallocator
 from tallystick.store.progress import ProgressKeeper
 from tallystick.store.record import store_timestamp
@@ -50,6 +51,7 @@ class Upkeep:
         self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, _wall_ms())
         self._saved_pos = -1
         self._last_error = ""
+        self._inherits = not recovered.clean
         self._tasks: list[asyncio.Task[None]] = []
         self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
         self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
@@ -67,8 +69,7 @@ class Upkeep:
             loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
         ]
         self._cleaner.look()
-        # Until a mark names a synced point, a power loss would make the next start read everything again.
-        self._tasks.append(loop.create_task(self._try(lambda: self.save(thorough=True)), name="save-at-start"))
+        self._tasks.append(loop.create_task(self._save_at_start(), name="save-at-start"))
         self._preallocator.reach(self._store.log.written)
 
     async def stop(self) -> None:
@@ -87,6 +88,27 @@ class Upkeep:
         self._tasks.append(asyncio.get_running_loop().create_task(self._try(self.save), name="save-progress-now"))
         self._tasks[-1].add_done_callback(self._tasks.remove)
 
+    async def _save_at_start(self) -> None:
+        """Until a mark names a synced point, a power loss would make the next start read everything again."""
+        try:
+            await self.sync_inherited()
+        except OSError as error:
+            _logger.error("files of a store that was killed cannot be synced, it is tried again: %s", error)
+        await self._try(lambda: self.save(thorough=True))
+
+    async def sync_inherited(self) -> None:
+        """Makes durable what a killed process left. Not on the thread for derived files: many queues take seconds."""
+        if self._inherits:
+            await asyncio.to_thread(self._sync_inherited)
+
+    def _sync_inherited(self) -> None:
+        if self._inherits:
+            sync_files(self._door, self._settings.commit_log_folder)
+            for name in ("consumequeue", "consumequeue_ext", "index"):
+                sync_files(self._door, self._root / name)
+            self._door.sync_dir(str(self._root))
+            self._inherits = False
+
     def save(self, *, thorough: bool = False) -> None:
         """Brings queues and index to their files and says so in the mark; now and then to the disk. Blocks.
 
@@ -97,6 +119,7 @@ class Upkeep:
             return
         point = self._progress.take(self._dispatch)
         if thorough:
+            self._sync_inherited()
             self._store.log.sync()
             self._dispatch.sync()
             self._checkpoint.index_timestamp_ms = self._dispatch.sync_index()
