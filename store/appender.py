@@ -49,7 +49,8 @@ class Appender:
     """Drives one kernel `Log` on the running event loop.
 
     `deliver(answers)` gets the answers that may go, as (connection, bytes); `on_written(pos)` is told each new written
-    end; `on_idle()` is told when the page cache takes writes again. `failure`: what ended the log, if it was ended.
+    end; `on_idle()` is told when the page cache takes writes again. `failure`: what ended the log, if it was ended;
+    `write_failure`: why the last write failed, None if it did not.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Appender:
         self.failure: OSError | None = None
         self._busy_until = 0.0
         self.write_errors = 0
+        self.write_failure: OSError | None = None
         self._settings = settings
         self._deliver = deliver
         self._on_written = on_written
@@ -136,8 +138,10 @@ class Appender:
 
     async def flush(self) -> None:
         """Returns when all that is staged now is on disk. OSError: it cannot be."""
-        self.write()
-        if self.failure is None and self.log.flushed < self.log.written:
+        error = self.write()
+        if error is not None:
+            raise error
+        if self.log.flushed < self.log.written:
             flushed: asyncio.Future[PutStatus] = self._loop.create_future()
             self._flushed_waiters.append((self.log.written, flushed))
             self._request_sync()
@@ -153,18 +157,18 @@ class Appender:
                 return  # the commit timer writes it
         self.write()
 
-    def write(self) -> None:
-        """Staged to written, now; answers and waiters as far as the rules let them go."""
+    def write(self) -> OSError | None:
+        """Staged to written, now; answers and waiters as far as the rules let them go. The error, if not all is."""
         if self.failure is not None:
             self._refuse(self.failure)
-            return
+            return self.failure
+        failed: OSError | None = None
         begin = time.perf_counter()
         try:
             written = self.log.write_out()
         except OSError as error:
-            self.write_errors += 1
-            _logger.error("the log could not be written, its last sends are refused: %s", error)
-            self._refuse(error)
+            failed = error
+            self._write_failed(error)
             written = self.log.written
         self._note_duration(time.perf_counter() - begin)
         if self._sync_flush:
@@ -179,6 +183,20 @@ class Appender:
                 self._flush_by_rule()
         _resolve(self._written_waiters, written)
         self._on_written(written)
+        if failed is None:
+            self.write_failure = None
+        return failed
+
+    def _write_failed(self, error: OSError) -> None:
+        # With the pool they are answered already: the commit timer tries again as long as the pool has room.
+        kept = self._pooled and self.log.staged - self.log.written < self._pool_bytes
+        if self.write_failure is None or str(error) != str(self.write_failure):
+            fate = "it is tried again" if kept else "its last sends are refused"
+            _logger.error("the log could not be written, %s: %s", fate, error)
+        self.write_errors += 1
+        self.write_failure = error
+        if not kept:
+            self._refuse(error)
 
     def _note_duration(self, seconds: float) -> None:
         """Writes block this thread, and with it every request: after a slow one, puts are refused for a moment."""

@@ -62,13 +62,11 @@ class Preallocator:
         start = written - written % self._segment_bytes + self._segment_bytes
         if written % self._segment_bytes == 0:
             start -= self._segment_bytes
-        removed = False
-        for path in sorted(self._folder.iterdir()):
+        # From the last one on, each for good: power loss halfway must not leave a gap, or the store would not open.
+        for path in sorted(self._folder.iterdir(), reverse=True):
             if path.name.isdigit() and int(path.name) >= start:
                 self._door.remove(str(path))
-                removed = True
-        if removed:
-            self._door.sync_dir(str(self._folder))
+                self._door.sync_dir(str(self._folder))
 
     async def _make(self, first: int) -> None:
         try:

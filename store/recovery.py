@@ -390,7 +390,8 @@ class _Recovery:
         if any(end_pos >= end for _, _, _, _, end_pos, _, _ in self.dispatch.index_files()):
             # RocketMQ leaves such entries; its guard then keeps new records out of the index until they get as far.
             self.dispatch.trim_index_at(end)
-        for start in [start for start in self.log.starts if start > end]:
+        # From the last one on: power loss halfway must not leave a gap.
+        for start in [start for start in reversed(self.log.starts) if start > end]:
             if _has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
                 self._note(NoteKind.CUT, start, f"{self.log.path(start)} lies behind the log's end and is removed")
             self.dispatch.forget_log_segment(start)

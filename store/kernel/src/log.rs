@@ -15,6 +15,7 @@
 //! A record never crosses a segment: if it (and 8 bytes for a filler) does not fit, a filler closes the segment. Bytes
 //! behind the filler's first eight are not log.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,8 @@ struct Tail {
     unsynced: Vec<Arc<DoorFile>>,
     /// A segment was created: its folder has to be synced, too.
     folder_changed: bool,
+    /// A write failed: below here the file may have bytes of records that were given up.
+    stale_end: u64,
     /// A sync failed: what the kernel dropped then cannot be known, so nothing may be called flushed any more.
     broken: bool,
 }
@@ -97,8 +100,16 @@ impl Tail {
         let file = if ready {
             self.door.open(&path).map_err(fault)?
         } else {
-            // Whole and allocated at once: a later write cannot find the disk full.
-            let made = self.door.create_sized(&path, self.segment_bytes, true);
+            // Whole and allocated at once: a later write cannot find the disk full. And for good: if power loss left a
+            // later segment but not this one, the store would not open. (Mostly it was made ahead, by another thread.)
+            let made = self
+                .door
+                .create_sized(&path, self.segment_bytes, true)
+                .and_then(|file| {
+                    file.sync_data()?;
+                    self.door.sync_dir(&self.folder)?;
+                    Ok(file)
+                });
             if made.is_err() {
                 // A file of the wrong length would keep the store from loading; the error to tell is the first one.
                 let _ = self.door.remove(&path);
@@ -174,8 +185,20 @@ impl Tail {
             }
             let (have, file) = self.segments.front().expect("make_room opened it");
             debug_assert_eq!(*have, start);
-            file.write_at(&piece.bytes, piece.pos - start)
-                .map_err(|error| (file.path().to_owned(), error))?;
+            let piece_end = piece.pos + piece.bytes.len() as u64;
+            let mut bytes = Cow::from(&piece.bytes);
+            if self.stale_end > piece_end && self.stale_end <= start + self.segment_bytes {
+                // One of the records given up may begin just where this piece ends: a recovery would take it for the
+                // next one. So all of them are written over, with zeros behind the new ones.
+                bytes.to_mut().resize((self.stale_end - piece.pos) as usize, 0);
+            }
+            if let Err(error) = file.write_at(&bytes, piece.pos - start) {
+                self.stale_end = self.stale_end.max(piece_end);
+                return Err((file.path().to_owned(), error));
+            }
+            if self.stale_end > start && self.stale_end <= start + self.segment_bytes {
+                self.stale_end = 0;
+            }
             if !self.unsynced.iter().any(|known| Arc::ptr_eq(known, file)) {
                 self.unsynced.push(Arc::clone(file));
             }
@@ -187,6 +210,25 @@ impl Tail {
         }
         self.written = self.staged;
         Ok(())
+    }
+
+    /// Zeros over what a failed write left behind the written end, so that no start finds a record there whose sender was
+    /// told that it is not stored. If that fails too, the next write does it.
+    fn wipe_stale(&mut self) {
+        let start = self.segment_start(self.written);
+        let Some((_, file)) = self.segments.iter().find(|(have, _)| *have == start) else {
+            return;
+        };
+        if self.stale_end <= self.written || self.stale_end > start + self.segment_bytes {
+            return;
+        }
+        let zeros = vec![0; (self.stale_end - self.written) as usize];
+        if file.write_at(&zeros, self.written - start).is_ok() {
+            self.stale_end = 0;
+            if !self.unsynced.iter().any(|known| Arc::ptr_eq(known, file)) {
+                self.unsynced.push(Arc::clone(file));
+            }
+        }
     }
 }
 
@@ -515,6 +557,7 @@ impl Log {
             segments: VecDeque::new(),
             unsynced: Vec::new(),
             folder_changed: false,
+            stale_end: 0,
             broken: false,
         };
         let inner = Inner {
@@ -832,6 +875,7 @@ impl Log {
             give_back_offsets(&piece.bytes, topics);
         }
         tail.staged = tail.written;
+        tail.wipe_stale();
         let safe = replies.partition_point(|reply| reply.end <= tail.written);
         let refused: Vec<Reply> = replies.drain(safe..).collect();
         inner.answers(py, &refused, code, Some(remark))
