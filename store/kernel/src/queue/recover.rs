@@ -240,8 +240,16 @@ impl Queues {
                 break;
             }
         }
-        if let Some(found) = found {
-            self.queues[q as usize].min_logic = found;
+        let queue = &mut self.queues[q as usize];
+        let in_memory = || {
+            let units = queue.pending.chunks_exact(UNIT as usize);
+            let at = units
+                .map(Unit::decode)
+                .position(|unit| unit.pos >= min_pos && !unit.is_blank())?;
+            Some(end + at as u64 * UNIT)
+        };
+        if let Some(found) = found.or_else(in_memory) {
+            queue.min_logic = found;
         }
         Ok(())
     }
