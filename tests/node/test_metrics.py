@@ -1,0 +1,135 @@
+"""The page of /metrics: names, labels, and that clients cannot make it grow without bound."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_broker import FakeBroker
+from prometheus_client.parser import text_string_to_metric_families
+
+from tallystick.node import metrics
+from tallystick.node.metrics import BrokerMetrics
+
+# What RocketMQ 5's brokers call theirs (reference `admin.md` §5); dashboards ask for these.
+OF_ROCKETMQ = {
+    "rocketmq_messages_in_total",
+    "rocketmq_messages_out_total",
+    "rocketmq_throughput_in_total",
+    "rocketmq_throughput_out_total",
+    "rocketmq_consumer_lag_messages",
+    "rocketmq_consumer_connections",
+    "rocketmq_producer_connections",
+    "rocketmq_storage_size",
+    "rocketmq_storage_flush_behind_bytes",
+    "rocketmq_broker_permission",
+}
+
+
+class MeasuredBroker(FakeBroker):
+    """The fake broker with what only metrics ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds: list[Any] = []
+        self.connection_count = 3
+        self.uncounted: list[tuple[str, int, int]] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        store = SimpleNamespace(
+            max_pos=1000,
+            min_pos=100,
+            flushed_pos=900,
+            dispatch_behind_bytes=50,
+            damaged_records=2,
+            writable=True,
+            upkeep=SimpleNamespace(disk_ratio=0.25),
+            appender=SimpleNamespace(write_errors=1),
+            queues=lambda: list(self.ends),
+            max_offset=lambda topic, queue: self.ends[topic, queue],
+        )
+        self.store: Any = store
+
+    def count_puts(self) -> None:
+        while self.uncounted:
+            self.stats.put(*self.uncounted.pop())
+
+
+@pytest.fixture
+def broker() -> MeasuredBroker:
+    return MeasuredBroker()
+
+
+def page(broker: MeasuredBroker) -> dict[str, dict[tuple[str, ...], float]]:
+    """Every sample by its name and the values of its own labels (those beyond cluster and node)."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(BrokerMetrics(broker).text().decode()):  # type: ignore[arg-type]
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            node = tuple(labels.pop(name) for name in ("cluster", "node_type", "node_id"))
+            assert node == ("C1", "broker", "broker-a")
+            found.setdefault(sample.name, {})[tuple(labels.values())] = sample.value
+    return found
+
+
+def test_an_idle_broker_has_every_name(broker: MeasuredBroker) -> None:
+    text = BrokerMetrics(broker).text().decode()  # type: ignore[arg-type]
+    families = {family.name for family in text_string_to_metric_families(text)}
+    assert {name.removesuffix("_total") for name in OF_ROCKETMQ} <= families
+    assert all(name.startswith("rocketmq_") for name in families)
+
+
+def test_what_the_store_says(broker: MeasuredBroker) -> None:
+    found = page(broker)
+    assert found["rocketmq_storage_size"] == {(): 900}
+    assert found["rocketmq_storage_flush_behind_bytes"] == {(): 100}
+    assert found["rocketmq_storage_dispatch_behind_bytes"] == {(): 50}
+    assert found["rocketmq_storage_disk_usage_ratio"] == {(): 0.25}
+    assert found["rocketmq_storage_write_errors_total"] == {(): 1}
+    assert found["rocketmq_storage_writable"] == {(): 1}
+    broker.store.writable = False
+    assert page(broker)["rocketmq_storage_writable"] == {(): 0}
+
+
+def test_messages_are_counted_up_to_now(broker: MeasuredBroker) -> None:
+    broker.uncounted.append(("T", 3, 300))
+    found = page(broker)
+    assert found["rocketmq_messages_in_total"] == {("T",): 3}
+    assert found["rocketmq_throughput_in_total"] == {("T",): 300}
+
+
+def test_lag_is_what_a_group_has_not_read(broker: MeasuredBroker) -> None:
+    broker.ends = {("T", 0): 10, ("T", 1): 5}
+    broker.offsets.commit("g", "T", 0, 4)
+    broker.offsets.commit("g", "T", 1, 7)  # ahead: as after the topic was made anew
+    assert list(page(broker)["rocketmq_consumer_lag_messages"].values()) == [6]
+
+
+def test_clients_of_a_group(broker: MeasuredBroker) -> None:
+    broker.producer("writers")
+    broker.producer("writers", "p@2")
+    assert page(broker)["rocketmq_producer_connections"] == {("writers",): 2}
+
+
+def test_labels_that_need_escapes(broker: MeasuredBroker) -> None:
+    broker.stats.put('T"\\\n', 1, 1)
+    assert page(broker)["rocketmq_messages_in_total"] == {('T"\\\n',): 1}
+
+
+def test_clients_cannot_make_the_page_grow_without_bound(
+    broker: MeasuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MAX_SERIES", 10)
+    for number in range(25):
+        broker.stats.put(f"T{number:02}", 1, 100)
+        broker.ends[f"T{number:02}", 0] = 1
+        broker.offsets.commit("g", f"T{number:02}", 0, 0)
+        broker.producer(f"group {number:02}")
+    found = page(broker)
+    for name, rest in (
+        ("rocketmq_messages_in_total", ("(other)",)),
+        ("rocketmq_consumer_lag_messages", ("(other)", "(other)")),
+        ("rocketmq_producer_connections", ("(other)",)),
+    ):
+        assert len(found[name]) == 11
+        assert found[name][rest] == 15, "nothing is lost, only the names"
+    assert found["rocketmq_throughput_in_total"]["(other)",] == 1500
+    assert sum(found["rocketmq_messages_in_total"].values()) == 25
