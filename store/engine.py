@@ -14,6 +14,7 @@ written end is ever read. A store that refuses puts (full disk, failed flush) st
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import time
@@ -81,6 +82,7 @@ class MessageStore:
         self._writers: dict[int, Callable[[bytes], None]] = {}
         self._open = True
         self._hot = False
+        self._no_segment: tuple[OSError, int] | None = None  # why the log did not get further than to here
         self._damaged = 0
         self.dispatcher = Dispatcher(dispatch, executor)
         self.appender = Appender(
@@ -267,7 +269,7 @@ class MessageStore:
                 store_host=None if message.store_host is None else message.store_host.encode(),
             )
         except (ValueError, OSError) as error:
-            return _put_error(error)
+            return self._put_error(error)
         status = await self.appender.stored(pos + size, flushed=_waits(message.properties))
         message_id = encode_message_id(message.store_host or self.store_host, pos)
         return self._put_result(status, pos, size, queue_offset, message_id, stored_ms)
@@ -290,7 +292,7 @@ class MessageStore:
                 reconsume_times=batch.reconsume_times,
             )
         except (ValueError, OSError) as error:
-            return _put_error(error)
+            return self._put_error(error)
         status = await self.appender.stored(positions[0] + size, flushed=_waits(batch.properties))
         ids = ",".join(encode_message_id(self.store_host, pos) for pos in positions)
         return self._put_result(status, positions[0], size, queue_offset, ids, stored_ms, len(positions))
@@ -306,8 +308,14 @@ class MessageStore:
         count: int = 1,
     ) -> PutResult:
         if not status.stored:
-            return PutResult(status, detail=self.refusal() or "the log could not be written")
+            return PutResult(status, detail=self.trouble() or "the log could not be written")
         return PutResult(status, pos, size, queue_offset, message_id, stored_ms, count)
+
+    def _put_error(self, error: ValueError | OSError) -> PutResult:
+        if isinstance(error, OSError):
+            self._no_segment = error, self.log.staged
+            return PutResult(PutStatus.CREATE_MAPEDFILE_FAILED, detail=str(error))
+        return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
 
     def _refused(self) -> PutResult | None:
         reason = self.refusal()
@@ -331,6 +339,23 @@ class MessageStore:
         if self.appender.failure is not None:
             return f"the log could not be flushed: {self.appender.failure}"
         return self.dispatcher.failure
+
+    def trouble(self) -> str | None:
+        """Why a put would fail now, or failed last; None: nothing speaks against it. What `/readyz` tells.
+
+        More than `refusal`: a put that found no room, or whose write failed, does not keep the next one from trying.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            return refusal
+        if self.appender.write_failure is not None:
+            return f"the log cannot be written: {self.appender.write_failure}"
+        if self._no_segment is not None:
+            error, staged = self._no_segment
+            room = self.settings.mappedFileSizeCommitLog
+            if self.log.staged == staged and (error.errno != errno.ENOSPC or self.upkeep.free_bytes < room):
+                return f"the log cannot be extended: {error}"
+        return None
 
     def refusal(self) -> str | None:
         """Why puts are refused now; None: they are not."""
@@ -531,9 +556,3 @@ class MessageStore:
 def _waits(properties: str) -> bool:
     """Whether a message's sender waits for the disk (`waitStoreMsgOK`, property WAIT): written is enough otherwise."""
     return not properties.startswith("WAIT\x01false") and "\x02WAIT\x01false" not in properties
-
-
-def _put_error(error: ValueError | OSError) -> PutResult:
-    if isinstance(error, OSError):
-        return PutResult(PutStatus.CREATE_MAPEDFILE_FAILED, detail=str(error))
-    return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))

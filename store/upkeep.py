@@ -182,6 +182,12 @@ class Upkeep:
         parts = (used_part(self._settings.commit_log_folder), used_part(self._root))
         return max((part for part in parts if part is not None), default=-1.0)
 
+    @property
+    def free_bytes(self) -> int:
+        """Room on the disk of the log."""
+        stat = os.statvfs(self._settings.commit_log_folder)
+        return stat.f_bavail * stat.f_frsize
+
     def refusal(self) -> str | None:
         """Why the disk's fill forbids puts; None: it does not."""
         if self._cleaner.state is not DiskState.FULL:
