@@ -5,8 +5,10 @@ write after a quiet time arms one timer. A turn that is small runs on the loop (
 the work); a large one runs on a thread, in slices, because reads of the queues share a lock with it. Reads that find
 nothing may ask for the rest at once (`catch_up`), so that what was acknowledged can be read.
 
-Units gathered in memory go to the queue files every `WRITE_OUT_MS`: with many queues, one write for each of them and
-message would be all that the machine does. Source: reference §13; dispatch never passes the written end of the log.
+Units gathered in memory go to the queue files once a second, or when there is a megabyte of them: with many queues, one
+write for each of them and message would be all that the machine does. With very many even that takes long (some 10 us
+a file, and the first time far more); so it has a thread of its own, and works at most a tenth of the time.
+Source: reference §13; dispatch never passes the written end of the log.
 
 Errors: what cannot be written now (a full disk, mostly) is tried again every second. Nothing is lost meanwhile, the log
 has it all; but puts are refused before it gets too much: after RocketMQ's 3 tries for the index and 30 for the queues.
@@ -34,7 +36,12 @@ TURN_MS = 1
 INLINE_BYTES = 128 * 1024
 # A slice on the thread holds the queues' lock for about a millisecond.
 SLICE_BYTES = 1024 * 1024
-WRITE_OUT_MS = 100
+WRITE_OUT_MS = 1000
+WRITE_OUT_BYTES = 1024 * 1024
+LOOK_MS = 50
+# A write-out that took a second is followed by nine without one.
+REST = 9
+MOST_REST_S = 10.0
 RETRY_MS = 1000
 MOST_RUN_ERRORS = 3
 MOST_WRITE_ERRORS = 30
@@ -47,13 +54,14 @@ class Dispatcher:
     did; reads of what was dispatched go on.
     """
 
-    def __init__(self, dispatch: Dispatch, executor: Executor) -> None:
+    def __init__(self, dispatch: Dispatch, executor: Executor, write_executor: Executor) -> None:
         self.dispatch = dispatch
         self.on_arrival: Callable[[list[tuple[str, int]]], None] | None = None
         self.failure: str | None = None
         self._run_errors = _Errors("queues or index cannot be extended", MOST_RUN_ERRORS)
         self._write_errors = _Errors("queue files cannot be written", MOST_WRITE_ERRORS)
         self._executor = executor
+        self._write_executor = write_executor
         self._loop = asyncio.get_running_loop()
         self._target = dispatch.position
         self._armed: asyncio.TimerHandle | None = None
@@ -76,7 +84,7 @@ class Dispatcher:
         if self._armed is not None:
             self._armed.cancel()
         try:
-            await self._loop.run_in_executor(self._executor, self.dispatch.write_out)
+            await self._loop.run_in_executor(self._write_executor, self.dispatch.write_out)
         except (OSError, DamageError) as error:
             self._write_errors.add(error)
 
@@ -156,19 +164,22 @@ class Dispatcher:
         _logger.critical("dispatch stopped: %s", reason)
 
     async def _write_out_timer(self) -> None:
-        done = self.dispatch.position
+        done, due_s = self.dispatch.position, 0.0
         while True:
-            await asyncio.sleep((RETRY_MS if self._write_errors.count else WRITE_OUT_MS) / 1000)
-            position = self.dispatch.position
-            if position == done:
+            await asyncio.sleep((RETRY_MS if self._write_errors.count else LOOK_MS) / 1000)
+            position, begin_s = self.dispatch.position, self._loop.time()
+            if position == done or (begin_s < due_s and self.dispatch.pending_bytes < WRITE_OUT_BYTES):
                 continue
             try:
-                await self._loop.run_in_executor(self._executor, self.dispatch.write_out)
+                await self._loop.run_in_executor(self._write_executor, self.dispatch.write_out)
             except (OSError, DamageError) as error:
                 self._write_errors.add(error)  # the units stay in memory
             else:
                 done = position
                 self._write_errors.clear()
+            took_s = self._loop.time() - begin_s
+            await asyncio.sleep(min(took_s * REST, MOST_REST_S))
+            due_s = self._loop.time() + WRITE_OUT_MS / 1000
 
 
 class _Errors:

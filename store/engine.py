@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from tallystick.store import abort
 from tallystick.store._kernel import Dispatch, Door, Log
@@ -49,6 +50,7 @@ _logger = logging.getLogger("tallystick.store")
 
 # Accepted by name, and refused rather than ignored: who sets them relies on a second copy.
 _LATER = (("enableDLegerCommitLog", False), ("duplicationEnable", False), ("haMasterAddress", ""))
+T = TypeVar("T")
 _GET_STATUSES = tuple(GetStatus)
 
 
@@ -79,12 +81,13 @@ class MessageStore:
         self._lock = lock
         self._dispatch = dispatch
         self._executor = executor
+        self._upkeep_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="upkeep")
         self._writers: dict[int, Callable[[bytes], None]] = {}
         self._open = True
         self._hot = False
         self._no_segment: tuple[OSError, int] | None = None  # why the log did not get further than to here
         self._damaged = 0
-        self.dispatcher = Dispatcher(dispatch, executor)
+        self.dispatcher = Dispatcher(dispatch, executor, self._upkeep_executor)
         self.appender = Appender(
             log,
             settings,
@@ -193,9 +196,10 @@ class MessageStore:
             await self.appender.close()
             await self.dispatcher.close()
             orderly = self.appender.failure is None and self.dispatcher.failure is None
-            await self.run_blocking(self.upkeep.finish, orderly)
+            await self.run_upkeep(lambda: self.upkeep.finish(orderly))
         finally:
             self._executor.shutdown()
+            self._upkeep_executor.shutdown()
             self._lock.release()
 
     def set_hot(self, hot: bool) -> None:
@@ -212,9 +216,13 @@ class MessageStore:
         await self.upkeep.sync_inherited()
         await self.appender.flush()
 
-    async def run_blocking(self, work: Callable[..., object], *args: object) -> None:
-        """Runs `work` on the thread that derived files are written by, so that never two write them."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+    async def run_between_turns(self, work: Callable[[], T]) -> T:
+        """Runs `work` on the dispatch thread: nothing is dispatched meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def run_upkeep(self, work: Callable[[], T]) -> T:
+        """Runs `work` on the thread that writes and syncs derived files; dispatch goes on meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._upkeep_executor, work)
 
     # -- connections of the short way ----------------------------------------------------------------------------------
 
@@ -391,7 +399,7 @@ class MessageStore:
         if self._dispatch.damaged > self._damaged:
             self._damaged = self._dispatch.damaged
             _logger.error(
-                "a damaged record of topic %s queue %d was not served, near offset %d; `tally store verify` tells which",
+                "a damaged record of topic %s queue %d was not served, near offset %d; see `tally store verify`",
                 topic,
                 queue_id,
                 offset,

@@ -11,17 +11,18 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tallystick.store import abort
 from tallystick.store._kernel import DamageError
 from tallystick.store.checkpoint import StoreCheckpoint
 from tallystick.store.cleaning import DiskState, used_part
+from tallystick.store.dispatcher import REST
 from tallystick.store.flush import PageFlush
 from tallystick.store.inherited import sync_files
 from tallystick.store.preallocation import Preallocator
-from tallystick.store.progress import ProgressKeeper
+from tallystick.store.progress import Point, ProgressKeeper
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import Recovered, geometry_of
 from tallystick.store.segment_cleaner import SegmentCleaner
@@ -50,6 +51,8 @@ class Upkeep:
         )
         self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, _wall_ms())
         self._saved_pos = -1
+        self._next_save_s = 0.0
+        self._saving = asyncio.Lock()
         self._last_error = ""
         self._inherits = not recovered.clean
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,15 +112,26 @@ class Upkeep:
             self._door.sync_dir(str(self._root))
             self._inherits = False
 
-    def save(self, *, thorough: bool = False) -> None:
-        """Brings queues and index to their files and says so in the mark; now and then to the disk. Blocks.
+    async def save(self, *, thorough: bool = False) -> None:
+        """Brings queues and index to their files and says so in the mark; now and then to the disk.
 
-        The point is taken before the files are synced: the mark then promises too little, never too much.
+        The point is taken before the files are synced: the mark then promises too little, never too much. Only the
+        taking stops dispatch, and with very many queues even that takes long: then it is done less often.
         """
-        thorough = self._thorough.due(_wall_ms(), self._dispatch.position, -1) or thorough
-        if not thorough and self._dispatch.position == self._saved_pos:
-            return
-        point = self._progress.take(self._dispatch)
+        async with self._saving:
+            now_s = time.monotonic()
+            thorough = self._thorough.due(_wall_ms(), self._dispatch.position, -1) or thorough
+            if not thorough and (self._dispatch.position == self._saved_pos or now_s < self._next_save_s):
+                return
+            # What can be written beside dispatch is not written while it waits.
+            await self._store.run_upkeep(self._dispatch.write_out)
+            begin_s = time.monotonic()
+            point = await self._store.run_between_turns(lambda: self._progress.take(self._dispatch))
+            end_s = time.monotonic()
+            self._next_save_s = end_s + REST * (end_s - begin_s)
+            await self._store.run_upkeep(lambda: self._save(point, thorough))
+
+    def _save(self, point: Point, thorough: bool) -> None:
         if thorough:
             self._sync_inherited()
             self._store.log.sync()
@@ -129,8 +143,11 @@ class Upkeep:
         self._progress.save(point, point if thorough else None)
         self._saved_pos = point.pos
 
-    def clean(self) -> None:
+    async def clean(self) -> None:
         """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
+        await self._store.run_upkeep(self._clean)
+
+    def _clean(self) -> None:
         now_s = time.time()
         result = self._cleaner.run(
             now_ms=int(now_s * 1000),
@@ -149,7 +166,7 @@ class Upkeep:
     def finish(self, orderly: bool) -> None:
         """The last save, and the mark of an orderly end if it was one. Blocks; nothing is written any more."""
         try:
-            self.save(thorough=True)
+            self._save(self._progress.take(self._dispatch), thorough=True)
             self._preallocator.remove_unused(self._store.log.written)
         except (OSError, SegmentError, DamageError) as error:
             _logger.error("the store was not closed in order, the next start recovers it: %s", error)
@@ -160,15 +177,15 @@ class Upkeep:
             except OSError as error:
                 _logger.error("the mark of an open store could not be removed, the next start recovers it: %s", error)
 
-    async def _keep(self, interval_ms: int, work: Callable[[], None]) -> None:
+    async def _keep(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             await self._try(work)
             self._store.look_again()  # the disk may have filled, or have room again
 
-    async def _try(self, work: Callable[[], None]) -> None:
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._store.run_blocking(work)
+            await work()
         except (OSError, SegmentError, DamageError) as error:
             if str(error) != self._last_error:  # not a line for each try
                 _logger.error("upkeep of the store failed, it is tried again: %s", error)

@@ -286,6 +286,8 @@ async def test_one_sync_answers_all_that_gathered_meanwhile(tmp_path: Path) -> N
     door = Door()
     async with opened(small(tmp_path, flushDiskType=SYNC, mappedFileSizeCommitLog=1 << 20), door) as store:
         await store.put(message())
+        # The first mark of progress is synced in the background, and would be counted.
+        await next(task for task in store.upkeep._tasks if task.get_name() == "save-at-start")
         before = door.counts()["sync"]
         with blocked_syncs(store):
             putting = [asyncio.create_task(store.put(message(b"%d" % n))) for n in range(200)]
@@ -638,16 +640,16 @@ async def test_old_segments_go_and_queues_and_index_follow(tmp_path: Path) -> No
         for n in range(200):
             await store.put(message(b"%03d" % n * 30, queue=n % 2, properties=f"KEYS\x01k{n}\x02"))
         assert store.min_offset("T", 0) == 0 and store.max_pos > 6 * 4096
-        await store.run_blocking(store.upkeep.save)
+        await store.upkeep.save()
         index_files = len(list((tmp_path / "index").iterdir()))
         queue_files = len(list((tmp_path / "consumequeue/T/0").iterdir()))
         old_s = time.time() - 2 * 3600
         for start in range(0, 5 * 4096, 4096):
             os.utime(store.settings.commit_log_folder / segment_name(start), (old_s, old_s))
-        await store.run_blocking(store.upkeep.clean)
+        await store.upkeep.clean()
         assert store.min_pos == 0, "not its hour, and the disk has room"
         store.upkeep._cleaner.ask()
-        await store.run_blocking(store.upkeep.clean)
+        await store.upkeep.clean()
         assert store.min_pos == 5 * 4096 and segments(store)[0] == segment_name(5 * 4096)
         for queue in (0, 1):
             first = store.min_offset("T", queue)
@@ -678,11 +680,11 @@ async def test_the_last_segment_and_what_is_not_flushed_never_goes(tmp_path: Pat
                 await store.put(message(bytes(1000)))
             flushed = store.flushed_pos
             store.upkeep._cleaner.ask()
-            await store.run_blocking(store.upkeep.clean)
+            await store.upkeep.clean()
             assert store.min_pos <= flushed
         await store.flush()
         await until(lambda: store.dispatch_behind_bytes == 0)
-        await store.run_blocking(store.upkeep.clean)
+        await store.upkeep.clean()
         assert store.min_pos == store.max_pos - store.max_pos % 4096
         assert read_queue(store)[-1].pos >= store.min_pos
 

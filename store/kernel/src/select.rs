@@ -224,8 +224,12 @@ fn call_up(ask: &Ask, units: &[u8], log: &LogMaps, held: &mut Vec<LogSegment>) -
         if unit.size <= 0 || last >= ask.max_pos {
             break;
         }
-        let Some(segment) = find_segment(log, held, unit.pos)? else { break };
-        let bytes = held[segment].slice(unit.pos as u64, unit.size.min(4096) as usize).unwrap_or(&[]);
+        let Some(segment) = find_segment(log, held, unit.pos)? else {
+            break;
+        };
+        let bytes = held[segment]
+            .slice(unit.pos as u64, unit.size.min(4096) as usize)
+            .unwrap_or(&[]);
         sum ^= bytes.iter().step_by(64).fold(0, |sum, byte| sum ^ byte);
         sum ^= held[segment].slice(last as u64, 1).map_or(0, |byte| byte[0]);
     }

@@ -101,6 +101,7 @@ impl Dispatch {
         let ext_folder = root.join("consumequeue_ext");
         queues.extend(ext_folder.clone(), ext_segment_bytes);
         Ok(Dispatch(Core {
+            root: root.clone(),
             log: LogMaps::new(log_dir.clone(), log_segment_bytes),
             log_folder: log_dir,
             entry_header: entry_header_bytes,
