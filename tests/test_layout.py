@@ -1,0 +1,178 @@
+"""How the repository is laid out: what may import what, what is packaged, and that words point at things that exist."""
+
+import ast
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tallystick.store import _kernel
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+PARTS = sorted({name.split(".")[1] for name in PACKAGES})
+# What a part may import of the others. Imports point one way: whoever knows bytes knows no processes.
+MAY_IMPORT: dict[str, set[str]] = {"store": set(), "node": {"store"}}
+MODULES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports anywhere in it, also only for types."""
+    package = ".".join(("tallystick", *path.relative_to(ROOT).parent.parts))
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            yield ".".join(filter(None, (base, node.module)))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_imports_point_one_way(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] == part
+        for name in imported(path)
+        if name.startswith("tallystick")
+        and name.split(".")[1:2] != [part]
+        and name.split(".")[1] not in MAY_IMPORT[part]
+    ]
+    assert wrong == []
+
+
+def test_the_kernel_knows_no_other_part() -> None:
+    """It is handed buffers and paths: it imports no module of Python's side, starts no thread, opens no socket."""
+    for path in (ROOT / "store" / "kernel" / "src").rglob("*.rs"):
+        code = re.sub(r"(?m)^#\[cfg\(test\)\].*", "", path.read_text(), flags=re.DOTALL)
+        if path.name == "tests.rs":
+            continue
+        for word in (
+            "py.import",
+            "PyModule::import",
+            "tallystick.node",
+            "std::net",
+            "thread::spawn",
+            "thread::Builder",
+        ):
+            assert word not in code, f"{path.relative_to(ROOT)}: {word}"
+
+
+def test_every_folder_with_modules_is_packaged() -> None:
+    folders = {".".join(("tallystick", *path.relative_to(ROOT).parent.parts)) for path in MODULES}
+    assert sorted(folders) == sorted(PACKAGES)
+    assert PROJECT["tool"]["setuptools"]["package-dir"] == {f"tallystick.{part}": part for part in PARTS}
+    assert sorted(MAY_IMPORT) == PARTS
+
+
+def test_no_part_has_an_init_of_its_own() -> None:
+    """With one, a part named like a standard module would shadow it for every Python started in the root."""
+    assert list(ROOT.glob("*/__init__.py")) == []
+    assert [path for part in PARTS for path in (ROOT / part).rglob("test_*.py")] == [], "tests live under tests/"
+
+
+def test_standard_modules_are_the_standard_ones() -> None:
+    """Seen from the root with -c and -m, which put it first on the path, where a folder `operator` is to stand."""
+    code = "import operator, collections; operator.itemgetter; print(operator.__file__)"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    assert str(ROOT) not in shown.stdout
+    pytest_itself = [sys.executable, "-m", "pytest", "--version"]
+    assert subprocess.run(pytest_itself, cwd=ROOT, capture_output=True, timeout=60).returncode == 0
+
+
+def test_the_kernel_is_built_with_optimisation() -> None:
+    """Unless it is told, an editable install builds for debugging, and benchmarks would measure that."""
+    (extension,) = PROJECT["tool"]["setuptools-rust"]["ext-modules"]
+    assert extension["target"] == "tallystick.store._kernel"
+    assert extension["debug"] is False
+    assert not extension.get("optional", False)
+    cargo = tomllib.loads((ROOT / "store" / "kernel" / "Cargo.toml").read_text())
+    assert cargo["profile"]["release"].get("opt-level", 3) == 3
+
+
+def test_every_module_begins_with_its_theory() -> None:
+    assert [str(path.relative_to(ROOT)) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+def documents() -> list[Path]:
+    every = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")]
+    return sorted(path for path in every if not path.relative_to(ROOT).parts[0].startswith("."))
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_documents_resolve(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{path.name} points at {target}"
+
+
+def test_the_readme_names_folders_and_targets_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    for folder in re.findall(r"^\| `([a-z/]+)/` \|", text, re.MULTILINE):
+        assert (ROOT / folder).is_dir(), folder
+    targets = re.findall(r"^([a-z/-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in re.findall(r"`?make ([a-z-]+)", text):
+        assert target in targets, f"make {target}"
+
+
+# -- the typed surface of the kernel -----------------------------------------------------------------------------------
+
+
+def stub() -> dict[str, ast.stmt]:
+    tree = ast.parse((ROOT / "store" / "_kernel.pyi").read_text())
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+
+
+def exported() -> dict[str, object]:
+    return {name: value for name, value in vars(_kernel).items() if not name.startswith("_")}
+
+
+def parameters(node: ast.FunctionDef) -> list[tuple[str, bool]]:
+    """Names of the parameters without self, and whether they are given by name only."""
+    arguments = node.args
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    by_name = [(argument.arg, True) for argument in arguments.kwonlyargs]
+    return [(name, False) for name in positional if name != "self"] + by_name
+
+
+def runtime_parameters(function: object) -> list[tuple[str, bool]]:
+    found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    return [(item.name, item.kind is item.KEYWORD_ONLY) for item in found if item.name != "self"]
+
+
+def test_the_kernel_and_its_stub_name_the_same_things() -> None:
+    assert set(exported()) == set(stub())
+
+
+@pytest.mark.parametrize("name", sorted(stub()))
+def test_the_stub_is_true(name: str) -> None:
+    node, value = stub()[name], exported()[name]
+    if isinstance(node, ast.FunctionDef):
+        assert parameters(node) == runtime_parameters(value)
+        return
+    assert isinstance(node, ast.ClassDef) and isinstance(value, type)
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    fields = {
+        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+    if not issubclass(value, Exception):  # what an exception carries is set on each one
+        assert set(methods) - {"__init__"} | fields == {each for each in vars(value) if not each.startswith("__")}
+    for method, definition in methods.items():
+        if any(isinstance(mark, ast.Name) and mark.id == "property" for mark in definition.decorator_list):
+            assert not callable(vars(value)[method]), f"{name}.{method} is a method"
+        else:
+            real = value if method == "__init__" else getattr(value, method)
+            assert parameters(definition) == runtime_parameters(real), f"{name}.{method}"
+
+
+def test_the_installed_package_is_this_one() -> None:
+    assert importlib.metadata.version("tallystick") == PROJECT["project"]["version"]
+    assert _kernel.__file__ is not None and Path(_kernel.__file__).parent == ROOT / "store"
