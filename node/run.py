@@ -90,7 +90,7 @@ class _Process:
             return "stopping"
         if not self._ready:
             return "starting: the store is recovered"
-        return self._broker.store.refusal() if self._broker is not None else None
+        return self._broker.store.trouble() if self._broker is not None else None
 
     def _unhealthy(self) -> str | None:
         failure = self._broker.store.failure() if self._broker is not None else None

@@ -24,6 +24,7 @@ from tallystick.node.broker.locks import QueueLocks
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.registration import Registration
+from tallystick.node.broker.saving import SavedTable
 from tallystick.node.broker.schedule import ScheduleService
 from tallystick.node.broker.stats import BrokerStats
 from tallystick.node.broker.topics import TopicTable
@@ -90,6 +91,7 @@ class Broker:
         for server in (self._server, self._vip_server):
             server.on_close.append(self._connection_closed)
         self._timers: list[asyncio.Task[None]] = []
+        self._save_errors: dict[str, str] = {}
 
     def _table(self, config: Path, name: str) -> JsonTable:
         return JsonTable(self.store.door, config / name)
@@ -150,7 +152,7 @@ class Broker:
         await self.transactions.start()
         self._every(1.0, self._each_second)
         self._every(10.0, self._each_ten_seconds)
-        self._every(self.settings.flushConsumerOffsetInterval / 1000, self.offsets.saved)
+        self._every(self.settings.flushConsumerOffsetInterval / 1000, lambda: self._save(self.offsets))
         await self._server.serve(listeners)
         if vip_listeners:
             await self._vip_server.serve(vip_listeners)
@@ -173,9 +175,12 @@ class Broker:
             _logger.error("offsets of delays and transactions are not saved, some are delivered again: %s", error)
         else:
             self.transactions.settle()
-            await asyncio.to_thread(self.schedule.persist)
+            try:
+                await asyncio.to_thread(self.schedule.persist)
+            except OSError as error:
+                _logger.error("offsets of delays are not saved, some are delivered again: %s", error)
         for table in (self.topics, self.groups, self.offsets, self.filters):
-            await asyncio.to_thread(table.persist)
+            await self._save(table)
         await self._client.close()
         await self.store.close()
 
@@ -268,7 +273,18 @@ class Broker:
         self.locks.expire(now_ms)
         self.filters.clean()
         for saved in (self.topics, self.groups, self.filters):
-            await saved.saved()
+            await self._save(saved)
+
+    async def _save(self, table: SavedTable) -> None:
+        """A table that cannot be written stays as it is in memory, is tried again, and keeps no other from its turn."""
+        try:
+            await table.saved()
+        except OSError as error:
+            if self._save_errors.get(table.what) != str(error):  # not a line for each try
+                _logger.error("cannot save %s: %s", table.what, error)
+            self._save_errors[table.what] = str(error)
+        else:
+            self._save_errors.pop(table.what, None)
 
 
 async def _store_host(settings: BrokerSettings) -> Host:
