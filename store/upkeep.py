@@ -136,12 +136,23 @@ class Upkeep:
             self._sync_inherited()
             self._store.log.sync()
             self._dispatch.sync()
+            indexed_ms = self._index_begin_ms()
             self._checkpoint.index_timestamp_ms = self._dispatch.sync_index()
             self._checkpoint.physic_timestamp_ms = point.store_timestamp_ms
-            self._checkpoint.logics_timestamp_ms = point.store_timestamp_ms
+            self._checkpoint.logics_timestamp_ms = min(point.store_timestamp_ms, indexed_ms)
             self._checkpoint.save(self._door, self._checkpoint_path)
         self._progress.save(point, point if thorough else None)
         self._saved_pos = point.pos
+
+    def _index_begin_ms(self) -> int:
+        """Store time of the first entry in the newest index file: how far back RocketMQ has to go for its keys.
+
+        After a kill RocketMQ throws away each index file that ends behind the checkpoint's index time, and builds it
+        again only from the segment that the other times lead to: keys from before are lost (in its own stores, too;
+        messageIndexSafe=false). With a time that old it begins early enough. Our recovery looks into the files.
+        """
+        begins = [begin_ms for _, begin_ms, *_ in self._dispatch.index_files() if begin_ms > 0]
+        return begins[-1] if begins else 2**63 - 1
 
     async def clean(self) -> None:
         """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
