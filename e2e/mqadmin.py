@@ -105,7 +105,7 @@ CHECKS = (
 )
 
 NOT_HERE = {
-    "consumer, getConsumerStatus, resetOffsetByTimeOld, DecodeMessageId": "the tool of 4.8 has them, and offers them under no name",
+    "consumer, getConsumerStatus, resetOffsetByTimeOld, DecodeMessageId": "in the tool of 4.8 under no name",
     "clusterRT, startMonitoring": "run until they are stopped",
     "updateAclConfig and the other ACL commands": "there is no access control, as in a RocketMQ without aclEnable",
     "QueryMsgTraceById": "needs clients that trace",
