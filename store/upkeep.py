@@ -143,6 +143,8 @@ class Upkeep:
             self._checkpoint.save(self._door, self._checkpoint_path)
         self._progress.save(point, point if thorough else None)
         self._saved_pos = point.pos
+        if thorough:
+            self._synced_pos = point.pos
 
     def _index_begin_ms(self) -> int:
         """Store time of the first entry in the newest index file: how far back RocketMQ has to go for its keys.
@@ -156,6 +158,8 @@ class Upkeep:
 
     async def clean(self) -> None:
         """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
+        if await self._store.run_upkeep(self._cleaner.look) is not DiskState.OK:
+            await self.save(thorough=True)  # what goes now may be young
         await self._store.run_upkeep(self._clean)
 
     def _clean(self) -> None:
@@ -163,7 +167,9 @@ class Upkeep:
         result = self._cleaner.run(
             now_ms=int(now_s * 1000),
             hour=time.localtime(now_s).tm_hour,
-            keep_from=min(self._store.log.flushed, self._dispatch.position),
+            # A queue whose entries are lost with the power is made again from the log: not from what is deleted, and
+            # what comes behind a gap would get the offsets of what was there.
+            keep_from=min(self._store.log.flushed, self._synced_pos),
         )
         if result.deleted:
             self._dispatch.correct_min_offsets(self.min_pos)
