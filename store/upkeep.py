@@ -158,7 +158,9 @@ class Upkeep:
 
     async def clean(self) -> None:
         """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
-        if await self._store.run_upkeep(self._cleaner.look) is not DiskState.OK:
+        state = await self._store.run_upkeep(self._cleaner.look)
+        self._store.look_again()  # the disk may have filled, or have room again
+        if state is not DiskState.OK:
             await self.save(thorough=True)  # what goes now may be young
         await self._store.run_upkeep(self._clean)
 
