@@ -340,7 +340,13 @@ def tiny_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
-    settings = small(tiny_disk / "store", mappedFileSizeCommitLog=1 << 20, maxIndexNum=2000, flushDiskType=SYNC)
+    settings = small(
+        tiny_disk / "store",
+        mappedFileSizeCommitLog=1 << 20,
+        maxIndexNum=2000,
+        flushDiskType=SYNC,
+        cleanResourceInterval=3_600_000,
+    )
     filler = tiny_disk / "filler"
     body = bytes(64 << 10)
     async with opened(settings) as store:
@@ -373,7 +379,9 @@ async def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
             old_s = time.time() - 100 * 3600
             os.utime(path, (old_s, old_s))
         store.upkeep._cleaner.ask()
+        await store.upkeep.save(thorough=True)
         await store.upkeep.clean()
+        assert store.min_pos == 2 << 20
         await until(lambda: store.trouble() is None, "ready was never told")
         assert (await store.put(message(b"again"))).status is PutStatus.PUT_OK
         peer.feed(send_frame(b"fed"))

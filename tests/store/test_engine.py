@@ -640,7 +640,7 @@ async def test_old_segments_go_and_queues_and_index_follow(tmp_path: Path) -> No
         for n in range(200):
             await store.put(message(b"%03d" % n * 30, queue=n % 2, properties=f"KEYS\x01k{n}\x02"))
         assert store.min_offset("T", 0) == 0 and store.max_pos > 6 * 4096
-        await store.upkeep.save()
+        await store.upkeep.save(thorough=True)
         index_files = len(list((tmp_path / "index").iterdir()))
         queue_files = len(list((tmp_path / "consumequeue/T/0").iterdir()))
         old_s = time.time() - 2 * 3600
@@ -678,12 +678,14 @@ async def test_the_last_segment_and_what_is_not_flushed_never_goes(tmp_path: Pat
         with blocked_syncs(store):
             for _ in range(20):
                 await store.put(message(bytes(1000)))
-            flushed = store.flushed_pos
             store.upkeep._cleaner.ask()
             await store.upkeep.clean()
-            assert store.min_pos <= flushed
+            assert store.min_pos == 0
         await store.flush()
         await until(lambda: store.dispatch_behind_bytes == 0)
+        await store.upkeep.clean()
+        assert store.min_pos == 0, "a power loss may still take the queue entries"
+        await store.upkeep.save(thorough=True)
         await store.upkeep.clean()
         assert store.min_pos == store.max_pos - store.max_pos % 4096
         assert read_queue(store)[-1].pos >= store.min_pos

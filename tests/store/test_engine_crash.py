@@ -303,7 +303,7 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
 
     @rule()
     def clean(self) -> None:
-        """The oldest segment is deleted, if it is flushed and dispatched."""
+        """The oldest segment is deleted, if the log and its queue entries are on disk."""
         self.flush()
         if self.store.max_pos < self.store.min_pos + SEGMENT:
             return
