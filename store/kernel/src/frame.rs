@@ -118,7 +118,10 @@ impl<'a> Fields<'a> {
         for required in [b'a', b'c'] {
             self.get(required)?;
         }
-        self.int(b'd')?;
+        i32::try_from(self.int(b'd')?).ok()?;
+        if let Some(limit) = self.get(b'l') {
+            i32::try_from(parse_int(limit)?).ok()?;
+        }
         if self.get(b'm').is_some_and(|batch| batch != b"false") {
             return None;
         }
@@ -212,7 +215,7 @@ impl<'a> Scanner<'a> {
     fn skip_scalar(&mut self) -> Option<()> {
         self.skip_space();
         match self.data.get(self.at)? {
-            b'"' => self.string().map(|_| ()),
+            b'"' => self.string().and_then(|(_, escaped)| (!escaped).then_some(())),
             b'0'..=b'9' | b'-' => self.number().map(|_| ()),
             _ => None,
         }
@@ -232,6 +235,9 @@ impl<'a> Scanner<'a> {
 }
 
 fn scan_json(header: &[u8]) -> Option<SendHeader<'_>> {
+    if !header.is_ascii() {
+        std::str::from_utf8(header).ok()?;
+    }
     let mut scanner = Scanner { data: header, at: 0 };
     let (mut code, mut opaque, mut flag) = (None, None, Some(0));
     let mut fields = None;
@@ -251,6 +257,9 @@ fn scan_json(header: &[u8]) -> Option<SendHeader<'_>> {
             }
             b"opaque" => opaque = scanner.number(),
             b"flag" => flag = scanner.number(),
+            b"version" => {
+                i32::try_from(scanner.number()?).ok()?;
+            }
             b"extFields" => {
                 let mut found = Fields::default();
                 scanner.eat(b'{')?;
