@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness import chart, interrupts, load, report
+from harness import chart, interrupts, load, memory, report
 from harness.children import ChildError
 from harness.control import ControlError
 from harness.measure import Measurer, Plan
@@ -50,6 +50,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     shared = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared"))
     parser.add_argument("--peer", type=Path, default=shared / "peer", help="folder of the peer lab (peer.sh)")
     parser.add_argument("--no-peer", action="store_true", help="ours alone, without ratios")
+    parser.add_argument("--no-touch", action="store_true", help="do not touch the machine's memory first")
     parser.add_argument("--null", action="store_true", help="RocketMQ on both sides")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="stores and logs")
     parser.add_argument("--port-base", type=int, default=21000, help="ports from here to 200 above (below 32768)")
@@ -142,6 +143,9 @@ def bench(options: argparse.Namespace) -> int:
     turns: list[Turn] = []
     with exclusive(work):
         load.build()
+        if not (options.quick or options.no_peer or options.no_touch):
+            print("touching free memory, so that no side pays for its first use", file=sys.stderr, flush=True)
+            memory.touch()
         peer = None if options.no_peer else PeerSide(work, options.port_base, options.peer)
         ours: Side
         if options.null:
