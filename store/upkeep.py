@@ -50,7 +50,7 @@ class Upkeep:
             store.door, self._root, geometry_of(store.settings), recovered.store_timestamp_ms
         )
         self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, _wall_ms())
-        self._saved_pos = -1
+        self._saved_pos = self._synced_pos = -1
         self._next_save_s = 0.0
         self._saving = asyncio.Lock()
         self._last_error = ""
