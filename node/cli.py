@@ -172,7 +172,7 @@ def _start(args: argparse.Namespace, flags: list[Flag], presets: list[Flag], **p
         flags=[flag for flag in [*flags, Flag("--http-port", "http.port", args.http_port)] if flag.value is not None],
         presets=presets,
     )
-    # Here: it loads the whole broker and the HTTP server, which costs the other commands a third of a second.
+    # Here: it loads the whole broker and the HTTP server, which costs a quarter of a second.
     from tallystick.node.run import run
 
     return run(settings, **parts)

@@ -211,7 +211,7 @@ def test_a_reader_who_has_enough_is_no_error(tmp_path: Path) -> None:
 
 
 def test_only_processes_load_the_broker(tmp_path: Path) -> None:
-    """Commands for a person start in a tenth of a second; the broker and its HTTP server would treble that."""
+    """A person waits for the others; the broker and its HTTP server would cost them a quarter of a second."""
     code = "import sys, tallystick.node.cli; print([name for name in ('aiohttp', 'uvloop') if name in sys.modules])"
     shown = subprocess.run([command()[0], "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=30)
     assert shown.stdout == "[]\n", shown.stderr

@@ -153,9 +153,9 @@ async def test_what_one_way_refuses_the_other_refuses_in_the_same_words(world: W
         (plain(topic="a/b"), b"x"),
         (plain(topic="SCHEDULE_TOPIC_XXXX"), b"x"),
     ):
-        answers = [
-            await world.send(code, fields, body, HeaderType.JSON)
-            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE)
-        ]
+        world.cold.clear()
+        codes = [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE]
+        answers = [await world.send(code, fields, body, HeaderType.JSON) for code in codes]
+        assert world.cold == codes, "a refusal is the processor's to word"
         assert answers[0].code == answers[1].code != 0, answers
         assert answers[0].remark == answers[1].remark
