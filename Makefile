@@ -33,16 +33,18 @@ bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--
 lint: build ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: build build/types ## mypy --strict
+types: build build/types ## mypy --strict, of the product, the benchmark and the end-to-end runs
 	$(BIN)/mypy
+	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py
+	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py lab/*.py
 
 build/types: $(PARTS) ## one folder named tallystick, for type checkers
 	mkdir -p $@/tallystick
 	for part in $(PARTS); do ln -sfn ../../../$$part $@/tallystick/$$part; done
 	touch $@
 
-kernel-test: ## cargo test and clippy of the kernel
-	cd store/kernel && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings
+kernel-test: ## cargo test, clippy and fmt of the kernel
+	cd store/kernel && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo fmt --check
 
 peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1
 	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2)
@@ -54,4 +56,4 @@ mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 	$(BIN)/python e2e/mqadmin.py $(if $(COMPARE),--compare)
 
 clean: ## remove what the build made
-	rm -rf $(VENV) build store/kernel/target store/_kernel*.so *.egg-info
+	rm -rf $(VENV) build store/kernel/target benchmarks/loadgen/target store/_kernel*.so *.egg-info

@@ -14,7 +14,9 @@ HOST = Host("127.0.0.1", 10911)
 
 
 def settings(root: Path) -> StoreSettings:
-    return StoreSettings(storePathRootDir=str(root), mappedFileSizeCommitLog=1 << 16, maxHashSlotNum=50, maxIndexNum=200)
+    return StoreSettings(
+        storePathRootDir=str(root), mappedFileSizeCommitLog=1 << 16, maxHashSlotNum=50, maxIndexNum=200
+    )
 
 
 async def test_a_flipped_bit_is_noticed_by_every_read(tmp_path: Path) -> None:
