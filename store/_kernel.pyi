@@ -44,7 +44,7 @@ class Door:
         """Makes a folder and the ones above it, durably; one that exists is fine."""
 
     def fail(self, op: str, path_part: str, errno: int, after: int = 0, times: int | None = None) -> None:
-        """Test side: calls of `op` on paths with `path_part` in them fail, after `after` more, `times` times (None: ever).
+        """Test side: calls of `op` on paths with `path_part` fail, after `after` more, `times` times (None: ever).
 
         ops: open create allocate truncate read write sync map rename remove sync_dir mkdir. A store into a mapping is a
         write. ValueError: no such op."""
