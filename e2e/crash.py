@@ -60,6 +60,7 @@ class Crash:
     def __init__(self, work: Path, seed: int, flush: str, peer: Peer | None) -> None:
         self.work, self.seed, self.flush, self.peer = work, seed, flush, peer
         self.rng = random.Random(seed)
+        self._sample = random.Random(seed)  # of its own: how often it is asked depends on the machine
         self.problems = Problems()
         self.acknowledged = self.kills = self.recovery_kills = self.listings = self.again = 0
         self._stores = 0
@@ -94,7 +95,7 @@ class Crash:
     def rest(self) -> None:
         """All that is due comes; then a stop in order, and the files as they lie."""
         self._start_through_kills()
-        self.again += asyncio.run(wait_for_deliveries(self.tally.broker, self.ledger, self.rng, self.problems))
+        self.again += asyncio.run(wait_for_deliveries(self.tally.broker, self.ledger, self._sample, self.problems))
         self.tally.stop()
         check_verify(self.tally.store, self.problems)
         self.say(f"at rest: {len(self.ledger.places)} acknowledged messages are there")
@@ -123,7 +124,7 @@ class Crash:
         settings = [*FILE_SIZES, "fileReservedTime=72", f"flushDiskType={self.flush}"]
         self.peer.up(settings, keep=True)
         try:
-            read = asyncio.run(check_everything(self.peer.broker, self.ledger, self.rng, self.problems))
+            read = asyncio.run(check_everything(self.peer.broker, self.ledger, self._sample, self.problems))
             before = len(self.ledger.places)
             asyncio.run(self._load_for(self.peer.broker, f"{self.seed}.peer", Shape(4, 4, 0.01), 1.5))
             new = len(self.ledger.places) - before
@@ -146,7 +147,7 @@ class Crash:
 
     async def _read_back(self) -> int:
         await create_topics(self.tally.broker)
-        return await check_everything(self.tally.broker, self.ledger, self.rng, self.problems)
+        return await check_everything(self.tally.broker, self.ledger, self._sample, self.problems)
 
     async def _load_and_kill(self, label: str, shape: Shape, after_s: float) -> None:
         load = asyncio.create_task(run_load(self.tally.broker, self.ledger, label, shape, self.seed, asyncio.Event()))
