@@ -1,0 +1,190 @@
+//! Serving a frame: a plain send becomes a staged record and an answer that waits for it.
+//!
+//! Plain is a send whose topic is served here, to a queue that exists, without a property that changes its way, within all
+//! limits. Whatever is not is left to Python, which decides; nothing was changed then.
+
+use std::collections::{HashMap, VecDeque};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use super::tail::{AppendFault, Tail};
+use super::topics::Topic;
+use crate::encode::{Parts, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, TRANSACTION_MASK};
+use crate::frame::{scan_send, unescape, Frame};
+use crate::reply::{Answer, Reply};
+
+pub(super) struct Connection {
+    pub(super) born_host: Vec<u8>,
+    /// The head of a frame whose rest has not come yet.
+    pub(super) partial: Vec<u8>,
+}
+
+/// What every message gets from this broker, and the limits it is held to.
+pub(super) struct Rules {
+    pub(super) max_message_bytes: usize,
+    pub(super) store_host: Vec<u8>,
+    /// Appended to the properties of every fed send: the cluster's name.
+    pub(super) suffix: Vec<u8>,
+    pub(super) max_replies: usize,
+}
+
+impl Rules {
+    pub(super) fn check(&self, parts: &Parts<'_>) -> Result<(), AppendFault> {
+        let limits = [
+            ("topic", parts.topic.len(), MAX_TOPIC_BYTES),
+            ("properties string", parts.properties_len(), MAX_PROPERTIES_BYTES),
+            ("record", parts.size(), self.max_message_bytes),
+        ];
+        for (what, size, limit) in limits {
+            if size > limit {
+                return Err(AppendFault::Illegal(format!(
+                    "the {what} has {size} bytes, more than {limit}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) struct Inner {
+    pub(super) tail: Tail,
+    pub(super) rules: Rules,
+    pub(super) answer: Answer,
+    pub(super) hot: bool,
+    pub(super) topics: HashMap<Box<[u8]>, Topic>,
+    pub(super) connections: HashMap<u64, Connection>,
+    pub(super) next_connection: u64,
+    pub(super) replies: VecDeque<Reply>,
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Inner {
+    pub(super) fn topic(&mut self, name: &[u8]) -> &mut Topic {
+        if !self.topics.contains_key(name) {
+            self.topics.insert(
+                name.into(),
+                Topic {
+                    queues: 0,
+                    next: Vec::new(),
+                    put_count: 0,
+                    put_bytes: 0,
+                },
+            );
+        }
+        self.topics.get_mut(name).expect("it was there or was just inserted")
+    }
+
+    /// Serves one frame if it is a plain send to a known topic. None: it is left to Python.
+    pub(super) fn serve(&mut self, connection: u64, born_host: &[u8], frame: &Frame<'_>, now_ms: i64) -> Option<()> {
+        if !self.hot || self.replies.len() >= self.rules.max_replies {
+            return None;
+        }
+        let header = scan_send(frame)?;
+        if header.sys_flag & TRANSACTION_MASK != 0 {
+            return None;
+        }
+        let topic = self.topics.get_mut(header.topic)?;
+        if header.queue < 0 || header.queue >= topic.queues {
+            return None;
+        }
+        let properties = if header.escaped {
+            self.scratch.clear();
+            unescape(header.properties, &mut self.scratch)?;
+            &self.scratch[..]
+        } else {
+            header.properties
+        };
+        if !plain_properties(properties) {
+            return None;
+        }
+        let separator: &[u8] = if properties.is_empty() || properties.ends_with(b"\x02") {
+            b""
+        } else {
+            b"\x02"
+        };
+        let parts = Parts {
+            topic: header.topic,
+            queue: header.queue,
+            flag: header.flag,
+            queue_offset: topic.next(header.queue),
+            sys_flag: header.sys_flag,
+            born_timestamp: header.born_timestamp,
+            born_host,
+            store_timestamp: self.tail.store_ms(now_ms),
+            store_host: &self.rules.store_host,
+            reconsume_times: header.reconsume_times,
+            prepared_offset: 0,
+            body: frame.body,
+            properties: [properties, separator, &self.rules.suffix],
+        };
+        // Python will meet the same fault, and answers it.
+        self.rules.check(&parts).ok()?;
+        let size = parts.size();
+        self.tail.make_room(size).ok()?;
+        let pos = self.tail.stage(&parts);
+        topic.set_next(header.queue, parts.queue_offset + 1);
+        topic.count(1, size as u64);
+        if !header.oneway {
+            self.replies.push_back(Reply {
+                connection,
+                opaque: header.opaque,
+                queue: header.queue,
+                binary: frame.header_type == 1,
+                queue_offset: parts.queue_offset,
+                pos,
+                end: pos + size as u64,
+                at_ms: now_ms,
+            });
+        }
+        Some(())
+    }
+
+    /// The answers of a run of replies, one buffer for each run of the same connection.
+    pub(super) fn answers<'py>(
+        &self,
+        py: Python<'py>,
+        replies: &[Reply],
+        code: i32,
+        remark: Option<&str>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        let mut buffer = Vec::new();
+        for run in replies.chunk_by(|a, b| a.connection == b.connection) {
+            if !self.connections.contains_key(&run[0].connection) {
+                continue; // it was closed before its answers were safe to give
+            }
+            buffer.clear();
+            for reply in run {
+                self.answer
+                    .encode(reply, &self.rules.store_host, code, remark, &mut buffer);
+            }
+            list.append((run[0].connection, PyBytes::new(py, &buffer)))?;
+        }
+        Ok(list)
+    }
+}
+
+/// Properties that need nothing from the broker: well-formed pairs, none of a name that changes a message's way.
+pub(super) fn plain_properties(properties: &[u8]) -> bool {
+    if !properties.is_ascii() && std::str::from_utf8(properties).is_err() {
+        return false;
+    }
+    let pairs = properties.strip_suffix(b"\x02").unwrap_or(properties);
+    pairs.is_empty() && properties.is_empty()
+        || pairs.split(|&byte| byte == 2).all(|pair| {
+            let Some(at) = memchr::memchr(1, pair) else {
+                return false;
+            };
+            let (name, value) = (&pair[..at], &pair[at + 1..]);
+            let special = match name.first() {
+                None => true,
+                Some(b'C') => name == b"CLUSTER",
+                Some(b'D') => name == b"DELAY",
+                Some(b'T') => name == b"TRAN_MSG" || name.starts_with(b"TIMER_"),
+                Some(b'W') => name == b"WAIT" && value != b"true",
+                _ => false,
+            };
+            !special && !value.is_empty() && memchr::memchr(1, value).is_none()
+        })
+}

@@ -1,0 +1,214 @@
+//! The staged end of the log and the segment files it goes to.
+//!
+//! Staged bytes lie in pieces, each contiguous and within one segment; a record never crosses a segment, and a filler
+//! closes the one that it does not fit into. Written bytes are in the page cache, and their files wait for a sync.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::door::{Door, DoorFile};
+use crate::encode::{Parts, BLANK_BYTES, BLANK_MAGIC};
+
+/// A buffer that grew beyond this for one large frame or burst is given back, not kept for the next.
+pub(super) const KEPT_BUFFER_BYTES: usize = 1 << 20;
+
+/// Contiguous staged bytes of one segment.
+pub(super) struct Piece {
+    pub(super) pos: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// A record or filler could not be staged.
+#[derive(Debug)]
+pub(super) enum AppendFault {
+    /// The message can never be stored.
+    Illegal(String),
+    /// The next segment could not be made.
+    Segment(PathBuf, io::Error),
+}
+
+impl From<AppendFault> for PyErr {
+    fn from(fault: AppendFault) -> PyErr {
+        match fault {
+            AppendFault::Illegal(why) => PyValueError::new_err(why),
+            AppendFault::Segment(path, error) => os_error(&error, &path),
+        }
+    }
+}
+
+pub(super) fn os_error(error: &io::Error, path: &Path) -> PyErr {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    PyOSError::new_err((errno, text, path.display().to_string()))
+}
+
+/// The staged end of the log and the files it goes to.
+pub(super) struct Tail {
+    pub(super) door: Door,
+    pub(super) folder: PathBuf,
+    pub(super) segment_bytes: u64,
+    pub(super) pieces: VecDeque<Piece>,
+    pub(super) spare: Vec<u8>,
+    pub(super) staged: u64,
+    pub(super) written: u64,
+    pub(super) last_store_ms: i64,
+    /// Open segments by their start: the one that `staged` lies in, and earlier ones that pieces still wait for.
+    pub(super) segments: VecDeque<(u64, Arc<DoorFile>)>,
+    pub(super) unsynced: Vec<Arc<DoorFile>>,
+    /// A segment was created: its folder has to be synced, too.
+    pub(super) folder_changed: bool,
+    /// A write failed: below here the file may have bytes of records that were given up.
+    pub(super) stale_end: u64,
+    /// A sync failed: what the kernel dropped then cannot be known, so nothing may be called flushed any more.
+    pub(super) broken: bool,
+}
+
+impl Tail {
+    pub(super) fn segment_start(&self, pos: u64) -> u64 {
+        pos - pos % self.segment_bytes
+    }
+
+    pub(super) fn open_segment(&mut self, start: u64) -> Result<(), AppendFault> {
+        let path = self.folder.join(format!("{start:020}"));
+        let fault = |error| AppendFault::Segment(path.clone(), error);
+        let ready = std::fs::metadata(&path).is_ok_and(|data| data.len() == self.segment_bytes);
+        let file = if ready {
+            self.door.open(&path).map_err(fault)?
+        } else {
+            // Whole and allocated at once: a later write cannot find the disk full. And for good: if power loss left a
+            // later segment but not this one, the store would not open. (Mostly it was made ahead, by another thread.)
+            let made = self
+                .door
+                .create_sized(&path, self.segment_bytes, true)
+                .and_then(|file| {
+                    file.sync_data()?;
+                    self.door.sync_dir(&self.folder)?;
+                    Ok(file)
+                });
+            if made.is_err() {
+                // A file of the wrong length would keep the store from loading; the error to tell is the first one.
+                let _ = self.door.remove(&path);
+            }
+            made.map_err(fault)?
+        };
+        self.folder_changed = true;
+        self.segments.push_back((start, Arc::new(file)));
+        Ok(())
+    }
+
+    /// Makes room for `size` bytes of records at `staged`: closes the segment with a filler if they do not fit.
+    pub(super) fn make_room(&mut self, size: usize) -> Result<(), AppendFault> {
+        if size + BLANK_BYTES > self.segment_bytes as usize {
+            return Err(AppendFault::Illegal(format!(
+                "{size} bytes do not fit into a segment of {} bytes",
+                self.segment_bytes
+            )));
+        }
+        let start = self.segment_start(self.staged);
+        let left = self.segment_bytes - (self.staged - start);
+        let fits = size as u64 + BLANK_BYTES as u64 <= left;
+        let target = if fits { start } else { start + self.segment_bytes };
+        // The filler needs its own segment open as well, right after a restart.
+        if self.segments.back().is_none_or(|(have, _)| *have < start) {
+            self.open_segment(start)?;
+        }
+        if !fits {
+            self.open_segment(target)?;
+            let piece = self.piece();
+            piece.bytes.extend_from_slice(&(left as i32).to_be_bytes());
+            piece.bytes.extend_from_slice(&BLANK_MAGIC.to_be_bytes());
+            self.staged = target;
+        }
+        Ok(())
+    }
+
+    /// The piece that ends at `staged`.
+    pub(super) fn piece(&mut self) -> &mut Piece {
+        let staged = self.staged;
+        // A filler of just eight bytes ends where the next segment begins, and yet the next record is another file's.
+        let begins_segment = staged % self.segment_bytes == 0;
+        let follows = |last: &Piece| last.pos + last.bytes.len() as u64 == staged;
+        if begins_segment || !self.pieces.back().is_some_and(follows) {
+            let mut bytes = std::mem::take(&mut self.spare);
+            bytes.clear();
+            self.pieces.push_back(Piece { pos: staged, bytes });
+        }
+        self.pieces.back_mut().expect("it was there or was just pushed")
+    }
+
+    /// Stages a record that `make_room` has made room for; returns its position.
+    pub(super) fn stage(&mut self, parts: &Parts<'_>) -> u64 {
+        let pos = self.staged;
+        let piece = self.piece();
+        parts.encode(&mut piece.bytes, pos);
+        self.staged += parts.size() as u64;
+        pos
+    }
+
+    /// The store timestamp of a record staged now: non-decreasing along the log even if the clock steps back.
+    pub(super) fn store_ms(&mut self, now_ms: i64) -> i64 {
+        self.last_store_ms = self.last_store_ms.max(now_ms);
+        self.last_store_ms
+    }
+
+    /// Moves all staged bytes into the files. After an error `written` tells how far it came.
+    pub(super) fn write_out(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        while let Some(piece) = self.pieces.front() {
+            let start = self.segment_start(piece.pos);
+            while self.segments.front().is_some_and(|(have, _)| *have < start) {
+                self.segments.pop_front();
+            }
+            let (have, file) = self.segments.front().expect("make_room opened it");
+            debug_assert_eq!(*have, start);
+            let piece_end = piece.pos + piece.bytes.len() as u64;
+            let mut bytes = Cow::from(&piece.bytes);
+            if self.stale_end > piece_end && self.stale_end <= start + self.segment_bytes {
+                // One of the records given up may begin just where this piece ends: a recovery would take it for the
+                // next one. So all of them are written over, with zeros behind the new ones.
+                bytes.to_mut().resize((self.stale_end - piece.pos) as usize, 0);
+            }
+            if let Err(error) = file.write_at(&bytes, piece.pos - start) {
+                self.stale_end = self.stale_end.max(piece_end);
+                return Err((file.path().to_owned(), error));
+            }
+            if self.stale_end > start && self.stale_end <= start + self.segment_bytes {
+                self.stale_end = 0;
+            }
+            if !self.unsynced.iter().any(|known| Arc::ptr_eq(known, file)) {
+                self.unsynced.push(Arc::clone(file));
+            }
+            let done = self.pieces.pop_front().expect("it is the front");
+            self.written = self.pieces.front().map_or(self.staged, |next| next.pos);
+            if done.bytes.capacity() <= 4 * KEPT_BUFFER_BYTES {
+                self.spare = done.bytes;
+            }
+        }
+        self.written = self.staged;
+        Ok(())
+    }
+
+    /// Zeros over what a failed write left behind the written end, so that no start finds a record there whose sender was
+    /// told that it is not stored. If that fails too, the next write does it.
+    pub(super) fn wipe_stale(&mut self) {
+        let start = self.segment_start(self.written);
+        let Some((_, file)) = self.segments.iter().find(|(have, _)| *have == start) else {
+            return;
+        };
+        if self.stale_end <= self.written || self.stale_end > start + self.segment_bytes {
+            return;
+        }
+        let zeros = vec![0; (self.stale_end - self.written) as usize];
+        if file.write_at(&zeros, self.written - start).is_ok() {
+            self.stale_end = 0;
+            if !self.unsynced.iter().any(|known| Arc::ptr_eq(known, file)) {
+                self.unsynced.push(Arc::clone(file));
+            }
+        }
+    }
+}
