@@ -257,6 +257,7 @@ class Broker:
     def _each_second(self) -> None:
         now_ms = self.now_ms()
         self.count_puts()
+        self.stats.settle()
         self.holds.scan(now_ms)
         self._set_hot()
 

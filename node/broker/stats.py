@@ -151,6 +151,7 @@ class BrokerStats:
         self._cluster = cluster
         self._now_ms = now_ms
         self._tables: dict[str, dict[str, Counter]] = {name: {} for name in _NAMES}
+        self._gets: dict[tuple[str, str], list[int]] = {}
         start = now_ms()
         self.boot_ms = start
         self.put_totals, self.get_totals = Totals(start), Totals(start)
@@ -174,12 +175,26 @@ class BrokerStats:
 
     def get(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """`messages` of a topic were given to a group, `size_bytes` of the log."""
+        # A pull is too short for seven windows: gets wait here for `settle`, which comes once a second.
+        waiting = self._gets.get((topic, group))
+        if waiting is None:
+            waiting = self._gets[topic, group] = [0, 0, 0]
+        waiting[0] += 1
+        waiting[1] += messages
+        waiting[2] += size_bytes
+
+    def settle(self) -> None:
+        """Brings gets into the counters: once a second, and before anything is read."""
+        if not self._gets:
+            return
         now_ms = self._now_ms()
-        key = f"{topic}@{group}"
-        self._add(GROUP_GET_NUMS, key, now_ms, messages)
-        self._add(GROUP_GET_SIZE, key, now_ms, size_bytes)
-        self._add(BROKER_GET_NUMS, self._cluster, now_ms, messages)
-        self.get_totals.add(now_ms, messages)
+        for (topic, group), (times, messages, size_bytes) in self._gets.items():
+            key = f"{topic}@{group}"
+            self._add(GROUP_GET_NUMS, key, now_ms, messages, times)
+            self._add(GROUP_GET_SIZE, key, now_ms, size_bytes, times)
+            self._add(BROKER_GET_NUMS, self._cluster, now_ms, messages, times)
+            self.get_totals.add(now_ms, messages)
+        self._gets.clear()
 
     def send_back(self, group: str, topic: str, messages: int = 1) -> None:
         """A group could not consume `messages` and gave them back."""
@@ -198,6 +213,7 @@ class BrokerStats:
 
     def counter(self, name: str, key: str) -> Counter | None:
         """None: nothing was ever counted under that name and key."""
+        self.settle()
         return self._tables.get(name, {}).get(key)
 
     def view(self, name: str, key: str) -> dict[str, Any] | None:
@@ -212,22 +228,26 @@ class BrokerStats:
 
     def table(self, name: str) -> dict[str, Counter]:
         """All counters of one name, by key, for the metrics."""
+        self.settle()
         return self._tables[name]
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted: so are its counters."""
+        self.settle()
         for table in self._tables.values():
             for key in [key for key in table if key == topic or topic in _topic_and_group(key)[:1]]:
                 del table[key]
 
     def forget_group(self, group: str) -> None:
         """The group is deleted: so are its counters."""
+        self.settle()
         for table in self._tables.values():
             for key in [key for key in table if group in _topic_and_group(key)[1:]]:
                 del table[key]
 
     def runtime_info(self) -> dict[str, str]:
         """The broker's part of GET_BROKER_RUNTIME_INFO that counters know."""
+        self.settle()
         now_ms = self._now_ms()
         puts = self._tables[BROKER_PUT_NUMS][self._cluster].three_rates(now_ms)
         gets = self._tables[BROKER_GET_NUMS][self._cluster].three_rates(now_ms)
