@@ -78,9 +78,12 @@ class Peer:
     def call(
         self, *arguments: str, timeout_s: float = 600, on_line: Callable[[str], None] | None = None
     ) -> tuple[int, str]:
-        """One command of peer.sh: its status and standard output. ProcessError: it took too long."""
+        """One command of peer.sh: its status and standard output. ProcessError: it took too long.
+
+        It runs in the work folder: `mqadmin consumerStatus` leaves a folder where it is called.
+        """
         command = [str(PEER / "peer.sh"), *arguments]
-        return run(command, timeout_s=timeout_s, log=self.log, env=self.environment, on_line=on_line)
+        return run(command, timeout_s=timeout_s, log=self.log, cwd=self.work, env=self.environment, on_line=on_line)
 
     def up(self, settings: Iterable[str] = (), *, keep: bool = False) -> None:
         """RocketMQ 4.8.0, one master. ProcessError: it did not start."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent.parent
-SHARED = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared"))
+SHARED = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared")).resolve()
 PEER = SHARED / "peer"
 TALLY = ROOT / ".venv" / "bin" / "tally"
 WORK = ROOT / "build" / "e2e"

@@ -97,6 +97,7 @@ def run(
     *,
     timeout_s: float,
     log: Path,
+    cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> tuple[int, str]:
@@ -112,6 +113,7 @@ def run(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        cwd=cwd,
         env=None if env is None else dict(env),
         start_new_session=True,
     )
