@@ -67,21 +67,25 @@ impl Parts<'_> {
         let size = self.size();
         let begin = out.len();
         out.reserve(size);
-        out.extend_from_slice(&(size as i32).to_be_bytes());
-        out.extend_from_slice(&MESSAGE_MAGIC.to_be_bytes());
-        out.extend_from_slice(&body_crc(self.body).to_be_bytes());
-        out.extend_from_slice(&self.queue.to_be_bytes());
-        out.extend_from_slice(&self.flag.to_be_bytes());
-        out.extend_from_slice(&self.queue_offset.to_be_bytes());
-        out.extend_from_slice(&(pos as i64).to_be_bytes());
-        out.extend_from_slice(&self.true_sys_flag().to_be_bytes());
-        out.extend_from_slice(&self.born_timestamp.to_be_bytes());
+        let mut head = [0; 48];
+        head[0..4].copy_from_slice(&(size as i32).to_be_bytes());
+        head[4..8].copy_from_slice(&MESSAGE_MAGIC.to_be_bytes());
+        head[8..12].copy_from_slice(&body_crc(self.body).to_be_bytes());
+        head[12..16].copy_from_slice(&self.queue.to_be_bytes());
+        head[16..20].copy_from_slice(&self.flag.to_be_bytes());
+        head[20..28].copy_from_slice(&self.queue_offset.to_be_bytes());
+        head[28..36].copy_from_slice(&(pos as i64).to_be_bytes());
+        head[36..40].copy_from_slice(&self.true_sys_flag().to_be_bytes());
+        head[40..48].copy_from_slice(&self.born_timestamp.to_be_bytes());
+        let mut middle = [0; 16];
+        middle[0..4].copy_from_slice(&self.reconsume_times.to_be_bytes());
+        middle[4..12].copy_from_slice(&self.prepared_offset.to_be_bytes());
+        middle[12..16].copy_from_slice(&(self.body.len() as i32).to_be_bytes());
+        out.extend_from_slice(&head);
         out.extend_from_slice(self.born_host);
         out.extend_from_slice(&self.store_timestamp.to_be_bytes());
         out.extend_from_slice(self.store_host);
-        out.extend_from_slice(&self.reconsume_times.to_be_bytes());
-        out.extend_from_slice(&self.prepared_offset.to_be_bytes());
-        out.extend_from_slice(&(self.body.len() as i32).to_be_bytes());
+        out.extend_from_slice(&middle);
         out.extend_from_slice(self.body);
         out.push(self.topic.len() as u8);
         out.extend_from_slice(self.topic);
@@ -139,10 +143,16 @@ pub fn body_crc(body: &[u8]) -> i32 {
 /// The broker's message id: hex of the store host and the record's position.
 pub fn offset_id(store_host: &[u8], pos: u64, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in store_host.iter().chain(pos.to_be_bytes().iter()) {
-        out.push(DIGITS[usize::from(byte >> 4)]);
-        out.push(DIGITS[usize::from(byte & 15)]);
+    let mut digits = [0; 56];
+    let place = pos.to_be_bytes();
+    let bytes = store_host.iter().chain(&place);
+    let mut used = 0;
+    for (byte, pair) in bytes.zip(digits.chunks_exact_mut(2)) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+        used += 2;
     }
+    out.extend_from_slice(&digits[..used]);
 }
 
 #[cfg(test)]

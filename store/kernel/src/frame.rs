@@ -163,6 +163,8 @@ fn parse_int(text: &[u8]) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
+const SHORT_STRING: usize = 16;
+
 struct Scanner<'a> {
     data: &'a [u8],
     at: usize,
@@ -184,6 +186,17 @@ impl<'a> Scanner<'a> {
     fn string(&mut self) -> Option<(&'a [u8], bool)> {
         self.eat(b'"')?;
         let begin = self.at;
+        // Most names and values are a few bytes: a plain loop is over before a vector search has begun.
+        for (length, &byte) in self.data[begin..].iter().take(SHORT_STRING).enumerate() {
+            match byte {
+                b'"' => {
+                    self.at = begin + length + 1;
+                    return Some((&self.data[begin..begin + length], false));
+                }
+                b'\\' => break,
+                _ => {}
+            }
+        }
         let mut escaped = false;
         loop {
             let found = memchr::memchr2(b'"', b'\\', &self.data[self.at..])?;

@@ -29,6 +29,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use rustc_hash::FxHashMap;
 
 use crate::door::Door;
 use crate::encode::{takes_queue_offset, Parts};
@@ -136,7 +137,7 @@ impl Log {
             },
             answer: Answer::new(region, trace_on),
             hot: false,
-            topics: HashMap::new(),
+            topics: FxHashMap::default(),
             connections: HashMap::new(),
             next_connection: 0,
             replies: VecDeque::new(),

@@ -22,18 +22,43 @@ pub struct Reply {
 pub struct Answer {
     region: String,
     trace_on: &'static str,
+    /// The two as members of a JSON object.
+    json_common: String,
+}
+
+/// Appends a number in decimal digits.
+fn push_number(number: i64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        digits[at] = b'-';
+    }
+    out.extend_from_slice(&digits[at..]);
 }
 
 impl Answer {
     pub fn new(region: &str, trace_on: bool) -> Self {
         // The region stands in JSON text as it is: it comes from the broker's own configuration, which allows no more.
-        let region = region
+        let region: String = region
             .chars()
             .filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'))
             .collect();
+        let trace_on = if trace_on { "true" } else { "false" };
+        let json_common = format!(r#""TRACE_ON":"{trace_on}","MSG_REGION":"{region}""#);
         Answer {
             region,
-            trace_on: if trace_on { "true" } else { "false" },
+            trace_on,
+            json_common,
         }
     }
 
@@ -41,14 +66,13 @@ impl Answer {
     pub fn encode(&self, reply: &Reply, store_host: &[u8], code: i32, remark: Option<&str>, out: &mut Vec<u8>) {
         let mut id = Vec::with_capacity(56);
         offset_id(store_host, reply.pos, &mut id);
-        let id = std::str::from_utf8(&id).expect("hex digits are ASCII");
         let stored = code == 0 || (10..=12).contains(&code);
         let begin = out.len();
         out.extend_from_slice(&[0; 8]);
         if reply.binary {
-            self.binary_header(reply, id, stored, code, remark, out);
+            self.binary_header(reply, &id, stored, code, remark, out);
         } else {
-            self.json_header(reply, id, stored, code, remark, out);
+            self.json_header(reply, &id, stored, code, remark, out);
         }
         let header = out.len() - begin - 8;
         out[begin..begin + 4].copy_from_slice(&(header as u32 + 4).to_be_bytes());
@@ -58,33 +82,48 @@ impl Answer {
         }
     }
 
-    fn json_header(&self, reply: &Reply, id: &str, stored: bool, code: i32, remark: Option<&str>, out: &mut Vec<u8>) {
-        use std::io::Write;
-        let Answer { region, trace_on } = self;
-        let place = if stored {
-            format!(
-                r#""queueId":"{}","TRACE_ON":"{trace_on}","MSG_REGION":"{region}","msgId":"{id}","queueOffset":"{}""#,
-                reply.queue, reply.queue_offset
-            )
-        } else {
-            format!(r#""TRACE_ON":"{trace_on}","MSG_REGION":"{region}""#)
-        };
-        let remark = remark.map_or(String::new(), |text| {
-            let text: String = text
+    fn json_header(&self, reply: &Reply, id: &[u8], stored: bool, code: i32, remark: Option<&str>, out: &mut Vec<u8>) {
+        // Written piece by piece: formatting took a quarter of what a small message costs in all.
+        out.extend_from_slice(b"{\"code\":");
+        push_number(i64::from(code), out);
+        out.extend_from_slice(b",\"extFields\":{");
+        if stored {
+            out.extend_from_slice(b"\"queueId\":\"");
+            push_number(i64::from(reply.queue), out);
+            out.extend_from_slice(b"\",");
+        }
+        out.extend_from_slice(self.json_common.as_bytes());
+        if stored {
+            out.extend_from_slice(b",\"msgId\":\"");
+            out.extend_from_slice(id);
+            out.extend_from_slice(b"\",\"queueOffset\":\"");
+            push_number(reply.queue_offset, out);
+            out.push(b'"');
+        }
+        out.extend_from_slice(b"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
+        push_number(i64::from(reply.opaque), out);
+        if let Some(text) = remark {
+            out.extend_from_slice(b",\"remark\":\"");
+            let plain = text
                 .chars()
-                .map(|c| if c < ' ' || c == '"' || c == '\\' { ' ' } else { c })
-                .collect();
-            format!(r#""remark":"{text}","#)
-        });
-        write!(
-            out,
-            r#"{{"code":{code},"extFields":{{{place}}},"flag":1,"language":"JAVA","opaque":{},{remark}"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}"#,
-            reply.opaque
-        )
-        .expect("a Vec takes all writes");
+                .map(|c| if c < ' ' || c == '"' || c == '\\' { ' ' } else { c });
+            out.extend_from_slice(plain.collect::<String>().as_bytes());
+            out.push(b'"');
+        }
+        out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+        push_number(i64::from(VERSION), out);
+        out.push(b'}');
     }
 
-    fn binary_header(&self, reply: &Reply, id: &str, stored: bool, code: i32, remark: Option<&str>, out: &mut Vec<u8>) {
+    fn binary_header(
+        &self,
+        reply: &Reply,
+        id: &[u8],
+        stored: bool,
+        code: i32,
+        remark: Option<&str>,
+        out: &mut Vec<u8>,
+    ) {
         out.extend_from_slice(&(code as i16).to_be_bytes());
         out.push(0);
         out.extend_from_slice(&VERSION.to_be_bytes());
@@ -95,18 +134,18 @@ impl Answer {
         out.extend_from_slice(remark);
         let length_at = out.len();
         out.extend_from_slice(&[0; 4]);
-        let mut field = |name: &str, value: &str| {
+        let mut field = |name: &str, value: &[u8]| {
             out.extend_from_slice(&(name.len() as i16).to_be_bytes());
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(&(value.len() as i32).to_be_bytes());
-            out.extend_from_slice(value.as_bytes());
+            out.extend_from_slice(value);
         };
-        field("TRACE_ON", self.trace_on);
-        field("MSG_REGION", &self.region);
+        field("TRACE_ON", self.trace_on.as_bytes());
+        field("MSG_REGION", self.region.as_bytes());
         if stored {
-            field("queueId", &reply.queue.to_string());
+            field("queueId", reply.queue.to_string().as_bytes());
             field("msgId", id);
-            field("queueOffset", &reply.queue_offset.to_string());
+            field("queueOffset", reply.queue_offset.to_string().as_bytes());
         }
         let length = (out.len() - length_at - 4) as i32;
         out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use rustc_hash::FxHashMap;
 
 use super::tail::{AppendFault, Tail};
 use super::topics::Topic;
@@ -52,7 +53,7 @@ pub(super) struct Inner {
     pub(super) rules: Rules,
     pub(super) answer: Answer,
     pub(super) hot: bool,
-    pub(super) topics: HashMap<Box<[u8]>, Topic>,
+    pub(super) topics: FxHashMap<Box<[u8]>, Topic>,
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) next_connection: u64,
     pub(super) replies: VecDeque<Reply>,

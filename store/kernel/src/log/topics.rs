@@ -1,6 +1,6 @@
 //! The queues' next offsets, by topic, and what was put since somebody asked.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use crate::encode::place_of;
 
@@ -37,7 +37,7 @@ impl Topic {
 }
 
 /// Gives the queue offsets of staged records back: they will be used again.
-pub(super) fn give_back_offsets(staged: &[u8], topics: &mut HashMap<Box<[u8]>, Topic>) {
+pub(super) fn give_back_offsets(staged: &[u8], topics: &mut FxHashMap<Box<[u8]>, Topic>) {
     let mut at = 0;
     while let Some(place) = place_of(&staged[at..]) {
         if place.queued {
