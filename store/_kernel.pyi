@@ -294,9 +294,6 @@ class Dispatch:
         """Dispatches records from `position` on, below `upto`, about `max_bytes` at most; the GIL is released.
 
         Repeating is harmless: queues and index know what they have."""
-    def own_from(self, pos: int) -> None:
-        """Records at or behind `pos` are written by this process: `get` trusts them while they are in memory, and checks
-        the CRC of all others. Without a call it checks every one."""
     def write_out(self) -> None:
         """Writes the entries in memory to the queues' files."""
     def written_point(self) -> tuple[int, int, int, int, str, int]:

@@ -169,7 +169,6 @@ class MessageStore:
                 trace_on=trace_on,
             )
             log.start(recovered.end_pos, recovered.store_timestamp_ms)
-            dispatch.own_from(recovered.end_pos)
             for topic, queue_id, _, max_offset, _, _ in dispatch.queues():
                 log.set_next_offset(topic, queue_id, max_offset)
             store = cls(settings, door, lock, log, dispatch, recovered, store_host, executor)

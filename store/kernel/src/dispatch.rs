@@ -58,7 +58,6 @@ struct Core {
     position: AtomicU64,
     last_store_timestamp: AtomicI64,
     damaged: AtomicU64,
-    own_from: AtomicI64,
     waiting: AtomicU32,
     loaded: AtomicBool,
 }

@@ -33,8 +33,6 @@ pub struct Ask {
     pub memory_bytes: i64,
     pub limits: (i64, i64, i64, i64),
     pub correct: bool,
-    /// Records at or behind it were written by this process.
-    pub own_from: i64,
 }
 
 /// One record of the answer: `size` bytes at `at` of a mapped segment.
@@ -183,12 +181,9 @@ pub fn select<E: From<crate::fault::Fault>>(
             let held = &answer.picks.segments[segment];
             let record = held.slice(unit.pos as u64, unit.size.max(0) as usize);
             let record = record.and_then(|bytes| Record::parse(bytes, unit.pos as u64).ok());
-            // A byte that the disk gives back wrong was sound when the record was written or recovered. What this
-            // process wrote itself and is still in memory has not been on its way through the disk.
-            let from_disk = unit.pos < ask.own_from || is_on_disk(ask, &unit);
-            let sound = |record: &Record<'_>| {
-                i64::from(record.size()) == i64::from(unit.size) && (!from_disk || record.body_crc_holds())
-            };
+            // The CRC is checked each time: a byte that the disk gave back wrong was sound when the record was recovered.
+            let sound =
+                |record: &Record<'_>| i64::from(record.size()) == i64::from(unit.size) && record.body_crc_holds();
             let Some(record) = record.filter(sound) else {
                 answer.damaged += 1; // not served, but the rest of the segment is
                 continue;
@@ -258,18 +253,14 @@ fn find_segment(log: &LogMaps, held: &mut Vec<LogSegment>, pos: i64) -> Outcome<
     }
 }
 
-/// The record is so far from the log's end that it is taken to be in memory no more.
-fn is_on_disk(ask: &Ask, unit: &Unit) -> bool {
-    ask.max_pos.saturating_sub(unit.pos) > ask.memory_bytes
-}
-
 fn is_full(ask: &Ask, picks: &Picks, unit: &Unit) -> bool {
     if picks.bytes == 0 {
         return false;
     }
     let (count, bytes) = (picks.count() as i64, picks.bytes as i64 + i64::from(unit.size));
     let (memory_bytes, memory_count, disk_bytes, disk_count) = ask.limits;
-    let (most_bytes, most_count) = if is_on_disk(ask, unit) {
+    let on_disk = ask.max_pos.saturating_sub(unit.pos) > ask.memory_bytes;
+    let (most_bytes, most_count) = if on_disk {
         (disk_bytes, disk_count)
     } else {
         (memory_bytes, memory_count)

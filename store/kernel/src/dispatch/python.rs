@@ -121,7 +121,6 @@ impl Dispatch {
             position: AtomicU64::new(0),
             last_store_timestamp: AtomicI64::new(0),
             damaged: AtomicU64::new(0),
-            own_from: AtomicI64::new(i64::MAX),
             waiting: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
             door,
@@ -227,12 +226,6 @@ impl Dispatch {
         })
     }
 
-    /// own_from(pos): records at or behind `pos` are written by this process, and need no look at their CRC while they
-    /// are in memory.
-    fn own_from(&self, pos: i64) {
-        self.0.own_from.store(pos, Ordering::Relaxed);
-    }
-
     fn write_out(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.write_out())?)
     }
@@ -274,7 +267,6 @@ impl Dispatch {
             memory_bytes,
             limits,
             correct,
-            own_from: self.0.own_from.load(Ordering::Relaxed),
         };
         let codes = match codes {
             None => None,
