@@ -50,7 +50,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     shared = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared"))
     parser.add_argument("--peer", type=Path, default=shared / "peer", help="folder of the peer lab (peer.sh)")
     parser.add_argument("--no-peer", action="store_true", help="ours alone, without ratios")
-    parser.add_argument("--no-touch", action="store_true", help="do not touch the machine's memory first")
+    parser.add_argument("--no-fill", action="store_true", help="do not keep the memory full of page cache")
     parser.add_argument("--null", action="store_true", help="RocketMQ on both sides")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="stores and logs")
     parser.add_argument("--port-base", type=int, default=21000, help="ports from here to 200 above (below 32768)")
@@ -143,9 +143,7 @@ def bench(options: argparse.Namespace) -> int:
     turns: list[Turn] = []
     with exclusive(work):
         load.build()
-        if not (options.quick or options.no_peer or options.no_touch):
-            print("touching free memory, so that no side pays for its first use", file=sys.stderr, flush=True)
-            memory.touch()
+        filler = None if options.quick or options.no_peer or options.no_fill else memory.Filler(work)
         peer = None if options.no_peer else PeerSide(work, options.port_base, options.peer)
         ours: Side
         if options.null:
@@ -155,9 +153,11 @@ def bench(options: argparse.Namespace) -> int:
         sides: list[Side] = [ours] if peer is None else [ours, peer]
         began = time.monotonic()
         try:
-            turns.extend(measure_all(runs, sides, Measurer(plan, work, peer, donor=ours), turns_wanted))
+            turns.extend(measure_all(runs, sides, Measurer(plan, work, peer, donor=ours, filler=filler), turns_wanted))
         finally:
             stop_all(sides)
+            if filler is not None:
+                filler.remove()
         about["minutes"] = round((time.monotonic() - began) / 60, 1)
         results = [result for line in LINES if (result := judge(line, turns)) is not None]
         shutil.rmtree(work / "recover", ignore_errors=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from harness.children import ChildError, running
 from harness.control import Control, ControlError
 from harness.load import Load, LoadResult, result_of
+from harness.memory import Filler
 from harness.rows import JavaProduce, Memory, Metric, Produce, Pull, Recover, Restart, Run
 from harness.sides import HOST, OurSide, PeerSide, Side, stored_bytes
 from harness.usage import Snapshot
@@ -44,8 +45,11 @@ class Plan:
 class Measurer:
     """Runs turns; keeps what is prepared once for several of them."""
 
-    def __init__(self, plan: Plan, work: Path, peer: PeerSide | None, donor: Side) -> None:
+    def __init__(
+        self, plan: Plan, work: Path, peer: PeerSide | None, donor: Side, filler: Filler | None = None
+    ) -> None:
         self.plan = plan
+        self._filler = filler
         self._work = work
         self._java = peer
         self._donor = donor
@@ -101,6 +105,8 @@ class Measurer:
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def _send(self, run: Run, side: Side, load: Load) -> Turn:
+        if self._filler is not None:
+            self._filler.fill()
         os.sync()
         before = self._snapshot(side)
         result = load.run(HOST, side.port)

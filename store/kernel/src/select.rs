@@ -5,6 +5,8 @@
 //! limit: one record always goes. Units whose records are deleted with their segment are passed over.
 //! Source: RocketMQ 4.8.0, DefaultMessageStore.getMessage, isTheBatchFull, checkInDiskByCommitOffset.
 
+use std::mem::MaybeUninit;
+
 use crate::ext::is_address;
 use crate::fault::Outcome;
 use crate::maps::{LogMaps, LogSegment};
@@ -54,13 +56,17 @@ impl Picks {
         self.picks.len()
     }
 
-    /// Copies the records one behind the other; `to` has exactly `bytes` bytes.
-    pub fn copy(&self, mut to: &mut [u8]) {
+    /// Copies the records one behind the other; `to` has exactly `bytes` bytes, and all of them are written.
+    pub fn copy(&self, mut to: &mut [MaybeUninit<u8>]) {
         for pick in &self.picks {
             let (head, rest) = to.split_at_mut(pick.size);
-            head.copy_from_slice(&self.segments[pick.segment].map[pick.at..pick.at + pick.size]);
+            let from = &self.segments[pick.segment].map[pick.at..pick.at + pick.size];
+            assert_eq!(head.len(), from.len());
+            // SAFETY: both are `pick.size` long, and the new object cannot lie within the map.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), head.as_mut_ptr(), from.len()) };
             to = rest;
         }
+        assert!(to.is_empty(), "the batch is as long as its records");
     }
 }
 

@@ -1,5 +1,6 @@
 //! What Python sees of the derived side: arguments in, tuples and bytes out, and when Python's lock is let go.
 
+use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -17,7 +18,7 @@ use crate::maps::LogMaps;
 use crate::queue::{Extent, Queues, Unit, UNIT};
 use crate::record::{Bad, Delays};
 use crate::scan::check_geometry;
-use crate::select::{out_of_range, select, window, Ask, Status};
+use crate::select::{out_of_range, select, window, Ask, Picks, Status};
 
 /// What one `run` did.
 #[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
@@ -63,6 +64,19 @@ impl Dispatch {
 type Ext<'py> = (u16, i64, i64, Bound<'py, PyBytes>);
 
 type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool);
+
+/// The records as one bytes object. `PyBytes::new_with` would zero it first, only to have it written over.
+fn joined<'py>(py: Python<'py>, picks: &Picks) -> PyResult<Bound<'py, PyBytes>> {
+    // SAFETY: a new bytes object of `bytes` bytes that nobody else has yet; all of them are written before it is shared.
+    unsafe {
+        let size = isize::try_from(picks.bytes).expect("a batch is a few megabytes at most");
+        let object = pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
+        let body = Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>();
+        let to = pyo3::ffi::PyBytes_AsString(body.as_ptr()).cast::<MaybeUninit<u8>>();
+        picks.copy(std::slice::from_raw_parts_mut(to, picks.bytes));
+        Ok(body)
+    }
+}
 
 #[pymethods]
 impl Dispatch {
@@ -324,10 +338,7 @@ impl Dispatch {
                 offset
             };
         }
-        let body = PyBytes::new_with(py, answer.picks.bytes, |to| {
-            answer.picks.copy(to);
-            Ok(())
-        })?;
+        let body = joined(py, &answer.picks)?;
         Ok((
             status as u8,
             next,
