@@ -84,11 +84,3 @@ class SubscriptionData:
             "tagsSet": sorted(self.tags_set),
             "topic": self.topic,
         }
-
-    def same_filter(self, other: SubscriptionData) -> bool:
-        """Both select the same messages; versions may differ."""
-        return (self.sub_string, self.expression_type, self.class_filter_mode) == (
-            other.sub_string,
-            other.expression_type,
-            other.class_filter_mode,
-        )

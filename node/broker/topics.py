@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.saving import SavedTable, TableFile, rows
@@ -267,12 +267,6 @@ class TopicTable(SavedTable):
         config = TopicConfig(name, queue_nums, queue_nums, perm, topic_sys_flag=topic_sys_flag)
         self._put(config)
         return config
-
-    def set_sys_flag(self, name: str, topic_sys_flag: int) -> None:
-        """Change the unit bits of a topic that is there."""
-        config = self._topics.get(name)
-        if config is not None and config.topic_sys_flag != topic_sys_flag:
-            self._put(replace(config, topic_sys_flag=topic_sys_flag))
 
     def to_json(self) -> dict[str, Any]:
         """The file's content, and the answer to GET_ALL_TOPIC_CONFIG."""

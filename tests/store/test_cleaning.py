@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.store._kernel import Door
-from tallystick.store.busy import PutClock
 from tallystick.store.cleaning import MAX_FILES_A_RUN, CleaningRules, DiskState, used_part
 from tallystick.store.segment_cleaner import RUNS_WHEN_ASKED, SegmentCleaner
 from tallystick.store.segments import Segment
@@ -199,20 +198,3 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again_later(store):
     door.heal()
     assert run(cleaner, hour=4).deleted == []
     assert run(cleaner, hour=4, now_ms=NOW + settings.redeleteHangedFileInterval).deleted == [SIZE]
-
-
-# -- the put clock -----------------------------------------------------------------------------------------------------
-
-
-def test_a_put_that_takes_too_long_makes_the_log_busy():
-    clock = PutClock()
-    assert clock.held_ms(NOW) == 0
-    assert not clock.is_busy(NOW, 1000)
-    clock.begin(NOW)
-    assert clock.held_ms(NOW + 1000) == 1000
-    assert not clock.is_busy(NOW + 1000, 1000)
-    assert clock.is_busy(NOW + 1001, 1000)
-    assert not clock.is_busy(NOW + 10_000_000, 1000)
-    assert clock.held_ms(NOW - 5) == 0
-    clock.end()
-    assert not clock.is_busy(NOW + 1001, 1000)
