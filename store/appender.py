@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tallystick.store.clock import wall_ms
 from tallystick.store.flush import PageFlush
 from tallystick.store.message import PutStatus
 from tallystick.store.settings import FlushDiskType
@@ -79,10 +80,10 @@ class Appender:
         self._syncing = False
         self._pool_bytes = settings.transientStorePoolSize * settings.mappedFileSizeCommitLog
         self._flush_rule = PageFlush(
-            settings.flushCommitLogLeastPages, settings.flushCommitLogThoroughInterval, _wall_ms()
+            settings.flushCommitLogLeastPages, settings.flushCommitLogThoroughInterval, wall_ms()
         )
         self._commit_rule = PageFlush(
-            settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, _wall_ms()
+            settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, wall_ms()
         )
         self._written_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
         self._flushed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
@@ -218,7 +219,7 @@ class Appender:
     def _flush_by_rule(self) -> None:
         if self._syncing or self.failure is not None:
             return  # what is written meanwhile is looked at again with the next put, or by the timer
-        if self._flush_rule.due(_wall_ms(), self.log.written, self.log.flushed):
+        if self._flush_rule.due(wall_ms(), self.log.written, self.log.flushed):
             self._request_sync()
 
     def _on_synced(self) -> None:
@@ -258,19 +259,15 @@ class Appender:
         while True:
             await asyncio.sleep((1000 if self._sync_flush else settings.flushIntervalCommitLog) / 1000)
             if self._sync_flush:
-                self._deliver(self.log.expire(_wall_ms() - settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT))
+                self._deliver(self.log.expire(wall_ms() - settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT))
             else:
                 self._flush_by_rule()
 
     async def _commit_timer(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commitIntervalCommitLog / 1000)
-            if self._commit_rule.due(_wall_ms(), self.log.staged, self.log.written):
+            if self._commit_rule.due(wall_ms(), self.log.staged, self.log.written):
                 self.write()
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _resolve(waiters: deque[tuple[int, asyncio.Future[PutStatus]]], safe: int) -> None:

@@ -17,7 +17,6 @@ import asyncio
 import errno
 import logging
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -26,6 +25,7 @@ from tallystick.store import abort
 from tallystick.store._kernel import Dispatch, Door, Log
 from tallystick.store._kernel import key_hash as index_key_hash
 from tallystick.store.appender import Answers, Appender
+from tallystick.store.clock import wall_ms
 from tallystick.store.dispatcher import Dispatcher
 from tallystick.store.inherited import sync_files
 from tallystick.store.lock import StoreLock
@@ -52,10 +52,6 @@ _logger = logging.getLogger("tallystick.store")
 _LATER = (("enableDLegerCommitLog", False), ("duplicationEnable", False), ("haMasterAddress", ""))
 T = TypeVar("T")
 _GET_STATUSES = tuple(GetStatus)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class MessageStore:
@@ -239,7 +235,7 @@ class MessageStore:
 
     def feed(self, connection: int, chunk: bytes) -> tuple[list[tuple[int, bytes, bytes]] | None, str | None]:
         """Stores the plain sends among a chunk's frames; the other frames, and why the stream is broken, if it is."""
-        served, cold, fault = self.log.feed(connection, chunk, _wall_ms())
+        served, cold, fault = self.log.feed(connection, chunk, wall_ms())
         if served:
             self.appender.kick()
         return cold, fault
@@ -267,7 +263,7 @@ class MessageStore:
                 message.queue_id,
                 message.body,
                 message.properties.encode(errors="surrogateescape"),
-                now_ms=_wall_ms(),
+                now_ms=wall_ms(),
                 born_timestamp=message.born_timestamp_ms,
                 born_host=message.born_host.encode(),
                 flag=message.flag,
@@ -293,7 +289,7 @@ class MessageStore:
                 batch.queue_id,
                 batch.body,
                 batch.properties.encode(errors="surrogateescape"),
-                now_ms=_wall_ms(),
+                now_ms=wall_ms(),
                 born_timestamp=batch.born_timestamp_ms,
                 born_host=batch.born_host.encode(),
                 sys_flag=batch.sys_flag,

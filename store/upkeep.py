@@ -18,6 +18,7 @@ from tallystick.store import abort
 from tallystick.store._kernel import DamageError
 from tallystick.store.checkpoint import StoreCheckpoint
 from tallystick.store.cleaning import DiskState, used_part
+from tallystick.store.clock import wall_ms
 from tallystick.store.dispatcher import REST
 from tallystick.store.flush import PageFlush
 from tallystick.store.inherited import sync_files
@@ -49,7 +50,7 @@ class Upkeep:
         self._progress = ProgressKeeper(
             store.door, self._root, geometry_of(store.settings), recovered.store_timestamp_ms
         )
-        self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, _wall_ms())
+        self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, wall_ms())
         self._saved_pos = self._synced_pos = -1
         self._next_save_s = 0.0
         self._saving = asyncio.Lock()
@@ -59,7 +60,7 @@ class Upkeep:
         self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
         self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
         self._bytes_at_boot = recovered.end_pos
-        self._boot_ms = _wall_ms()
+        self._boot_ms = wall_ms()
         self.min_pos = recovered.min_pos
         """First byte of the log that is kept."""
 
@@ -120,7 +121,7 @@ class Upkeep:
         """
         async with self._saving:
             now_s = time.monotonic()
-            thorough = self._thorough.due(_wall_ms(), self._dispatch.position, -1) or thorough
+            thorough = self._thorough.due(wall_ms(), self._dispatch.position, -1) or thorough
             if not thorough and (self._dispatch.position == self._saved_pos or now_s < self._next_save_s):
                 return
             # What can be written beside dispatch is not written while it waits.
@@ -243,7 +244,7 @@ class Upkeep:
         ratio = f"{self.disk_ratio:.4f}"
         return {
             "bootTimestamp": str(self._boot_ms),
-            "runtime": _duration(_wall_ms() - self._boot_ms),
+            "runtime": _duration(wall_ms() - self._boot_ms),
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogMinOffset": str(self.min_pos),
@@ -265,10 +266,6 @@ class Upkeep:
         log = self._store.log
         used = -(-(log.staged - log.written) // self._settings.mappedFileSizeCommitLog)
         return max(0, self._settings.transientStorePoolSize - used)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _gib(count: int) -> str:

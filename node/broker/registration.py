@@ -13,6 +13,7 @@ import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tallystick.node.broker.topics import READ_WRITE
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tallystick.store.message import Host
 
 _logger = logging.getLogger("tallystick.broker")
-_READ_WRITE = 6
 
 
 class Registration:
@@ -105,7 +105,7 @@ class Registration:
     def _hello(self) -> Command:
         body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._topic_wrapper()})
         ext = self._identity() | {
-            "haServerAddr": str(replace_port(self._host, self._host.port + 1)),
+            "haServerAddr": str(self._host._replace(port=self._host.port + 1)),
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
         }
@@ -114,13 +114,8 @@ class Registration:
     def _topic_wrapper(self) -> dict[str, Any]:
         wrapper = self._topics.to_json()
         allowed = self.settings.brokerPermission
-        if allowed & _READ_WRITE != _READ_WRITE:
+        if allowed & READ_WRITE != READ_WRITE:
             wrapper["topicConfigTable"] = {
                 name: replace(topic, perm=topic.perm & allowed).to_json() for name, topic in self._topics.items()
             }
         return wrapper
-
-
-def replace_port(host: Host, port: int) -> Host:
-    """The same address with another port."""
-    return host._replace(port=port)

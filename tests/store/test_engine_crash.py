@@ -108,8 +108,8 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
         progress.boot_id = lambda: self.boots.to_bytes(16, "big")
         self.boots = 1
         self.now_ms = 1_700_000_000_000
-        self.real_clock = engine._wall_ms
-        engine._wall_ms = self.tick
+        self.real_clock = engine.wall_ms
+        engine.wall_ms = self.tick
         self.list: list[Put] = []
         # Writes that failed, and where in the list they would have been: what of them is in the file may come back,
         # until something that was written over it is durable.
@@ -147,7 +147,7 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         progress.boot_id = self.real_boot_id
-        engine._wall_ms = self.real_clock
+        engine.wall_ms = self.real_clock
         try:
             if hasattr(self, "store") and self.store._open:
                 self.run(kill(self.store))

@@ -61,7 +61,7 @@ class PullChecks:
         config = self._broker.topics.get(topic)
         if config is None:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {_FAQ}")
-        if not config.perm & PERMISSION_READ:
+        if not config.readable:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
         if not 0 <= queue_id < config.read_queue_nums:
             raise ResponseError(
