@@ -24,7 +24,6 @@ import os
 import random
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from lab.ledger import Ledger, Problems
 from lab.listing import check_listing, check_same, check_verify, copy_store
 from lab.load import Shape, create_topics, run_load
 from lab.peer import Peer, PeerMissingError
-from lab.places import WORK
+from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
 from lab.readback import check_everything, wait_for_deliveries
 from lab.tally import Tally
@@ -215,20 +214,13 @@ def torture(options: argparse.Namespace, work: Path) -> int:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     end_on_signals()
-    WORK.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="crash-", dir=WORK))
-    status = 2
-    try:
-        status = torture(options, work)
-    except (ProcessError, RemotingError) as error:
-        print(f"ended early: {error}", file=sys.stderr)
-        status = 1
-    finally:
-        if status == 0:
-            shutil.rmtree(work)
-        else:
-            print(f"stores and logs: {work}", file=sys.stderr)
-    return status
+    with work_folder("crash-", "stores and logs") as work:
+        try:
+            work.status = torture(options, work.path)
+        except (ProcessError, RemotingError) as error:
+            print(f"ended early: {error}", file=sys.stderr)
+            work.status = 1
+    return work.status
 
 
 if __name__ == "__main__":

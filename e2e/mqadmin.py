@@ -15,18 +15,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.peer import SERVER_VERSION, Peer, PeerMissingError
-from lab.places import PEER, WORK
+from lab.places import PEER, work_folder
 from lab.processes import ProcessError, end_on_signals
 from lab.tally import Tally
 
@@ -245,19 +243,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="names of commands, comma between")
     options = parser.parse_args(arguments)
     end_on_signals()
-    WORK.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="mqadmin-", dir=WORK))
-    status = 2
-    try:
-        status = measure(options, work)
-    except (PeerMissingError, ProcessError) as error:
-        print(f"could not be tried: {error}", file=sys.stderr)
-    finally:
-        if status == 0:
-            shutil.rmtree(work)
-        else:
-            print(f"logs: {work}", file=sys.stderr)
-    return status
+    with work_folder("mqadmin-") as work:
+        try:
+            work.status = measure(options, work.path)
+        except (PeerMissingError, ProcessError) as error:
+            print(f"could not be tried: {error}", file=sys.stderr)
+    return work.status
 
 
 if __name__ == "__main__":

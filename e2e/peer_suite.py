@@ -14,15 +14,13 @@ Progress goes to standard error, the table to standard output; logs stay in buil
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from lab.peer import SERVER_VERSION, Peer, PeerMissingError, Step
-from lab.places import WORK
+from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
 from lab.tally import EARLY_CHECKS, Tally
 
@@ -140,21 +138,14 @@ def measure(options: argparse.Namespace, work: Path) -> int:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     end_on_signals()
-    WORK.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="peer-", dir=WORK))
-    status = 2
-    try:
-        status = measure(options, work)
-    except PeerMissingError as error:
-        print(f"cannot run: {error}", file=sys.stderr)
-    except ProcessError as error:
-        print(f"could not be tried: {error}", file=sys.stderr)
-    finally:
-        if status == 0:
-            shutil.rmtree(work)
-        else:
-            print(f"logs: {work}", file=sys.stderr)
-    return status
+    with work_folder("peer-") as work:
+        try:
+            work.status = measure(options, work.path)
+        except PeerMissingError as error:
+            print(f"cannot run: {error}", file=sys.stderr)
+        except ProcessError as error:
+            print(f"could not be tried: {error}", file=sys.stderr)
+    return work.status
 
 
 if __name__ == "__main__":

@@ -6,7 +6,13 @@ taken.
 
 import os
 import random
+import shutil
 import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -17,6 +23,28 @@ TALLY = ROOT / ".venv" / "bin" / "tally"
 WORK = ROOT / "build" / "e2e"
 
 _LOWEST, _HIGHEST, _STEP = 23000, 32000, 20
+
+
+@dataclass(slots=True)
+class Work:
+    """A run's own folder; `status` is the exit code it ends with, 2 until it has one."""
+
+    path: Path
+    status: int = 2
+
+
+@contextmanager
+def work_folder(prefix: str, what: str = "logs") -> Iterator[Work]:
+    """A folder for one run: gone afterwards if its status is 0, else kept and named."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    work = Work(Path(tempfile.mkdtemp(prefix=prefix, dir=WORK)))
+    try:
+        yield work
+    finally:
+        if work.status == 0:
+            shutil.rmtree(work.path)
+        else:
+            print(f"{what}: {work.path}", file=sys.stderr)
 
 
 def free_block() -> int:
