@@ -1,0 +1,359 @@
+"""One connection between two members, either end: bytes in, frames out, and one way to end it.
+
+The caller's end says Hello and from then on only sends; the called end answers once and from then on only receives.
+What a member has to say to another travels on connections that it made itself, so that a cable which is cut in one
+direction only is one cut lane, and nothing depends on both being up.
+
+`closed` is set before anything else happens when a link ends, by whoever; nothing is delivered or sent after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from tallystick.replication.transport.counters import ReceivedCounters
+from tallystick.replication.transport.frames import (
+    HEADER_BYTES,
+    FrameError,
+    FrameHeader,
+    check_message,
+    decode_header,
+    encode_frame,
+)
+from tallystick.replication.transport.handshake import (
+    HANDSHAKE_VERSION,
+    HELLO_MAX_BYTES,
+    KIND_HELLO,
+    KIND_REFUSAL,
+    KIND_WELCOME,
+    HandshakeError,
+    Hello,
+    Refusal,
+    Welcome,
+    objection,
+)
+from tallystick.replication.transport.receive_buffer import ReceiveBuffer
+
+_SMALL_PAYLOAD = 16 << 10  # below, joining is cheaper than a second write
+_KEEPALIVE_INTERVAL_S = 1
+
+Payload = bytes | bytearray | memoryview
+
+
+class LinkRefusedError(ConnectionError):
+    """The other side does not want us, or is not whom we wanted. Only its settings or ours can change that."""
+
+
+class Link(asyncio.BufferedProtocol):
+    """What both ends have in common."""
+
+    def __init__(self, payload_max_bytes: int, on_lost: Callable[[Link], None]) -> None:
+        self.closed = False
+        self.address = "not connected"
+        self.transport: asyncio.Transport | None = None
+        self.reason = ""
+        """Why it was ended; the first reason stands."""
+        self.ended_by_us = False
+        self.lost = asyncio.Event()
+        """The connection is gone."""
+        self._on_lost = on_lost
+        self._buffer = ReceiveBuffer()
+        self._header: FrameHeader | None = None
+        self._payload_max_bytes = payload_max_bytes
+        self._open = False
+
+    def fail(self, reason: str) -> None:
+        """End the link now, whatever is unsent."""
+        if not self.closed:
+            self.closed = self.ended_by_us = True
+            self.reason = reason
+            if self.transport is not None:
+                self.transport.abort()
+
+    def close(self, reason: str) -> None:
+        """Let go what was written, then end the link. Nothing more is delivered."""
+        if not self.closed:
+            self.closed = self.ended_by_us = True
+            self.reason = reason
+            if self.transport is not None:
+                self.transport.close()
+
+    def abort(self) -> None:
+        """What is unsent after `close` is not waited for any longer."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is up, TLS included."""
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address = f"{str(peer[0]).removeprefix('::ffff:')}:{peer[1]}"
+        if self.closed:  # its owner changed its mind meanwhile
+            self.transport.abort()
+            return
+        self.begin()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        self.closed = True
+        self._buffer = ReceiveBuffer()  # it may be large, and owners keep links for a while
+        if not self.reason:
+            self.reason = f"the connection was lost: {error}" if error else "the peer closed the connection"
+        self.lost.set()
+        self._on_lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._buffer.room()
+
+    def buffer_updated(self, count: int) -> None:
+        """They came."""
+        self.bytes_came(count)
+        self._buffer.received(count)
+        try:
+            while not self.closed and self._take_frame():
+                pass
+        except (FrameError, HandshakeError) as error:
+            self.fail(f"it sent {error}")
+
+    def eof_received(self) -> bool:
+        """The other side sends no more: neither do we."""
+        return False
+
+    def _take_frame(self) -> bool:
+        buffer = self._buffer
+        header = self._header
+        if header is None:
+            head = buffer.peek(HEADER_BYTES)
+            if head is None:
+                return False
+            header = decode_header(head, 0, self._payload_max_bytes)
+            if not self._open and header.message_bytes > HELLO_MAX_BYTES:
+                raise FrameError(f"a first frame of {header.message_bytes} bytes")
+            self.check(header)
+        begin = HEADER_BYTES + header.message_bytes
+        total = begin + header.payload_bytes
+        frame = buffer.peek(total)
+        if frame is None:
+            self._header = header
+            buffer.expect(total)
+            return False
+        self._header = None
+        message = frame[HEADER_BYTES:begin]
+        check_message(header, message)
+        payload = frame[begin:] if header.payload_bytes else None
+        buffer.take(total, lent=payload is not None)
+        self.frame(header, message, payload)
+        return True
+
+    # --- what the two ends do differently ---
+
+    def begin(self) -> None:
+        """The connection is up."""
+
+    def bytes_came(self, count: int) -> None:
+        """So many more bytes were received."""
+
+    def check(self, header: FrameHeader) -> None:
+        """FrameError: no frame of this kind may come now. Asked before its bytes are waited for."""
+        raise NotImplementedError
+
+    def frame(self, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
+        """A whole frame came. FrameError, HandshakeError: it cannot be read."""
+        raise NotImplementedError
+
+
+class CallerLink(Link):
+    """The end of the one who made the connection. `welcomed` ends when the other side took us in.
+
+    It fails with LinkRefusedError (refused, or we do not want it), ConnectionError (lost before).
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        *,
+        queue_bytes: int,
+        inspect: Callable[[asyncio.Transport], str | None],
+        on_lost: Callable[[Link], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        super().__init__(0, on_lost)
+        self.welcomed: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self.paused = False
+        self._hello = hello
+        self._queue_bytes = queue_bytes
+        self._inspect = inspect
+        self._on_room = on_room
+
+    @property
+    def queued_bytes(self) -> int:
+        """Handed over and not sent yet."""
+        return 0 if self.transport is None or self.closed else self.transport.get_write_buffer_size()
+
+    def write(self, head: bytes, payload: Payload | None) -> None:
+        """Send a frame. A large payload is not copied: its bytes have to stay as they are until they are sent."""
+        transport = self.transport
+        assert transport is not None and self._open and not self.closed
+        try:
+            if payload is None:
+                transport.write(head)
+            elif len(payload) < _SMALL_PAYLOAD:
+                transport.write(b"".join((head, payload)))
+            else:
+                transport.write(head)
+                transport.write(payload)
+        except RuntimeError:  # uvloop's transport raises once its socket failed, before it has told us so
+            self.fail("the connection was lost while sending")
+
+    def begin(self) -> None:
+        """Says Hello."""
+        transport = self.transport
+        assert transport is not None
+        if reason := self._inspect(transport):
+            self._refuse(reason)
+            return
+        transport.set_write_buffer_limits(high=self._queue_bytes, low=self._queue_bytes // 2)
+        transport.write(encode_frame(KIND_HELLO, HANDSHAKE_VERSION, self._hello.encode()))
+
+    def check(self, header: FrameHeader) -> None:
+        """Only one answer may come, and no more."""
+        if self._open or header.kind not in (KIND_WELCOME, KIND_REFUSAL):
+            raise FrameError(f"a frame of kind {header.kind} where none is due")
+
+    def frame(self, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
+        """The answer to Hello."""
+        if header.kind == KIND_REFUSAL:
+            refusal = Refusal.decode(message)
+            self._refuse(f"refused us: {refusal.reason}")
+            return
+        welcome = Welcome.decode(message)
+        if reason := objection(welcome, self._hello):
+            self._refuse(reason)
+            return
+        self._open = True
+        if not self.welcomed.done():
+            self.welcomed.set_result(welcome)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Whoever waits for the welcome is told."""
+        super().connection_lost(error)
+        if not self.welcomed.done():
+            self.welcomed.set_exception(ConnectionError(self.reason))
+            self.welcomed.exception()  # seen: the one who waited may have given up
+
+    def pause_writing(self) -> None:
+        """More is unsent than the lane may hold."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """Half of that is gone."""
+        self.paused = False
+        if not self.closed:
+            self._on_room()
+
+    def _refuse(self, reason: str) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_exception(LinkRefusedError(reason))
+            self.welcomed.exception()
+        self.fail(reason)
+
+
+class CalledLink(Link):
+    """The end of the one who was called. The owner judges the Hello and gets the frames."""
+
+    def __init__(
+        self,
+        payload_max_bytes: int,
+        *,
+        handshake_timeout_s: float,
+        judge: Callable[[CalledLink, Hello], Welcome | Refusal],
+        check: Callable[[FrameHeader], None],
+        deliver: Callable[[CalledLink, FrameHeader, memoryview, memoryview | None], None],
+        on_lost: Callable[[Link], None],
+    ) -> None:
+        super().__init__(payload_max_bytes, on_lost)
+        self.hello: Hello | None = None
+        """Of a caller that was taken in."""
+        self.counters: ReceivedCounters | None = None
+        """Of its member and lane, once it was taken in."""
+        self._judge = judge
+        self._check = check
+        self._deliver = deliver
+        self._handshake_timeout_s = handshake_timeout_s
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Waits for Hello, not for long."""
+        self._deadline = asyncio.get_running_loop().call_later(
+            self._handshake_timeout_s, self.fail, "it did not say who it is in time"
+        )
+
+    def bytes_came(self, count: int) -> None:
+        """So many more bytes were received."""
+        if self.counters is not None:
+            self.counters.bytes += count
+
+    def check(self, header: FrameHeader) -> None:
+        """Hello first, then what the owner allows."""
+        if self._open:
+            self._check(header)
+        elif header.kind != KIND_HELLO:
+            raise FrameError(f"a frame of kind {header.kind} before it said who it is")
+        elif header.payload_bytes:
+            raise FrameError("a first frame with a payload")
+
+    def frame(self, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
+        """Hello, or what the owner wants to have."""
+        if self._open:
+            self._deliver(self, header, message, payload)
+            return
+        hello = Hello.decode(message)
+        answer = self._judge(self, hello)
+        if isinstance(answer, Refusal):
+            self.refuse(answer)
+            return
+        self.hello = hello
+        self._open = True
+        self._stop_deadline()
+        assert self.transport is not None
+        self.transport.write(encode_frame(KIND_WELCOME, HANDSHAKE_VERSION, answer.encode()))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell the caller why, and close."""
+        if self.transport is not None and not self.closed:
+            self.transport.write(encode_frame(KIND_REFUSAL, HANDSHAKE_VERSION, refusal.encode()))
+        self.close(f"refused: {refusal.reason}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        self._stop_deadline()
+        super().connection_lost(error)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def tune(transport: asyncio.Transport, silence_timeout_ms: int) -> None:
+    """Nothing waits to be sent, and a peer that answers nothing is given up.
+
+    TCP_USER_TIMEOUT ends a connection whose bytes are not acknowledged, keepalive one that has nothing to send. It
+    stands above the count of probes, so that one number says how long silence may be.
+    """
+    raw = transport.get_extra_info("socket")
+    if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, silence_timeout_ms // 2000))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, silence_timeout_ms // (1000 * _KEEPALIVE_INTERVAL_S)))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence_timeout_ms)

@@ -1,0 +1,197 @@
+"""The called side: takes in connections of other members and hands over their frames.
+
+Connections are accepted one by one here rather than by a server object of the loop, because that one is bound to the
+TLS context it was made with, and files change. A connection without a name has a time limit and no rights; together
+with the named ones it counts against `connections_max`.
+
+A member that calls a second time for the same lane has lost its first connection and knows it earlier than we do: the
+newest one stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sequence
+
+from tallystick.replication.transport.counters import ReceivedCounters
+from tallystick.replication.transport.frames import FrameError, FrameHeader
+from tallystick.replication.transport.handshake import Hello, Lane, Refusal, RefusalCode, Welcome, judge
+from tallystick.replication.transport.link import CalledLink, Link, tune
+from tallystick.replication.transport.shared import Shared
+
+_BACKLOG = 128
+_ACCEPT_AGAIN_S = 1.0  # after the system had no file descriptor or memory left
+
+# Errors of accept() that concern one connection, which is gone by now.
+_ONE_CONNECTION = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.ENETDOWN, errno.EHOSTUNREACH))
+
+_COUNTERS_MAX = 256  # of members and lanes; a caller may say any number
+
+Deliver = Callable[[int, FrameHeader, memoryview, memoryview | None], None]
+
+
+class Listener:
+    """`check` says which frames may come; `deliver(member, header, message, payload)` gets them.
+
+    An exception of `deliver` ends that connection and is logged: the peer comes back, and sends again.
+    """
+
+    def __init__(self, shared: Shared, check: Callable[[FrameHeader], None], deliver: Deliver) -> None:
+        self.received: dict[tuple[int, Lane], ReceivedCounters] = {}
+        self.refused = 0
+        """Connections that were not taken in: refused, too many, or no members' at all."""
+        self._shared = shared
+        self._check = check
+        self._deliver_frame = deliver
+        self._links: set[CalledLink] = set()
+        self._named: dict[tuple[int, Lane], CalledLink] = {}
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Listen on bound sockets, which are ours from here on."""
+        loop = asyncio.get_running_loop()
+        self._sockets = list(sockets)
+        for bound in sockets:
+            bound.setblocking(False)
+            bound.listen(_BACKLOG)
+            self._accepting.append(loop.create_task(self._accept(bound), name="accept-members"))
+
+    async def close(self) -> None:
+        """Accept nothing more, end every connection."""
+        self._closing = True
+        tasks = [*self._accepting, *self._greeting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for bound in self._sockets:
+            bound.close()
+        links = list(self._links)
+        for link in links:
+            link.fail("this member closes the connection")
+        for link in links:
+            await link.lost.wait()
+
+    def connected(self) -> set[tuple[int, Lane]]:
+        """Members that have a connection to us, and for which lanes."""
+        return set(self._named)
+
+    # --- taking in ---
+
+    async def _accept(self, bound: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        shared = self._shared
+        while True:
+            try:
+                raw, address = await loop.sock_accept(bound)
+            except OSError as error:
+                if error.errno not in _ONE_CONNECTION:
+                    shared.log.warning("accept", None, "connections of members cannot be accepted: %s", str(error))
+                    await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if len(self._links) + len(self._greeting) >= shared.settings.connections_max:
+                self.refused += 1
+                shared.log.warning(
+                    "too many", None, "%s:%d refused: %d connections of members are open",
+                    address[0], address[1], len(self._links),
+                )  # fmt: skip
+                raw.close()
+                continue
+            task = loop.create_task(self._greet(raw, f"{address[0]}:{address[1]}"))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, raw: socket.socket, address: str) -> None:
+        """Up to where the link lives by itself: TLS included, Hello not."""
+        shared = self._shared
+        settings = shared.settings
+        link = CalledLink(
+            settings.payload_max_bytes,
+            handshake_timeout_s=settings.handshake_timeout_ms / 1000,
+            judge=self._judge,
+            check=self._check,
+            deliver=self._deliver,
+            on_lost=self._link_lost,
+        )
+        context = None if shared.tls is None else shared.tls.server()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: link,
+                raw,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else settings.handshake_timeout_ms / 1000,
+            )
+        except OSError as error:  # TLS that did not come about, or a connection that was gone at once
+            raw.close()
+            self.refused += 1
+            shared.log.warning("tls", None, "%s was not taken in: %s", address, str(error) or type(error).__name__)
+            return
+        except BaseException:
+            raw.close()
+            raise
+        if not link.lost.is_set():
+            self._links.add(link)
+            if link.transport is not None:
+                tune(link.transport, settings.silence_timeout_ms)
+
+    def _judge(self, link: CalledLink, hello: Hello) -> Welcome | Refusal:
+        shared = self._shared
+        answer = judge(hello, shared.identity)
+        if isinstance(answer, Welcome) and shared.tls is not None:
+            assert link.transport is not None
+            stranger = shared.tls.stranger(link.transport.get_extra_info("peercert"), hello.identity)
+            if stranger is not None:
+                answer = Refusal(RefusalCode.CERTIFICATE, f"n{hello.identity.member} is not who it says: {stranger}")
+        if isinstance(answer, Refusal):
+            return answer
+        key = hello.identity.member, Lane(hello.lane)
+        older = self._named.get(key)
+        if older is not None:
+            older.fail("it made a new connection")
+        self._named[key] = link
+        link.counters = self._counters(key)
+        link.counters.connects += 1
+        return answer
+
+    def _counters(self, key: tuple[int, Lane]) -> ReceivedCounters:
+        if key not in self.received and len(self.received) >= _COUNTERS_MAX:
+            for other in self.received.keys() - self._named.keys():
+                del self.received[other]
+        return self.received.setdefault(key, ReceivedCounters())
+
+    # --- frames and ends ---
+
+    def _deliver(self, link: CalledLink, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
+        assert link.hello is not None and link.counters is not None
+        link.counters.frames += 1
+        member = link.hello.identity.member
+        try:
+            self._deliver_frame(member, header, message, payload)
+        except FrameError:
+            raise
+        except Exception:
+            self._shared.log.warning("mistake", member, "a message of n%d could not be handled", member, exc_info=True)
+            link.fail("one of its messages could not be handled")
+
+    def _link_lost(self, link: Link) -> None:
+        assert isinstance(link, CalledLink)
+        self._links.discard(link)
+        if link.hello is None:
+            self.refused += 1
+            self._shared.log.warning("stranger", None, "%s was not taken in: %s", link.address, link.reason)
+            return
+        member, lane = link.hello.identity.member, Lane(link.hello.lane)
+        if self._named.get((member, lane)) is link:
+            del self._named[member, lane]
+        if link.ended_by_us and not self._closing:
+            assert link.counters is not None
+            link.counters.failures += 1
+            link.counters.last_error = link.reason
+            self._shared.log.warning(
+                "called", member, "connection of n%d at %s (%s) closed: %s",
+                member, link.address, lane.name.lower(), link.reason,
+            )  # fmt: skip

@@ -1,0 +1,209 @@
+"""One lane to one peer: keeps a connection, and takes messages while there is one and it is not full.
+
+Nothing is kept for later. A message that cannot be handed to a connection now is refused, and one that was handed over
+may be lost with it: the core sends again what still matters, and knows better than a queue what that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from tallystick.replication.transport.backoff import Backoff
+from tallystick.replication.transport.counters import LaneStatus, SentCounters
+from tallystick.replication.transport.handshake import Hello, Identity, Lane
+from tallystick.replication.transport.link import CallerLink, Link, Payload, tune
+from tallystick.replication.transport.shared import Shared
+
+Address = tuple[str, int]
+
+
+class PeerLane:
+    """`address` is looked up anew at each attempt. `on_room(member, lane)`: messages are taken again."""
+
+    def __init__(
+        self, shared: Shared, member: int, address: Address, lane: Lane, on_room: Callable[[int, Lane], None]
+    ) -> None:
+        self.sent = SentCounters()
+        self._shared = shared
+        self._member = member
+        self._address = address
+        self._lane = lane
+        self._on_room = on_room
+        settings = shared.settings
+        self._queue_bytes = settings.control_queue_bytes if lane is Lane.CONTROL else settings.bulk_queue_bytes
+        self._loop = asyncio.get_running_loop()
+        self._backoff = Backoff(settings.reconnect_first_ms / 1000, settings.reconnect_max_ms / 1000, shared.dice)
+        self._link: CallerLink | None = None
+        self._hurry = asyncio.Event()
+        self._room_due = False
+        self._task = self._loop.create_task(self._keep(), name=f"lane-{lane.name.lower()}-n{member}")
+
+    @property
+    def address(self) -> Address:
+        """Where the peer is said to be."""
+        return self._address
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that the peer took in."""
+        return self._link is not None and not self._link.closed
+
+    def status(self) -> LaneStatus:
+        """As it is now; the counters go on counting."""
+        link = self._link
+        return LaneStatus(self.connected, 0 if link is None else link.queued_bytes, self.sent)
+
+    def send(self, head: bytes, payload: Payload | None) -> bool:
+        """Hand a frame to the connection; False: it was not taken."""
+        link = self._link
+        if link is None or link.closed:
+            self.sent.dropped_unconnected += 1
+            return False
+        if link.paused or link.queued_bytes >= self._queue_bytes:
+            self.sent.dropped_full += 1
+            self._ask_for_room()
+            return False
+        link.write(head, payload)
+        if link.closed:
+            self.sent.dropped_unconnected += 1
+            return False
+        self.sent.frames += 1
+        self.sent.bytes += len(head) + (0 if payload is None else len(payload))
+        return True
+
+    def move(self, address: Address) -> None:
+        """The peer is somewhere else now."""
+        if address != self._address:
+            self._address = address
+            self._hurry.set()
+            if self._link is not None:
+                self._link.fail("the peer's address was changed")
+
+    async def close(self, grace_s: float) -> None:
+        """Take nothing any more, give what was handed over `grace_s` seconds to go out, end the connection."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        link, self._link = self._link, None
+        if link is not None:
+            link.close("this member closes the connection")
+            try:
+                async with asyncio.timeout(grace_s):
+                    await link.lost.wait()
+            except TimeoutError:
+                link.abort()
+
+    # --- the connection ---
+
+    async def _keep(self) -> None:
+        shared = self._shared
+        steady_s = shared.settings.reconnect_max_ms / 1000
+        while True:
+            self._hurry.clear()
+            since_s = None
+            try:
+                link = await self._connect()
+            except TimeoutError:
+                reason = f"no connection within {shared.settings.connect_timeout_ms} ms"
+            except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot be one of a host
+                reason = _words(error)
+            except Exception as error:  # a mistake of ours; one attempt may fail by it, not the lane for ever
+                shared.log.warning("mistake", self._member, "calling n%d failed", self._member, exc_info=True)
+                reason = repr(error)
+            else:
+                since_s = self._loop.time()
+                await link.lost.wait()
+                reason = link.reason
+            self.sent.failures += 1
+            self.sent.last_error = reason
+            host, port = self._address
+            shared.log.warning(
+                f"{self._lane.name} lane", self._member, "n%d at %s:%d (%s): %s",
+                self._member, host, port, self._lane.name.lower(), reason,
+            )  # fmt: skip
+            # A peer that takes us in and throws us out at once is as good as one that refuses.
+            if since_s is not None and self._loop.time() - since_s >= steady_s:
+                self._backoff.reset()
+            try:
+                async with asyncio.timeout(self._backoff.next_s()):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass  # as planned
+
+    async def _connect(self) -> CallerLink:
+        shared = self._shared
+        settings = shared.settings
+        hello = Hello(shared.identity, self._member, int(self._lane))
+        host, port = self._address
+        timeout_s = settings.connect_timeout_ms / 1000
+        context = None if shared.tls is None else shared.tls.client()
+        made: list[CallerLink] = []
+
+        def factory() -> CallerLink:
+            made.append(
+                CallerLink(
+                    hello,
+                    queue_bytes=self._queue_bytes,
+                    inspect=self._inspect,
+                    on_lost=self._link_lost,
+                    on_room=self._room,
+                )
+            )
+            return made[-1]
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._loop.create_connection(
+                    factory, host, port, ssl=context, server_hostname=None if context is None else host
+                )
+            link = made[-1]
+            async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
+                await asyncio.shield(link.welcomed)
+        except BaseException:
+            for each in made:
+                each.fail("the attempt was given up")
+            raise
+        if link.closed:
+            raise ConnectionError(link.reason)
+        self._link = link
+        self.sent.connects += 1
+        self._loop.call_soon(self._room)
+        return link
+
+    def _inspect(self, transport: asyncio.Transport) -> str | None:
+        shared = self._shared
+        tune(transport, shared.settings.silence_timeout_ms)
+        if shared.tls is None:
+            return None
+        own = shared.identity
+        return shared.tls.stranger(transport.get_extra_info("peercert"), Identity(own.cluster, own.group, self._member))
+
+    def _link_lost(self, link: Link) -> None:
+        if link is self._link:
+            self._link = None
+
+    # --- room ---
+
+    def _ask_for_room(self) -> None:
+        """uvloop writes at the end of a turn: a lane that is full now may have room without ever having paused."""
+        if not self._room_due:
+            self._room_due = True
+            self._loop.call_soon(self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._room_due = False
+        link = self._link
+        if link is not None and not link.paused and link.queued_bytes < self._queue_bytes:
+            self._room()
+
+    def _room(self) -> None:
+        if self._link is not None:
+            self._on_room(self._member, self._lane)
+
+
+def _words(error: Exception) -> str:
+    """The system's words; asyncio repeats the address in its own."""
+    if isinstance(error, OSError) and type(error) in (ConnectionRefusedError, ConnectionResetError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

@@ -1,0 +1,24 @@
+"""What all connections of one transport have in common."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tallystick.replication.transport.handshake import Identity
+from tallystick.replication.transport.limited_log import LimitedLog
+from tallystick.replication.transport.settings import TransportSettings
+from tallystick.replication.transport.tls import TlsFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """`clock`: seconds, monotonic. `dice`: for the jitter of waits. `tls`: None for plain TCP."""
+
+    identity: Identity
+    settings: TransportSettings
+    clock: Callable[[], float]
+    dice: random.Random
+    log: LimitedLog
+    tls: TlsFiles | None

@@ -1,0 +1,127 @@
+"""TLS between members: contexts from three files that may change at any time, and whose certificate speaks for whom.
+
+Both sides show a certificate and verify the other's; TLS 1.3 only, for both sides are ours. Names of hosts are not
+compared, since a member is who it is at whatever address: `peer_name` compares the member's own name instead.
+
+A change is seen by what `stat` says of the files, links followed: Kubernetes puts a new version into a new folder and
+swaps a link to it. Certificate and key may be swapped one after the other; between the two they do not fit together,
+the old pair stays in use, and the next look finds the second change. Nothing of a file's content is ever logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tallystick.replication.transport.handshake import Identity
+from tallystick.replication.transport.limited_log import LimitedLog
+from tallystick.replication.transport.settings import TlsSettings
+
+
+class TlsError(Exception):
+    """The files make no context; the message names the file and says why."""
+
+
+class TlsFiles:
+    """The contexts for handshakes that begin now. TlsError: the files cannot be used (only when made)."""
+
+    def __init__(self, settings: TlsSettings, log: LimitedLog) -> None:
+        self._settings = settings
+        self._log = log
+        self.loads = 0
+        """How often the files were taken into use."""
+        self.last_error = ""
+        """Why the files of now are not in use; empty: they are."""
+        self._stamp = self._look()
+        self._client, self._server = self._load()
+        self.loads = 1
+
+    def client(self) -> ssl.SSLContext:
+        """For a connection that we make."""
+        self.refresh()
+        return self._client
+
+    def server(self) -> ssl.SSLContext:
+        """For a connection that was made to us."""
+        self.refresh()
+        return self._server
+
+    def refresh(self) -> None:
+        """Take changed files into use; if they cannot be, say so and keep what there was."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp  # taken before reading: what changes while we read is read again
+        try:
+            self._client, self._server = self._load()
+        except TlsError as error:
+            self.last_error = str(error)
+            self._log.warning("tls files", None, "new TLS files are not used, the old ones stay in use: %s", str(error))
+        else:
+            self.loads += 1
+            self.last_error = ""
+
+    async def watch(self) -> None:
+        """Looks at the files now and then, so that broken ones are told of before they are needed."""
+        while True:
+            await asyncio.sleep(self._settings.check_interval_ms / 1000)
+            self.refresh()
+
+    def stranger(self, certificate: Mapping[str, Any] | None, peer: Identity) -> str | None:
+        """Why this certificate (as `SSLObject.getpeercert` tells it) may not speak for `peer`; None: it may."""
+        if self._settings.peer_name is None:
+            return None
+        wanted = self._settings.peer_name.format(cluster=peer.cluster, group=peer.group, member=peer.member)
+        names = certificate_names(certificate or {})
+        if wanted.casefold() in (name.casefold() for name in names):
+            return None
+        return f"its certificate is for {', '.join(map(repr, names)) or 'nobody'}, not for {wanted!r}"
+
+    def _look(self) -> tuple[tuple[int, ...] | None, ...]:
+        return tuple(_stat(path) for path in (self._settings.ca, self._settings.certificate, self._settings.key))
+
+    def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        settings = self._settings
+        contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for context in contexts:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(settings.ca)
+            except (OSError, ValueError) as error:
+                raise TlsError(f"{settings.ca}: {_words(error)}") from None
+            try:
+                # Without a password given, OpenSSL would ask for one at the terminal.
+                context.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
+            except (OSError, ValueError) as error:
+                raise TlsError(f"{settings.certificate} with {settings.key}: {_words(error)}") from None
+        return contexts
+
+
+def certificate_names(certificate: Mapping[str, Any]) -> list[str]:
+    """DNS names and URIs of a certificate; its common name only if it has none of these (RFC 6125, section 6.4.4)."""
+    names = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")]
+    if names:
+        return names
+    parts = (part for relative in certificate.get("subject", ()) for part in relative)
+    return [str(value) for key, value in parts if key == "commonName"]
+
+
+def _stat(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:  # between two versions there may be none; loading it says why
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "no PEM file of that kind"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)

@@ -1,0 +1,224 @@
+"""Carries messages between the members of a group: one object for all peers, on one event loop.
+
+    send ─▶ codec ─▶ PeerLane (control) ─▶ CallerLink ══TCP══▶ CalledLink ─▶ Listener ─▶ codec ─▶ deliver
+                  └▶ PeerLane (bulk)    ─▶ CallerLink ══TCP══▶ CalledLink ─┘
+
+Each member calls each other member twice, for its control and its bulk lane, and sends on what it called; so two
+members have four connections, and a message never waits for one of another lane (L9). On one lane messages arrive in
+the order they were sent, or not at all. Nothing is stored, nothing is sent twice: that is the core's part.
+
+Source: rules S14 (who is there) and L9 (lanes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.replication.messages import Message
+from tallystick.replication.transport import codec, shipping_messages
+from tallystick.replication.transport.counters import LaneStatus, ReceivedCounters
+from tallystick.replication.transport.frames import FrameError, FrameHeader, encode_frame
+from tallystick.replication.transport.handshake import Identity, Lane
+from tallystick.replication.transport.limited_log import LimitedLog
+from tallystick.replication.transport.link import Payload
+from tallystick.replication.transport.listener import Listener
+from tallystick.replication.transport.peer_lane import Address, PeerLane
+from tallystick.replication.transport.settings import TlsSettings, TransportSettings
+from tallystick.replication.transport.shared import Shared
+from tallystick.replication.transport.shipping_messages import ShippingMessage
+from tallystick.replication.transport.tls import TlsFiles
+
+_CLOSE_GRACE_S = 1.0  # for the last bytes of a lane to go out
+
+_logger = logging.getLogger("tallystick.replication.transport")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """What there is between us and one member. Lanes to it exist only for peers that were set."""
+
+    member: int
+    address: Address | None
+    lanes: Mapping[Lane, LaneStatus]
+    received: Mapping[Lane, ReceivedCounters]
+    calling: frozenset[Lane]
+    """Lanes on which it has a connection to us."""
+
+
+class Transport:
+    """`deliver(message, payload)` gets what came, on the loop; `payload` (None: there is none) is also the message's
+    field of that name. It is a view of received bytes that never change, and may be kept; to keep it costs memory.
+
+    `on_room(member, lane)`: after a refused `send`, or when a lane was connected: it takes messages. A hint: the lane
+    may be full again.
+
+    All methods run on the event loop's thread. `clock`: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: TransportSettings,
+        deliver: Callable[[Message, memoryview | None], None],
+        *,
+        tls: TlsSettings | None = None,
+        on_room: Callable[[int, Lane], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        dice: random.Random | None = None,
+    ) -> None:
+        """SettingsError; TlsError: the files cannot be used."""
+        settings.validate()
+        log = LimitedLog(_logger, clock)
+        self.identity = identity
+        self.settings = settings
+        self.deliver_shipping: Callable[[ShippingMessage], None] | None = None
+        """Gets the messages of `shipping`; None: nothing is shipped here, and they are dropped."""
+        self._shared = Shared(
+            identity, settings, clock, dice or random.Random(), log, None if tls is None else TlsFiles(tls, log)
+        )
+        self._codec = codec.Codec((*codec.LAYOUTS, *shipping_messages.LAYOUTS))
+        self._deliver = deliver
+        self._on_room = on_room
+        self._room_waiters: dict[tuple[int, Lane], list[asyncio.Future[None]]] = {}
+        self._lanes: dict[tuple[int, Lane], PeerLane] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._listener = Listener(self._shared, self._codec.check, self._deliver_frame)
+        self._watch: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # --- life ---
+
+    def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Take connections at bound sockets, which are ours from here on. Peers are called as soon as they are set."""
+        self._listener.start(sockets)
+        if self._shared.tls is not None:
+            self._watch = asyncio.get_running_loop().create_task(self._shared.tls.watch(), name="watch-tls-files")
+
+    async def close(self) -> None:
+        """End every connection. What was handed over has a moment to go out; nothing is delivered any more."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._listener.close()
+        self.set_peers({})
+        await asyncio.gather(*self._leaving)
+
+    def set_peers(self, peers: Mapping[int, Address]) -> None:
+        """Call these members, at (host, port), and no others. Our own id among them is passed over.
+
+        A peer whose address did not change keeps its connections. Who may call us is not decided here. ValueError: a
+        port out of range.
+        """
+        for host, port in peers.values():
+            if not 0 < port < 1 << 16:
+                raise ValueError(f"{host}:{port} is no address")
+        for member in {member for member, _ in self._lanes} - peers.keys():
+            for lane in Lane:
+                leaving = self._lanes.pop((member, lane)).close(_CLOSE_GRACE_S)
+                task = asyncio.get_running_loop().create_task(leaving)
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
+        for member, address in peers.items():
+            if member == self.identity.member:
+                continue
+            for lane in Lane:
+                known = self._lanes.get((member, lane))
+                if known is None:
+                    self._lanes[member, lane] = PeerLane(self._shared, member, address, lane, self._room)
+                else:
+                    known.move(address)
+
+    # --- messages ---
+
+    def send(self, message: Message, payload: Payload | None = None) -> bool:
+        """Hand a message to the connection of its lane to its `target`; False: it was not taken.
+
+        True promises nothing about its arrival. `payload` takes the place of the message's own field. A large one is
+        not copied: its bytes have to stay as they are until they are sent. ValueError: no frame can carry it.
+        """
+        return self._send(message, getattr(message, "payload", None) if payload is None else payload)
+
+    def send_shipping(self, message: ShippingMessage, payload: Payload | None = None) -> bool:
+        """The same for messages of `shipping`."""
+        return self._send(message, payload)
+
+    def _send(self, message: Any, payload: Payload | None) -> bool:
+        layout = self._codec.layout(message)
+        lane = self._lanes.get((message.target, layout.lane))
+        if lane is None or not lane.connected:
+            if lane is not None:
+                lane.sent.dropped_unconnected += 1
+            return False
+        size = 0 if payload is None else len(payload)
+        if size > self.settings.payload_max_bytes:
+            raise ValueError(f"a payload of {size} bytes, {self.settings.payload_max_bytes} are allowed")
+        head = encode_frame(layout.kind, layout.version, layout.encode(message), size)
+        return lane.send(head, payload if size else None)
+
+    async def room(self, member: int, lane: Lane) -> None:
+        """Returns when `on_room` would be called for that lane. Only after a refused send, or it may be long."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._room_waiters.setdefault((member, lane), [])
+        waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in waiters:
+                waiters.remove(waiter)
+
+    def _room(self, member: int, lane: Lane) -> None:
+        for waiter in self._room_waiters.pop((member, lane), ()):
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._on_room is not None:
+            self._on_room(member, lane)
+
+    def _deliver_frame(self, member: int, header: FrameHeader, body: memoryview, payload: memoryview | None) -> None:
+        message = self._codec.decode(header, body, payload)
+        if (message.source, message.target) != (member, self.identity.member):
+            raise FrameError(f"a message of n{message.source} to n{message.target}")
+        if self._closed:
+            return
+        if header.kind < shipping_messages.FIRST_KIND:
+            self._deliver(message, payload)
+        elif self.deliver_shipping is not None:
+            self.deliver_shipping(message)
+
+    # --- what operators see ---
+
+    @property
+    def peers(self) -> dict[int, Address]:
+        """As set."""
+        return {member: lane.address for (member, which), lane in self._lanes.items() if which is Lane.CONTROL}
+
+    def status(self) -> list[PeerStatus]:
+        """Of every peer that was set, and every member that called us, by id."""
+        received, calling, peers = self._listener.received, self._listener.connected(), self.peers
+        return [
+            PeerStatus(
+                member,
+                peers.get(member),
+                {lane: found.status() for lane in Lane if (found := self._lanes.get((member, lane)))},
+                {lane: counters for lane in Lane if (counters := received.get((member, lane)))},
+                frozenset(lane for lane in Lane if (member, lane) in calling),
+            )
+            for member in sorted(peers.keys() | {member for member, _ in received})
+        ]
+
+    @property
+    def refused_connections(self) -> int:
+        """Connections that were not taken in."""
+        return self._listener.refused
+
+    @property
+    def tls_error(self) -> str:
+        """Why the TLS files of now are not in use; empty: they are, or there are none."""
+        return "" if self._shared.tls is None else self._shared.tls.last_error
