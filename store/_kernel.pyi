@@ -86,11 +86,18 @@ class Log:
         region: str,
         trace_on: bool = True,
         max_replies: int = 200_000,
+        index_folder: str | None = None,
+        index_segment_bytes: int = 0,
     ) -> None:
-        """`store_host`: 8 or 20 bytes; `suffix`: encoded properties added to every fed send."""
+        """`store_host`: 8 or 20 bytes; `suffix`: encoded properties added to every fed send.
 
-    def start(self, pos: int, last_store_ms: int) -> None:
-        """The recovered end; appends go on from there."""
+        `index_folder`: dledger's layout, with its index there; the methods below `set_term` are for it alone, and raise
+        ValueError without."""
+
+    def start(
+        self, pos: int, last_store_ms: int, last_index: int = -1, last_term: int = -1, last_chain: int = 0
+    ) -> None:
+        """The recovered end, and the entry before it; appends go on from there."""
 
     @property
     def staged(self) -> int: ...
@@ -147,8 +154,9 @@ class Log:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
         store_host: bytes | None = None,
+        kind: int = 0,
     ) -> tuple[int, int, int, int]:
-        """Stages one message: (pos, size, queue_offset, store_timestamp_ms)."""
+        """Stages one message: (pos, size, queue_offset, store_timestamp_ms), of the record. `kind`: of its entry."""
 
     def append_batch(
         self,
@@ -186,6 +194,154 @@ class Log:
 
     def expire(self, before_ms: int, code: int) -> list[tuple[int, bytes]]:
         """Answers, with `code`, the sends fed before `before_ms` that still wait: they are stored, but not yet safe."""
+
+    # dledger's layout
+    def set_term(self, term: int) -> None:
+        """Of the entries that `feed` and `append*` make from now on. ValueError: it is below the one before."""
+
+    @property
+    def staged_index(self) -> int:
+        """Index of the last entry staged; -1: there is none."""
+
+    @property
+    def written_index(self) -> int: ...
+    @property
+    def flushed_index(self) -> int: ...
+    def written_point(self) -> tuple[int, int, int, int]:
+        """(pos, index, term, chain): the written end, and the last entry before it."""
+
+    def flushed_point(self) -> tuple[int, int, int, int]:
+        """(pos, index, term, chain): up to where the data is durable, and the last entry before it."""
+
+    def append_entries(self, entries: Entries, first_index: int) -> int:
+        """Stages the entries from `first_index` on, which must be the next one; the index of the last one.
+
+        EntryError: they do not continue the chain, or lie elsewhere than behind the end (`cut` a filler away then).
+        ValueError: `first_index` is not the next one, or not among them. OSError: a segment could not be made."""
+
+    def cut(self, pos: int, last_index: int, last_term: int, last_chain: int) -> None:
+        """Takes back what is written behind entry `last_index`, which ends at `pos`, durably; zeros take its place.
+
+        Waits for a sync that runs. A crash halfway leaves entries behind a hole: note the cut durably before.
+        ValueError: something is staged, or the log ends before. OSError: nothing can be called flushed any more."""
+
+    def rewrite(self, pos: int, data: bytes) -> None:
+        """Other bytes for written ones, durably. Not checked."""
+
+    def unit(self, index: int) -> tuple[int, int, int] | None:
+        """(pos, size, term) of an entry, staged or written, as the index has it."""
+
+    def header(self, index: int) -> tuple[int, int, int, int, int, int] | None:
+        """(pos, size, term, kind, chain CRC, body CRC) of a written entry, read from its place; None: not there."""
+
+    def index_of(self, pos: int, first_index: int) -> int:
+        """The last written entry, from `first_index` on, that ends at or before `pos`; else `first_index` - 1."""
+
+    def extent(self, first: int, max_bytes: int) -> int:
+        """The last written entry of those from `first` on that lie within `max_bytes`, fillers included; at least
+        `first`. EntryError: the index does not have it."""
+
+    def read_range(self, first: int, last: int) -> bytes:
+        """Written entries [first, last] as they lie in the segments, fillers between them included. EntryError."""
+
+    def sync_index(self) -> None:
+        """Makes the index's written units durable, without the GIL. What failed is tried again by the next call."""
+
+    def forget_files(self) -> None:
+        """Lets go of the maps of segments and index files."""
+
+    def reset_offsets(self) -> None:
+        """Every queue's next offset is 0 again; served topics stay served."""
+
+    def take_offsets(self, first_index: int) -> None:
+        """Raises the queues' next offsets to what the written entries from `first_index` on ask for. EntryError."""
+
+class EntryError(Exception):
+    """Bytes are not the entry of dledger's layout that should be there.
+
+    `index` is the one that should be at `pos` (byte in the log; 0: not known), `reason` says what is wrong.
+    """
+
+    index: int
+    pos: int
+    reason: str
+
+class Entries:
+    """Checked entries in one range of bytes, see `check_entries`."""
+
+    @property
+    def first_index(self) -> int: ...
+    @property
+    def last_index(self) -> int: ...
+    @property
+    def last_term(self) -> int: ...
+    @property
+    def last_chain(self) -> int: ...
+    @property
+    def first_pos(self) -> int: ...
+    @property
+    def end_pos(self) -> int:
+        """Behind the last byte, in the log."""
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(term, how many entries), in order."""
+    @property
+    def special(self) -> list[tuple[int, int, int, int]]:
+        """Entries that are no messages: (index, kind, pos of the record in the log, its size)."""
+    @property
+    def data(self) -> bytes: ...
+    def record(self, index: int) -> bytes:
+        """The CommitLog record inside an entry. IndexError."""
+
+def check_entries(
+    data: bytes | bytearray, segment_bytes: int, prev_index: int, prev_term: int, prev_chain: int | None = None
+) -> Entries:
+    """Checks a range of a log that follows on entry `prev_index`, without the GIL; `data` is not copied.
+
+    A range begins with an entry and ends with one; fillers and what is behind them lie between as in the segments.
+    Checked are: sizes, places, indexes, terms, the CRC chain (of the first entry only if `prev_chain` is given),
+    bodies, and the record in each. EntryError: with index and place of the first fault. ValueError: above 2 GiB."""
+
+class WalkedEntries:
+    """What `walk_entries` passed."""
+
+    pos: int
+    """Where it stopped: behind the last entry, or behind the filler after that."""
+    end: int
+    """Behind the last entry."""
+    next_index: int
+    last_term: int
+    last_chain: int
+    stopped: str | None
+    """Why bytes at `pos` are not the next entry; None: the files end there, or there were enough."""
+    done: bool
+    """False: it stopped because there were enough; call again from `pos`."""
+    units: bytes
+    """The index units of the entries passed."""
+    runs: list[tuple[int, int]]
+    """(first index, term) of each run of one term among them."""
+    special: list[tuple[int, int, int, int]]
+    """As of `Entries`."""
+    last_store_timestamp_ms: int
+
+def walk_entries(
+    folder: str | PathLike[str],
+    segment_bytes: int,
+    pos: int,
+    next_index: int,
+    last_term: int,
+    last_chain: int | None = None,
+    max_entries: int = 262144,
+) -> WalkedEntries:
+    """Checks the entries from `pos` on, the first of which has `next_index`; without the GIL.
+
+    `last_chain`: of the entry before, None: not known. DamageError: a file has another length."""
+
+def find_entry(
+    folder: str | PathLike[str], segment_bytes: int, pos: int, min_index: int, max_bytes: int
+) -> tuple[int, int] | None:
+    """(pos, index) of the first entry from `pos` on that is sound in itself and has at least `min_index`; None: there
+    is none within `max_bytes`. Without the GIL."""
 
 class DamageError(Exception):
     """Bytes of a store's file are not what they should be; the text names the file and the place.

@@ -8,10 +8,14 @@ offset  size  field
      8     8  index      from 0, without holes
     16     8  term
     24     8  pos        byte position of this entry in the log
-    32     4  channel    0
-    36     4  chain_crc  0 in files that dledger 0.2.2 wrote
-    40     4  body_crc   0 in files that dledger 0.2.2 wrote
+    32     4  channel    what kind of entry: `EntryKind`; dledger 0.2.2 writes 0
+    36     4  chain_crc  CRC-32 of this header in which the field holds the chain CRC of the entry before; never 0
+    40     4  body_crc   CRC-32 of the body
     44     4  body_bytes
+
+dledger 0.2.2 writes 0 into both CRCs: such an entry has none, its record is checked by itself. Behind an entry that has
+them, none may be without. The chain begins with 0 (before the first entry, and behind one without), and a CRC that
+comes out as 0 is written as 1. So one chain CRC vouches for all of the log up to its entry.
 
 Index unit, at byte `index * 32` of the index files: magic int, pos long, size int, index long, term long.
 An entry that does not fit a segment (with 8 bytes to spare) goes to the next one; the rest is a filler: magic -1,
@@ -21,18 +25,41 @@ DLedgerMmapFileStore.
 
 from __future__ import annotations
 
+import enum
 import struct
+import zlib
 from typing import NamedTuple
 
 ENTRY_MAGIC = 1  # fixed: it is on disks
 FILLER_MAGIC = -1  # fixed: it is on disks
 
-_ENTRY = struct.Struct(">iiqqqiiii")
+_ENTRY = struct.Struct(">iiqqqiIIi")
 _UNIT = struct.Struct(">iqiqq")
 assert (_ENTRY.size, _UNIT.size) == (48, 32), "fixed by every file already on disk"
 
 ENTRY_HEADER_BYTES = _ENTRY.size
 UNIT_BYTES = _UNIT.size
+
+
+class EntryKind(enum.IntEnum):
+    """What an entry holds, in the field that dledger reserves as `channel`. Fixed: it is on disks.
+
+    The body of every kind is a CommitLog record, so that RocketMQ can read the log; of the others than MESSAGE it is a
+    record of the topic `GROUP_LOG_TOPIC`.
+    """
+
+    MESSAGE = 0
+    NO_OP = 1
+    MEMBERSHIP = 2
+    METADATA = 3
+
+
+GROUP_LOG_TOPIC = "TALLY_SYS_GROUP_LOG"
+
+
+def chain_crc(header: bytes, previous: int) -> int:
+    """The chain CRC that belongs into an encoded header, behind an entry with the chain CRC `previous`."""
+    return zlib.crc32(header[:36] + previous.to_bytes(4, "big") + header[40:48]) or 1
 
 
 class LedgerFormatError(ValueError):

@@ -5,11 +5,13 @@
 pub mod dispatch;
 pub mod door;
 pub mod encode;
+pub mod entry;
 pub mod ext;
 pub mod fault;
 pub mod frame;
 pub mod hash;
 pub mod index;
+pub mod ledger;
 pub mod log;
 pub mod maps;
 pub mod queue;
@@ -25,6 +27,7 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     door::register(module)?;
     hash::register(module)?;
     log::register(module)?;
+    ledger::register(module)?;
     fault::register(module)?;
     scan::register(module)?;
     dispatch::register(module)?;

@@ -14,8 +14,12 @@
 //!
 //! A record never crosses a segment: if it (and 8 bytes for a filler) does not fit, a filler closes the segment. Bytes
 //! behind the filler's first eight are not log.
+//!
+//! With an index folder the log has dledger's layout: each record lies in an entry (`entry.rs`), an index is written beside
+//! them (`log/entries.rs`), entries of another log can be appended as they are, and the end can be cut.
 
 mod batch;
+mod entries;
 mod serve;
 mod tail;
 mod topics;
@@ -33,12 +37,19 @@ use rustc_hash::FxHashMap;
 
 use crate::door::Door;
 use crate::encode::{takes_queue_offset, Parts};
+use crate::entry::{Link, ENTRY_HEADER, INDEX_UNIT};
 use crate::frame::{frame_bytes, split};
+use crate::ledger::{entry_error, Entries};
+use crate::record::Record;
 use crate::reply::{Answer, Reply};
 use batch::batch_messages;
+use entries::{EntryFiles, EntryTail, Place};
 use serve::{Connection, Inner, Rules};
 use tail::{os_error, AppendFault, Tail, KEPT_BUFFER_BYTES};
 use topics::give_back_offsets;
+
+/// Pos, size, term, kind, chain CRC and body CRC of an entry.
+type HeaderRow = (u64, u32, i64, i32, u32, u32);
 
 /// The append end of one commit log.
 #[pyclass(frozen, module = "tallystick.store._kernel")]
@@ -49,6 +60,9 @@ pub struct Log {
     /// the first is still writing.
     syncing: Mutex<()>,
     sync_error: Mutex<Option<(PathBuf, io::Error)>>,
+    /// dledger's layout only: the written entries, and up to where they are flushed.
+    files: Option<EntryFiles>,
+    flushed_point: Mutex<(u64, Link)>,
 }
 
 impl Log {
@@ -59,7 +73,7 @@ impl Log {
 
     fn sync_files(&self) -> Result<u64, (PathBuf, io::Error)> {
         let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (files, folder, target) = {
+        let (files, folder, target, point) = {
             let mut inner = self.lock();
             let tail = &mut inner.tail;
             if tail.broken {
@@ -67,7 +81,8 @@ impl Log {
                 return Err((tail.folder.clone(), error));
             }
             let folder = std::mem::take(&mut tail.folder_changed).then(|| (tail.door.clone(), tail.folder.clone()));
-            (std::mem::take(&mut tail.unsynced), folder, tail.written)
+            let point = tail.entries.as_ref().map(|entries| entries.written);
+            (std::mem::take(&mut tail.unsynced), folder, tail.written, point)
         };
         let synced = files
             .iter()
@@ -81,14 +96,61 @@ impl Log {
             return Err(fault);
         }
         self.flushed.fetch_max(target, Ordering::AcqRel);
+        if let Some(link) = point {
+            *self.flushed_entries() = (target, link);
+        }
         Ok(target)
+    }
+
+    fn flushed_entries(&self) -> MutexGuard<'_, (u64, Link)> {
+        self.flushed_point.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry_files(&self) -> PyResult<&EntryFiles> {
+        self.files
+            .as_ref()
+            .ok_or_else(|| PyValueError::new_err("this log has no entries: it has the plain layout"))
+    }
+
+    /// The place of an entry, staged or written.
+    fn place(&self, index: u64) -> PyResult<Option<Place>> {
+        let files = self.entry_files()?;
+        let staged = {
+            let inner = self.lock();
+            let entries = inner.tail.entries.as_ref().expect("it has files of entries");
+            if index >= entries.staged.next_index {
+                return Ok(None);
+            }
+            entries.staged_place(index)
+        };
+        match staged {
+            Some(place) => Ok(Some(place)),
+            None => Ok(files.place(index)?),
+        }
+    }
+
+    /// The place of a written entry that the caller knows to be there.
+    fn written_place(&self, index: u64) -> PyResult<Place> {
+        let written = self.with_entries(|entries| entries.written.next_index)?;
+        let found = if index < written {
+            self.entry_files()?.place(index)?
+        } else {
+            None
+        };
+        found.ok_or_else(|| Python::attach(|py| entry_error(py, index, 0, "the index does not have it")))
+    }
+
+    fn with_entries<T>(&self, look: impl FnOnce(&mut EntryTail) -> T) -> PyResult<T> {
+        self.entry_files()?;
+        let mut inner = self.lock();
+        Ok(look(inner.tail.entries.as_mut().expect("it has files of entries")))
     }
 }
 
 #[pymethods]
 impl Log {
     #[new]
-    #[pyo3(signature = (door, folder, *, segment_bytes, max_message_bytes, store_host, suffix, region, trace_on=true, max_replies=200_000))]
+    #[pyo3(signature = (door, folder, *, segment_bytes, max_message_bytes, store_host, suffix, region, trace_on=true, max_replies=200_000, index_folder=None, index_segment_bytes=0))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn new(
         door: Door,
@@ -100,6 +162,8 @@ impl Log {
         region: &str,
         trace_on: bool,
         max_replies: usize,
+        index_folder: Option<PathBuf>,
+        index_segment_bytes: u64,
     ) -> PyResult<Self> {
         if store_host.len() != 8 && store_host.len() != 20 {
             return Err(PyValueError::new_err(format!(
@@ -112,6 +176,15 @@ impl Log {
                 "segment_bytes is {segment_bytes}, not within 64..2147483647"
             )));
         }
+        if index_folder.is_some() && (index_segment_bytes == 0 || index_segment_bytes % INDEX_UNIT as u64 != 0) {
+            return Err(PyValueError::new_err(format!(
+                "index_segment_bytes is {index_segment_bytes}, no multiple of {INDEX_UNIT}"
+            )));
+        }
+        let files = index_folder
+            .as_ref()
+            .map(|index| EntryFiles::new(&folder, segment_bytes, index, index_segment_bytes));
+        let entries = index_folder.map(|index| Box::new(EntryTail::new(door.clone(), index, index_segment_bytes)));
         let tail = Tail {
             door,
             folder,
@@ -126,6 +199,7 @@ impl Log {
             folder_changed: false,
             stale_end: 0,
             broken: false,
+            entries,
         };
         let inner = Inner {
             tail,
@@ -148,15 +222,294 @@ impl Log {
             flushed: AtomicU64::new(0),
             syncing: Mutex::new(()),
             sync_error: Mutex::new(None),
+            files,
+            flushed_point: Mutex::new((0, Link::default())),
         })
     }
 
-    /// start(pos, last_store_ms): the recovered end; appends go on from there.
-    fn start(&self, pos: u64, last_store_ms: i64) {
+    /// start(pos, last_store_ms, last_index=-1, last_term=-1, last_chain=0): the recovered end; appends go on from there.
+    #[pyo3(signature = (pos, last_store_ms, last_index=-1, last_term=-1, last_chain=0))]
+    fn start(&self, pos: u64, last_store_ms: i64, last_index: i64, last_term: i64, last_chain: u32) {
+        let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut inner = self.lock();
         let tail = &mut inner.tail;
         (tail.staged, tail.written, tail.last_store_ms) = (pos, pos, last_store_ms);
+        if let Some(entries) = &mut tail.entries {
+            // A log that begins anew, behind another entry: nothing of the old files is to be touched again.
+            (tail.stale_end, tail.folder_changed) = (0, false);
+            tail.pieces.clear();
+            tail.segments.clear();
+            tail.unsynced.clear();
+            let link = Link {
+                next_index: (last_index + 1) as u64,
+                term: last_term,
+                chain: last_chain,
+            };
+            entries.start(link);
+            *self.flushed_entries() = (pos, link);
+        }
+        if let Some(files) = &self.files {
+            files.forget();
+        }
         self.flushed.store(pos, Ordering::Release);
+    }
+
+    /// set_term(term): of the entries that are appended here from now on.
+    fn set_term(&self, term: i64) -> PyResult<()> {
+        let last = self.with_entries(|entries| {
+            entries.term = term.max(entries.term);
+            entries.staged.term.max(entries.term)
+        })?;
+        if term < last {
+            return Err(PyValueError::new_err(format!("term {term} after term {last}")));
+        }
+        Ok(())
+    }
+
+    /// Index of the last entry staged, or written; -1: there is none.
+    #[getter]
+    fn staged_index(&self) -> PyResult<i64> {
+        self.with_entries(|entries| entries.staged.next_index as i64 - 1)
+    }
+
+    #[getter]
+    fn written_index(&self) -> PyResult<i64> {
+        self.with_entries(|entries| entries.written.next_index as i64 - 1)
+    }
+
+    #[getter]
+    fn flushed_index(&self) -> PyResult<i64> {
+        self.entry_files()?;
+        Ok(self.flushed_entries().1.next_index as i64 - 1)
+    }
+
+    /// written_point() -> (pos, index, term, chain): the written end, and the last entry before it.
+    fn written_point(&self) -> PyResult<(u64, i64, i64, u32)> {
+        let link = self.with_entries(|entries| entries.written)?;
+        Ok((
+            self.lock().tail.written,
+            link.next_index as i64 - 1,
+            link.term,
+            link.chain,
+        ))
+    }
+
+    /// flushed_point() -> (pos, index, term, chain): up to where the data is durable.
+    fn flushed_point(&self) -> PyResult<(u64, i64, i64, u32)> {
+        self.entry_files()?;
+        let (pos, link) = *self.flushed_entries();
+        Ok((pos, link.next_index as i64 - 1, link.term, link.chain))
+    }
+
+    /// append_entries(entries, first_index) -> int: stages the entries from `first_index` on, which must be the next one;
+    /// returns the index of the last one staged. EntryError: they do not follow on what is there.
+    fn append_entries(&self, py: Python<'_>, entries: &Entries, first_index: u64) -> PyResult<i64> {
+        self.entry_files()?;
+        let mut inner = self.lock();
+        let tail = &mut inner.tail;
+        let link = tail.entries.as_ref().expect("it has files of entries").staged;
+        let from = first_index.checked_sub(entries.first_index()).map(|from| from as usize);
+        let Some(from) = from.filter(|&from| first_index == link.next_index && from < entries.len()) else {
+            let have = (entries.first_index(), entries.len());
+            return Err(PyValueError::new_err(format!(
+                "entry {first_index} of {} from {} on does not follow {}",
+                have.1,
+                have.0,
+                link.next_index as i64 - 1
+            )));
+        };
+        let (first, _) = entries.entry(from);
+        entries
+            .follows(from, &link)
+            .map_err(|flaw| entry_error(py, first_index, first.pos, flaw.text()))?;
+        let segment_end = tail.segment_start(tail.staged) + tail.segment_bytes;
+        let jumps = first.pos == segment_end && tail.staged % tail.segment_bytes != 0;
+        if first.pos != tail.staged && !jumps {
+            return Err(entry_error(
+                py,
+                first_index,
+                first.pos,
+                "it does not lie where this log ends",
+            ));
+        }
+        for i in from..entries.len() {
+            let (header, bytes) = entries.entry(i);
+            tail.stage_entry(&header, bytes)?;
+        }
+        tail.last_store_ms = tail.last_store_ms.max(entries.last_store_timestamp);
+        Ok(entries.last.next_index as i64 - 1)
+    }
+
+    /// cut(pos, last_index, last_term, last_chain): takes back what is written behind entry `last_index`, which ends at
+    /// `pos`, durably. ValueError: something is staged, or nothing lies behind. OSError: the log is in no known state.
+    fn cut(&self, py: Python<'_>, pos: u64, last_index: i64, last_term: i64, last_chain: u32) -> PyResult<()> {
+        let files = self.entry_files()?;
+        let link = Link {
+            next_index: (last_index + 1) as u64,
+            term: last_term,
+            chain: last_chain,
+        };
+        py.detach(|| {
+            // Not beside a sync: it would call flushed what is being cut.
+            let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inner = self.lock();
+            let tail = &mut inner.tail;
+            let mut entries = tail.entries.take().expect("it has files of entries");
+            let settled = entries.is_settled() && tail.staged == tail.written;
+            let cut = if !settled || pos > tail.written || link.next_index > entries.written.next_index {
+                Ok(false)
+            } else {
+                files.forget();
+                entries.cut(link).and_then(|()| tail.cut(pos)).map(|()| true)
+            };
+            tail.entries = Some(entries);
+            if matches!(cut, Ok(true)) {
+                self.flushed.fetch_min(pos, Ordering::AcqRel);
+                let mut point = self.flushed_entries();
+                if point.1.next_index > link.next_index || point.0 > pos {
+                    *point = (pos, link);
+                }
+            }
+            tail.broken |= cut.is_err();
+            cut
+        })
+        .map_err(|(path, error)| os_error(&error, &path))?
+        .then_some(())
+        .ok_or_else(|| PyValueError::new_err(format!("the log cannot be cut at {pos}, behind entry {last_index}")))
+    }
+
+    /// rewrite(pos, data): other bytes for written ones, durably. Whoever calls has checked them.
+    fn rewrite(&self, py: Python<'_>, pos: u64, data: pyo3::pybacked::PyBackedBytes) -> PyResult<()> {
+        self.entry_files()?;
+        py.detach(|| {
+            let inner = self.lock();
+            inner.tail.rewrite(pos, &data)
+        })
+        .map_err(|(path, error)| os_error(&error, &path))
+    }
+
+    /// unit(index) -> (pos, size, term) or None: where an entry lies, staged or written.
+    fn unit(&self, index: u64) -> PyResult<Option<(u64, u32, i64)>> {
+        Ok(self.place(index)?.map(|place| (place.pos, place.size, place.term)))
+    }
+
+    /// header(index) -> (pos, size, term, kind, chain, body CRC) or None: of a written entry, as it lies on the disk.
+    fn header(&self, index: u64) -> PyResult<Option<HeaderRow>> {
+        let files = self.entry_files()?;
+        if index >= self.with_entries(|entries| entries.written.next_index)? {
+            return Ok(None);
+        }
+        let Some(place) = files.place(index)? else {
+            return Ok(None);
+        };
+        let header = files
+            .header(&place)?
+            .filter(|header| (header.index, header.pos, header.size) == (index, place.pos, place.size));
+        Ok(header.map(|h| (h.pos, h.size, h.term, h.kind, h.chain, h.body_crc)))
+    }
+
+    /// index_of(pos, first_index) -> int: the last written entry, from `first_index` on, that ends at or before `pos`;
+    /// `first_index` - 1: there is none.
+    fn index_of(&self, pos: u64, first_index: u64) -> PyResult<i64> {
+        let next = self.with_entries(|entries| entries.written.next_index)?;
+        let (mut low, mut high) = (first_index, next.max(first_index));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.written_place(middle)?.end() <= pos {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low as i64 - 1)
+    }
+
+    /// extent(first, max_bytes) -> int: the last written entry of those from `first` on that lie in `max_bytes`, fillers
+    /// included; `first` itself if it is larger.
+    fn extent(&self, first: u64, max_bytes: u64) -> PyResult<i64> {
+        let next = self.with_entries(|entries| entries.written.next_index)?;
+        let begin = self.written_place(first)?;
+        let limit = begin.pos.saturating_add(max_bytes);
+        let (mut low, mut high) = (first, next - 1);
+        if self.written_place(high)?.end() <= limit {
+            return Ok(high as i64);
+        }
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if self.written_place(middle)?.end() <= limit {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        Ok(low as i64)
+    }
+
+    /// read_range(first, last) -> bytes: written entries as they lie in the segments, fillers included.
+    fn read_range<'py>(&self, py: Python<'py>, first: u64, last: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let (begin, end) = (self.written_place(first)?.pos, self.written_place(last)?.end());
+        let files = self.entry_files()?;
+        let mut bytes = Vec::with_capacity(end.saturating_sub(begin) as usize);
+        if first > last || !files.read(begin, end, &mut bytes)? {
+            return Err(entry_error(py, first, begin, "the segments do not have it"));
+        }
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// sync_index(): makes the written units of the index durable, with the GIL released.
+    fn sync_index(&self, py: Python<'_>) -> PyResult<()> {
+        let (files, folder) = self.with_entries(EntryTail::take_unsynced)?;
+        let synced = py.detach(|| {
+            files
+                .iter()
+                .try_for_each(|file| file.sync_data().map_err(|error| (file.path().to_owned(), error)))?;
+            match &folder {
+                Some((door, folder)) => door.sync_dir(folder).map_err(|error| (folder.clone(), error)),
+                None => Ok(()),
+            }
+        });
+        if let Err((path, error)) = synced {
+            self.with_entries(|entries| entries.put_back_unsynced(files, folder.is_some()))?;
+            return Err(os_error(&error, &path));
+        }
+        Ok(())
+    }
+
+    /// forget_files(): lets go of the maps of segments and index; those that are read again are mapped again.
+    fn forget_files(&self) -> PyResult<()> {
+        self.entry_files()?.forget();
+        Ok(())
+    }
+
+    /// reset_offsets(): no queue has had a message; the topics that are served stay so.
+    fn reset_offsets(&self) {
+        self.lock().topics.values_mut().for_each(|topic| topic.next.clear());
+    }
+
+    /// take_offsets(first_index): raises the queues' next offsets to what the written entries from there on say.
+    fn take_offsets(&self, py: Python<'_>, first_index: u64) -> PyResult<()> {
+        let next = self.with_entries(|entries| entries.written.next_index)?;
+        let mut bytes = Vec::new();
+        for index in first_index..next {
+            let place = self.written_place(index)?;
+            bytes.clear();
+            if !self.entry_files()?.read(place.pos, place.end(), &mut bytes)? {
+                return Err(entry_error(py, index, place.pos, "the segments do not have it"));
+            }
+            let body = bytes.get(ENTRY_HEADER..).unwrap_or_default();
+            if body.is_empty() {
+                continue;
+            }
+            let record = Record::parse(body, place.pos + ENTRY_HEADER as u64)
+                .map_err(|(bad, _)| entry_error(py, index, place.pos, bad.text()))?;
+            if record.is_queued() && record.queue_id() >= 0 {
+                let mut inner = self.lock();
+                let topic = inner.topic(record.topic());
+                let next = topic.next(record.queue_id()).max(record.queue_offset() + 1);
+                topic.set_next(record.queue_id(), next);
+            }
+        }
+        Ok(())
     }
 
     #[getter]
@@ -312,7 +665,7 @@ impl Log {
     }
 
     /// append(...) -> (pos, size, queue_offset, store_timestamp_ms): stages one message that Python built.
-    #[pyo3(signature = (topic, queue, body, properties, *, now_ms, born_timestamp, born_host, flag=0, sys_flag=0, reconsume_times=0, prepared_offset=0, store_host=None))]
+    #[pyo3(signature = (topic, queue, body, properties, *, now_ms, born_timestamp, born_host, flag=0, sys_flag=0, reconsume_times=0, prepared_offset=0, store_host=None, kind=0))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn append(
         &self,
@@ -328,6 +681,7 @@ impl Log {
         reconsume_times: i32,
         prepared_offset: i64,
         store_host: Option<&[u8]>,
+        kind: i32,
     ) -> PyResult<(u64, usize, i64, i64)> {
         if queue < 0 {
             return Err(PyValueError::new_err(format!("queue {queue} is negative")));
@@ -353,8 +707,8 @@ impl Log {
         };
         rules.check(&parts)?;
         let size = parts.size();
-        tail.make_room(size)?;
-        let pos = tail.stage(&parts);
+        tail.make_room(tail.framed(size, 1))?;
+        let pos = tail.stage(&parts, kind);
         let stored_ms = parts.store_timestamp;
         let topic = inner.topic(topic);
         if queued {
@@ -415,8 +769,9 @@ impl Log {
             let limit = rules.max_message_bytes;
             return Err(AppendFault::Illegal(format!("the batch has {size} bytes, more than {limit}")).into());
         }
-        tail.make_room(size)?;
-        let positions: Vec<u64> = parts.iter().map(|one| tail.stage(one)).collect();
+        // All in one segment, entries too: no failure to make the next one can come between them.
+        tail.make_room(tail.framed(size, parts.len()))?;
+        let positions: Vec<u64> = parts.iter().map(|one| tail.stage(one, 0)).collect();
         let topic = inner.topic(topic);
         topic.set_next(queue, first + positions.len() as i64);
         topic.count(positions.len() as u64, size as u64);
@@ -438,10 +793,14 @@ impl Log {
         let Inner {
             tail, topics, replies, ..
         } = &mut *inner;
+        let header_bytes = tail.framed(0, 1);
         for piece in tail.pieces.drain(..).rev() {
-            give_back_offsets(&piece.bytes, topics);
+            give_back_offsets(&piece.bytes, header_bytes, topics);
         }
         tail.staged = tail.written;
+        if let Some(entries) = &mut tail.entries {
+            entries.abandon();
+        }
         tail.wipe_stale();
         let safe = replies.partition_point(|reply| reply.end <= tail.written);
         let refused: Vec<Reply> = replies.drain(safe..).collect();

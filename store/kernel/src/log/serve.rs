@@ -122,8 +122,8 @@ impl Inner {
         // Python will meet the same fault, and answers it.
         self.rules.check(&parts).ok()?;
         let size = parts.size();
-        self.tail.make_room(size).ok()?;
-        let pos = self.tail.stage(&parts);
+        self.tail.make_room(self.tail.framed(size, 1)).ok()?;
+        let pos = self.tail.stage(&parts, 0);
         topic.set_next(header.queue, parts.queue_offset + 1);
         topic.count(1, size as u64);
         if !header.oneway {

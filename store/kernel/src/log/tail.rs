@@ -12,8 +12,11 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
+use super::entries::EntryTail;
 use crate::door::{Door, DoorFile};
 use crate::encode::{Parts, BLANK_BYTES, BLANK_MAGIC};
+use crate::entry::{EntryHeader, ENTRY_HEADER};
+use crate::record::LEDGER_FILLER;
 
 /// A buffer that grew beyond this for one large frame or burst is given back, not kept for the next.
 pub(super) const KEPT_BUFFER_BYTES: usize = 1 << 20;
@@ -67,6 +70,8 @@ pub(super) struct Tail {
     pub(super) stale_end: u64,
     /// A sync failed: what the kernel dropped then cannot be known, so nothing may be called flushed any more.
     pub(super) broken: bool,
+    /// dledger's layout: each record lies in an entry. None: the plain one.
+    pub(super) entries: Option<Box<EntryTail>>,
 }
 
 impl Tail {
@@ -102,7 +107,16 @@ impl Tail {
         Ok(())
     }
 
-    /// Makes room for `size` bytes of records at `staged`: closes the segment with a filler if they do not fit.
+    /// Bytes that `count` records of `size` bytes in all take in the log.
+    pub(super) fn framed(&self, size: usize, count: usize) -> usize {
+        size + if self.entries.is_some() {
+            count * ENTRY_HEADER
+        } else {
+            0
+        }
+    }
+
+    /// Makes room for `size` bytes (`framed`) at `staged`: closes the segment with a filler if they do not fit.
     pub(super) fn make_room(&mut self, size: usize) -> Result<(), AppendFault> {
         if size + BLANK_BYTES > self.segment_bytes as usize {
             return Err(AppendFault::Illegal(format!(
@@ -120,12 +134,20 @@ impl Tail {
         }
         if !fits {
             self.open_segment(target)?;
-            let piece = self.piece();
-            piece.bytes.extend_from_slice(&(left as i32).to_be_bytes());
-            piece.bytes.extend_from_slice(&BLANK_MAGIC.to_be_bytes());
-            self.staged = target;
+            self.fill(left, target);
         }
         Ok(())
+    }
+
+    /// Closes the segment, `left` bytes before its end `target`.
+    fn fill(&mut self, left: u64, target: u64) {
+        let (size, blank) = ((left as i32).to_be_bytes(), BLANK_MAGIC.to_be_bytes());
+        let words = match self.entries {
+            None => [size, blank],
+            Some(_) => [LEDGER_FILLER.to_be_bytes(), size],
+        };
+        self.piece().bytes.extend_from_slice(words.as_flattened());
+        self.staged = target;
     }
 
     /// The piece that ends at `staged`.
@@ -142,13 +164,45 @@ impl Tail {
         self.pieces.back_mut().expect("it was there or was just pushed")
     }
 
-    /// Stages a record that `make_room` has made room for; returns its position.
-    pub(super) fn stage(&mut self, parts: &Parts<'_>) -> u64 {
+    /// Stages a record that `make_room` has made room for; returns its position. `kind`: of its entry, if it gets one.
+    pub(super) fn stage(&mut self, parts: &Parts<'_>, kind: i32) -> u64 {
+        if let Some(mut entries) = self.entries.take() {
+            let entry_pos = self.staged;
+            let piece = self.piece();
+            let begin = piece.bytes.len();
+            piece.bytes.extend_from_slice(&[0; ENTRY_HEADER]);
+            parts.encode(&mut piece.bytes, entry_pos + ENTRY_HEADER as u64);
+            let (head, body) = piece.bytes[begin..].split_at_mut(ENTRY_HEADER);
+            entries.seal(head, body, entry_pos, kind);
+            self.staged += (ENTRY_HEADER + parts.size()) as u64;
+            self.entries = Some(entries);
+            return entry_pos + ENTRY_HEADER as u64;
+        }
         let pos = self.staged;
         let piece = self.piece();
         parts.encode(&mut piece.bytes, pos);
         self.staged += parts.size() as u64;
         pos
+    }
+
+    /// Stages an entry of another log at the place it has there, which is `staged` or the begin of the next segment.
+    pub(super) fn stage_entry(&mut self, header: &EntryHeader, bytes: &[u8]) -> Result<(), AppendFault> {
+        let start = self.segment_start(self.staged);
+        if self.segments.back().is_none_or(|(have, _)| *have < start) {
+            self.open_segment(start)?;
+        }
+        if header.pos != self.staged {
+            let target = start + self.segment_bytes;
+            assert_eq!(header.pos, target, "whoever calls has looked");
+            self.open_segment(target)?;
+            self.fill(target - self.staged, target);
+        }
+        self.piece().bytes.extend_from_slice(bytes);
+        self.staged += bytes.len() as u64;
+        if let Some(entries) = &mut self.entries {
+            entries.push(header);
+        }
+        Ok(())
     }
 
     /// The store timestamp of a record staged now: non-decreasing along the log even if the clock steps back.
@@ -159,6 +213,21 @@ impl Tail {
 
     /// Moves all staged bytes into the files. After an error `written` tells how far it came.
     pub(super) fn write_out(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        if let Some(entries) = &mut self.entries {
+            entries.write_units()?;
+        }
+        let done = self.write_pieces();
+        let written = self.written;
+        if let Some(entries) = &mut self.entries {
+            match done {
+                Ok(()) => entries.settle_all(),
+                Err(_) => entries.settle(written),
+            }
+        }
+        done
+    }
+
+    fn write_pieces(&mut self) -> Result<(), (PathBuf, io::Error)> {
         while let Some(piece) = self.pieces.front() {
             let start = self.segment_start(piece.pos);
             while self.segments.front().is_some_and(|(have, _)| *have < start) {
@@ -190,6 +259,65 @@ impl Tail {
             }
         }
         self.written = self.staged;
+        Ok(())
+    }
+
+    /// Cuts what is written back to `pos`, durably: zeros behind it, and new files for the segments behind its own.
+    /// Nothing is staged; what was to be synced before `pos` still is.
+    pub(super) fn cut(&mut self, pos: u64) -> Result<(), (PathBuf, io::Error)> {
+        let end = self.written.max(self.stale_end);
+        let start = self.segment_start(pos);
+        self.segments.retain(|(have, _)| *have <= start);
+        let path_of = |start: u64| self.folder.join(format!("{start:020}"));
+        // From the last one on: power loss halfway leaves no hole that a record could seem to follow.
+        let first_behind = if pos == start {
+            start
+        } else {
+            start + self.segment_bytes
+        };
+        let behind: Vec<u64> = (first_behind..end).step_by(self.segment_bytes as usize).collect();
+        for start in behind.into_iter().rev() {
+            let path = path_of(start);
+            let fault = |error| (path.clone(), error);
+            self.segments.retain(|(have, _)| *have != start);
+            self.unsynced.retain(|file| file.path() != path);
+            self.door.remove(&path).map_err(fault)?;
+            self.door.sync_dir(&self.folder).map_err(fault)?;
+            let file = self.door.create_sized(&path, self.segment_bytes, true).map_err(fault)?;
+            file.sync_data().map_err(fault)?;
+            self.door.sync_dir(&self.folder).map_err(fault)?;
+        }
+        if pos > start && pos < end {
+            let path = path_of(start);
+            let fault = |error| (path.clone(), error);
+            let file = self.door.open(&path).map_err(fault)?;
+            let stop = end.min(start + self.segment_bytes);
+            let zeros = vec![0; (stop - pos).min(1 << 20) as usize];
+            let mut at = pos;
+            while at < stop {
+                let bytes = (stop - at).min(zeros.len() as u64);
+                file.write_at(&zeros[..bytes as usize], at - start).map_err(fault)?;
+                at += bytes;
+            }
+            file.sync_data().map_err(fault)?;
+        }
+        (self.staged, self.written, self.stale_end) = (pos, pos, 0);
+        Ok(())
+    }
+
+    /// Writes other bytes over written ones, durably.
+    pub(super) fn rewrite(&self, mut pos: u64, mut data: &[u8]) -> Result<(), (PathBuf, io::Error)> {
+        while !data.is_empty() {
+            let start = self.segment_start(pos);
+            let path = self.folder.join(format!("{start:020}"));
+            let fault = |error| (path.clone(), error);
+            let bytes = data.len().min((start + self.segment_bytes - pos) as usize);
+            let file = self.door.open(&path).map_err(fault)?;
+            file.write_at(&data[..bytes], pos - start).map_err(fault)?;
+            file.sync_data().map_err(fault)?;
+            pos += bytes as u64;
+            data = &data[bytes..];
+        }
         Ok(())
     }
 

@@ -36,16 +36,16 @@ impl Topic {
     }
 }
 
-/// Gives the queue offsets of staged records back: they will be used again.
-pub(super) fn give_back_offsets(staged: &[u8], topics: &mut FxHashMap<Box<[u8]>, Topic>) {
-    let mut at = 0;
-    while let Some(place) = place_of(&staged[at..]) {
+/// Gives the queue offsets of staged records back: they will be used again. `header_bytes` lie before each of them.
+pub(super) fn give_back_offsets(staged: &[u8], header_bytes: usize, topics: &mut FxHashMap<Box<[u8]>, Topic>) {
+    let mut at = header_bytes;
+    while let Some(place) = staged.get(at..).and_then(place_of) {
         if place.queued {
             if let Some(topic) = topics.get_mut(place.topic) {
                 let next = topic.next(place.queue);
                 topic.set_next(place.queue, next.min(place.queue_offset));
             }
         }
-        at += place.size;
+        at += place.size + header_bytes;
     }
 }
