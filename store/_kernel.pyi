@@ -481,6 +481,22 @@ class Dispatch:
         end behind it are not served. `memory_bytes`: the log's end that is taken to be in memory. `limits`: (bytes,
         count) of a batch in memory, then on disk. `correct`: name a better next offset when the one asked for is out
         of range. `accept(tags code, properties)` has the last word on each record."""
+    def get_frame(
+        self,
+        topic: bytes,
+        queue: int,
+        offset: int,
+        max_count: int,
+        codes: frozenset[int] | None,
+        max_pos: int,
+        memory_bytes: int,
+        limits: tuple[int, int, int, int],
+        opaque: int,
+        suggested: int,
+    ) -> tuple[bytes, int, int] | None:
+        """`get` as the whole frame that answers a pull (JSON header), with the count and bytes of its records.
+
+        None, and nothing is counted: no record was found, one is damaged, or the reader is behind the memory."""
     def units(self, topic: bytes, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Entries (pos, size, tags code) from `offset` on; fewer at the queue's end, none below its min offset."""
     def offsets(self, topic: bytes, queue: int) -> tuple[int, int]:
@@ -511,3 +527,13 @@ class Dispatch:
         """Removes queue segments and index files that only name records below `min_pos`; returns how many files."""
     def forget_log_segment(self, start: int) -> None:
         """Lets go of a segment of the log that is about to be deleted."""
+
+class PullShapes:
+    """Headers of pulls that were read before: a later one that differs in three numbers only is known by its shape."""
+
+    def __init__(self) -> None: ...
+    def read(self, header: bytes) -> tuple[int, int, int, int] | None:
+        """(shape's number, queue offset, commit offset, opaque) of a JSON header of a known shape."""
+
+    def learn(self, header: bytes) -> tuple[int, int, int, int] | None:
+        """As `read`, and its shape is known from now on. None: it has none (see store/kernel/src/pull.rs)."""

@@ -403,6 +403,35 @@ class MessageStore:
         status, next_offset, minimum, maximum, count, body, behind = found
         return GetResult(_GET_STATUSES[status], next_offset, minimum, maximum, count, body, behind)
 
+    def get_frame(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        codes: frozenset[int] | None,
+        opaque: int,
+        suggested: int,
+    ) -> tuple[bytes, int, int] | None:
+        """What `get_message` finds as the frame that answers a pull, with its count and bytes of records.
+
+        None where more than records in memory, all of them sound, is to be told: `get_message` tells it.
+        `opaque`: the pull's; `suggested`: the broker id from which to pull next.
+        """
+        return self._dispatch.get_frame(
+            topic.encode(errors="surrogatepass"),
+            queue_id,
+            offset,
+            max_messages,
+            codes,
+            self.log.written,
+            self._memory_bytes,
+            self._limits,
+            opaque,
+            suggested,
+        )
+
     def _get(
         self,
         topic: bytes,

@@ -23,6 +23,7 @@ from tallystick.node.broker.holds import HoldTable
 from tallystick.node.broker.locks import QueueLocks
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.processors import all_routes
+from tallystick.node.broker.processors.pull_quick import QuickPulls
 from tallystick.node.broker.registration import Registration
 from tallystick.node.broker.saving import SavedTable
 from tallystick.node.broker.schedule import ScheduleService
@@ -74,6 +75,7 @@ class Broker:
             self._client, Host(settings.brokerIP1, settings.listenPort), self.topics, settings
         )
         routes = all_routes(self)
+        self._quick_pulls = QuickPulls(self)
         self._server = RemotingServer(
             routes,
             frame_source_factory=self._feeding,
@@ -84,7 +86,7 @@ class Broker:
         pulls = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self._vip_server = RemotingServer(
             {code: handler for code, handler in routes.items() if code not in pulls},
-            frame_source_factory=self._feeding,
+            frame_source_factory=self._feeding_without_pulls,
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
             name="broker.vip",
         )
@@ -218,7 +220,13 @@ class Broker:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _feeding(self, connection: Connection) -> FeedingSource:
-        source = FeedingSource(self.store, connection)
+        return self._attached(connection, self._quick_pulls)
+
+    def _feeding_without_pulls(self, connection: Connection) -> FeedingSource:
+        return self._attached(connection, None)
+
+    def _attached(self, connection: Connection, quick: QuickPulls | None) -> FeedingSource:
+        source = FeedingSource(self.store, connection, quick)
         connection.attributes["feeding"] = source
         return source
 

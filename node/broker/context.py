@@ -51,6 +51,21 @@ class StoreView(Protocol):
         """Records of a queue from `offset` on. `codes`: tag hashes that pass (None: all);
         `accept(tags_code, properties)`: the same for one record."""
 
+    def get_frame(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        codes: frozenset[int] | None,
+        opaque: int,
+        suggested: int,
+    ) -> tuple[bytes, int, int] | None:
+        """What `get_message` finds as the frame that answers a pull, with its count and bytes of records.
+
+        None where more than records in memory, all of them sound, is to be told."""
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Offset the next message will get; 0 for a queue that does not exist."""
 

@@ -1,7 +1,8 @@
 """The frame source of a broker's connections: the kernel cuts the chunks, and stores the plain sends among the frames.
 
-Only the other frames come back as frames. The answers of the sends are written to the connection by the store, when
-they are as safe as its settings ask. Which topics take this way, the broker decides (`hot_queues`).
+Only the other frames come back as frames, less the pulls that can take the short way (`pull_quick`). The answers of the
+sends are written to the connection by the store, when they are as safe as its settings ask. Which topics take this way,
+the broker decides (`hot_queues`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tallystick.node.remoting.errors import FrameError
 from tallystick.node.remoting.frames import Frame
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.processors.pull_quick import QuickPulls
     from tallystick.node.broker.topics import TopicConfig
     from tallystick.node.remoting.connection import Connection
     from tallystick.store.engine import MessageStore
@@ -21,14 +23,25 @@ if TYPE_CHECKING:
 class FeedingSource:
     """One connection's bytes on their way into the store."""
 
-    def __init__(self, store: MessageStore, connection: Connection) -> None:
+    def __init__(self, store: MessageStore, connection: Connection, quick: QuickPulls | None) -> None:
         self._store = store
+        self._connection = connection
+        self._quick = quick
         self._attached = store.attach(connection.remote, connection.write)
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that the store does not serve itself. FrameError: the rest of the stream is lost."""
         cold, fault = self._store.feed(self._attached, data)
-        frames = [Frame(*parts) for parts in cold] if cold else []
+        frames: list[Frame] = []
+        if cold:
+            quick, connection = self._quick, self._connection
+            for kind, header, body in cold:
+                # Behind a frame that takes the full way every other one does too: requests are served in their order.
+                if kind == 0 and quick is not None and not frames and connection.at_ease:
+                    if quick.answer(connection, header):
+                        continue
+                    quick.learn(header)
+                frames.append(Frame(kind, header, body))
         if fault is not None:
             raise FrameError(fault, frames)
         return frames

@@ -232,6 +232,11 @@ class Connection(asyncio.Protocol):
     # --- requests and answers ---
 
     @property
+    def at_ease(self) -> bool:
+        """A request may be served at once: none waits before it, and the peer reads its answers."""
+        return not (self._backlog or self._blocked or self.closed or self.endpoint.stopping)
+
+    @property
     def _blocked(self) -> bool:
         return self._write_paused or self._in_flight >= self._limits.requests_in_flight
 

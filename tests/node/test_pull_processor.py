@@ -14,8 +14,9 @@ from tallystick.node.broker.groups import SubscriptionGroup, SubscriptionGroupTa
 from tallystick.node.broker.holds import PROGRESS_MS, HoldTable
 from tallystick.node.broker.offset_moved import MAX_IN_FLIGHT
 from tallystick.node.broker.offsets import ConsumerOffsets
-from tallystick.node.broker.processors.pull import MAX_MESSAGES, PullProcessor
+from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.pull_head import pull_head
+from tallystick.node.broker.processors.pull_request import MAX_MESSAGES
 from tallystick.node.broker.processors.query import QueryProcessor
 from tallystick.node.broker.stats import BrokerStats
 from tallystick.node.broker.subscriptions import SubscriptionData

@@ -27,8 +27,9 @@ from tallystick.node.broker.holds import Hold
 from tallystick.node.broker.offset_moved import OffsetMovedEvents
 from tallystick.node.broker.processors.pull_checks import PullChecks
 from tallystick.node.broker.processors.pull_head import pull_head
+from tallystick.node.broker.processors.pull_request import COMMIT_OFFSET, SUSPEND, PullRequest
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
-from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError, need_int, need_long, need_str
+from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.node.remoting.limited_log import LimitedLog
 from tallystick.store.message import GetResult, GetStatus
 from tallystick.store.record import Record
@@ -40,18 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tallystick.pull")
 
-COMMIT_OFFSET, SUSPEND = 1, 2
-"""Bits of the request's sysFlag. 4 is in `pull_checks`; 8 (class filter) and 16 (lite pull) change nothing here."""
-
-MAX_MESSAGES = 1024
-"""Messages a pull may ask for; more are taken as so many. It also bounds how many units one look tests."""
-
 MAX_BODY = 16 * 1024 * 1024 - 1024
 """Bytes of records above which the general encoder decides whether a frame can carry them."""
 
-"""Bytes of records below which one write of a joined frame is cheaper than two."""
-
-_LONG = 2**63
 _FOUND = GetStatus.FOUND
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -112,28 +104,19 @@ class PullProcessor:
         return answer is not _Done.HELD
 
     def _pull(self, connection: Connection, command: Command, hold: Hold | None, expired: bool) -> Command | _Done:
-        broker, ext = self._broker, command.ext or {}
-        try:
-            group_name, topic = ext["consumerGroup"], ext["topic"]
-            queue_id, offset = int(ext["queueId"]), int(ext["queueOffset"])
-            max_messages, sys_flag = int(ext["maxMsgNums"]), int(ext["sysFlag"])
-            sub_version = int(ext["subVersion"])
-        except (KeyError, ValueError):
-            raise _complaint(ext) from None
-        if not -_LONG <= offset < _LONG:
-            raise _complaint(ext)
+        broker = self._broker
+        request, offset = PullRequest.read(command.ext or {})
+        group_name, topic, queue_id, sys_flag = request.group, request.topic, request.queue_id, request.sys_flag
         settings = broker.settings
         group = self._checks.group(group_name)
         self._checks.queue(connection, topic, queue_id)
-        wanted = self._checks.filter(group, topic, sys_flag, sub_version, ext)
+        wanted = self._checks.filter(group, request)
         start = offset if hold is None else hold.offset
-        if not 0 < max_messages <= MAX_MESSAGES:
-            max_messages = min(max(max_messages, 1), MAX_MESSAGES)
         result = broker.store.get_message(
-            topic, queue_id, start, max_messages, codes=wanted.codes, accept=wanted.accept
+            topic, queue_id, start, request.max_messages, codes=wanted.codes, accept=wanted.accept
         )
         if hold is None and sys_flag & COMMIT_OFFSET and settings.brokerId == 0:
-            broker.offsets.commit(group_name, topic, queue_id, need_long(ext, "commitOffset"))
+            broker.offsets.commit(group_name, topic, queue_id, request.commit_offset())
         if result.status is _FOUND:
             broker.stats.get(group_name, topic, result.count, len(result.body))
             if result.suggest_pulling_from_slave or settings.disableConsumeIfConsumerReadSlowly:
@@ -146,7 +129,7 @@ class PullProcessor:
             return _Done.HELD
         if code == ResponseCode.PULL_NOT_FOUND:
             if hold is None and sys_flag & SUSPEND:
-                return self._hold(connection, command, topic, queue_id, offset, need_long(ext, "suspendTimeoutMillis"))
+                return self._hold(connection, command, topic, queue_id, offset, request.suspend_ms())
             if hold is not None and hold.offset > hold.first_offset:
                 # Nothing at the end, but what lies between was looked at: the client goes on behind it
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -226,17 +209,3 @@ class PullProcessor:
         )
         connection.write(head, body)
         return _Done.SENT
-
-
-def _complaint(ext: dict[str, str]) -> ResponseError:
-    """What is wrong with the fields of a request that could not be read."""
-    try:
-        for name in ("consumerGroup", "topic"):
-            need_str(ext, name)
-        for name in ("queueId", "maxMsgNums", "sysFlag"):
-            need_int(ext, name)
-        for name in ("queueOffset", "commitOffset", "suspendTimeoutMillis", "subVersion"):
-            need_long(ext, name)
-    except ResponseError as error:
-        return error
-    return ResponseError(ResponseCode.SYSTEM_ERROR, "the fields of this pull cannot be read")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.clients import BROADCASTING
 from tallystick.node.broker.filters import MessageFilter, filter_of, tag_filter
+from tallystick.node.broker.processors.pull_request import SUBSCRIPTION
 from tallystick.node.broker.subscriptions import SubscriptionData, is_tag_type
 from tallystick.node.broker.topics import RETRY_PREFIX
 from tallystick.node.remoting.codes import ResponseCode
@@ -25,10 +26,8 @@ from tallystick.node.settings import PERMISSION_READ
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.broker.groups import SubscriptionGroup
+    from tallystick.node.broker.processors.pull_request import PullRequest
     from tallystick.node.remoting.server import Connection
-
-SUBSCRIPTION = 4
-"""Bit of the request's sysFlag: it brings its subscription along."""
 
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
@@ -70,12 +69,10 @@ class PullChecks:
                 f"[{config.read_queue_nums}] consumer:[/{connection.id}]",
             )
 
-    def filter(
-        self, group: SubscriptionGroup, topic: str, sys_flag: int, sub_version: int, ext: dict[str, str]
-    ) -> MessageFilter:
+    def filter(self, group: SubscriptionGroup, request: PullRequest) -> MessageFilter:
         """What the pull's own subscription, or else the one its group is known to have, lets through."""
-        broker = self._broker
-        if sys_flag & SUBSCRIPTION:
+        broker, topic, sub_version, ext = self._broker, request.topic, request.sub_version, request.ext
+        if request.sys_flag & SUBSCRIPTION:
             expression_type = ext.get("expressionType")
             try:
                 wanted = filter_of(ext.get("subscription"), expression_type)

@@ -14,6 +14,7 @@ pub mod index;
 pub mod ledger;
 pub mod log;
 pub mod maps;
+pub mod pull;
 pub mod queue;
 pub mod record;
 pub mod reply;
@@ -31,5 +32,6 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     fault::register(module)?;
     scan::register(module)?;
     dispatch::register(module)?;
+    pull::register(module)?;
     Ok(())
 }

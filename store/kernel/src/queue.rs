@@ -21,7 +21,7 @@
 mod append;
 mod ext_tail;
 mod files;
-mod names;
+pub mod names;
 mod recover;
 #[cfg(test)]
 mod tests;

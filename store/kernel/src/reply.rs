@@ -3,7 +3,7 @@
 use crate::encode::offset_id;
 
 /// VERSION of the answers: V4_8_0 in RocketMQ's table; clients look at it before they ask for newer things.
-const VERSION: u16 = 373;
+pub const VERSION: u16 = 373;
 
 /// A staged send that waits for its answer.
 pub struct Reply {
@@ -27,7 +27,7 @@ pub struct Answer {
 }
 
 /// Appends a number in decimal digits.
-fn push_number(number: i64, out: &mut Vec<u8>) {
+pub fn push_number(number: i64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = number.unsigned_abs();

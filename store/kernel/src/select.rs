@@ -78,6 +78,19 @@ pub struct Answer {
     pub damaged: u64,
 }
 
+impl Answer {
+    /// Without any record; the reader goes on at `next`.
+    pub fn nothing(status: Status, next: i64) -> Answer {
+        Answer {
+            status,
+            next,
+            behind: false,
+            picks: Picks::default(),
+            damaged: 0,
+        }
+    }
+}
+
 /// The answer for an offset that is out of the queue's range; None: it is within.
 pub fn out_of_range(extent: Option<Extent>, ask: &Ask) -> Option<(Status, i64)> {
     let corrected = |offset| if ask.correct { offset } else { ask.offset };
@@ -123,13 +136,7 @@ pub fn select<E: From<crate::fault::Fault>>(
     wanted: impl Fn(i64) -> bool,
     mut accept: impl FnMut(i64, &Record<'_>) -> Result<bool, E>,
 ) -> Result<Answer, E> {
-    let mut answer = Answer {
-        status: Status::NoMatchedMessage,
-        next: ask.offset,
-        behind: false,
-        picks: Picks::default(),
-        damaged: 0,
-    };
+    let mut answer = Answer::nothing(Status::NoMatchedMessage, ask.offset);
     let mut deleted_below = i64::MIN;
     let mut last_pos = 0;
     let mut at = from;

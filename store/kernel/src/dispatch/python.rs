@@ -13,12 +13,14 @@ use super::{lock, Core, WrittenPoint};
 use crate::door::Door;
 use crate::ext::{is_address, ExtFiles, ExtUnit};
 use crate::fault::Fault;
+use crate::frame::MAX_FRAME_BYTES;
 use crate::index::Index;
 use crate::maps::LogMaps;
+use crate::pull::found_head;
 use crate::queue::{Extent, Queues, Unit, UNIT};
 use crate::record::{Bad, Delays};
 use crate::scan::check_geometry;
-use crate::select::{out_of_range, select, window, Ask, Picks, Status};
+use crate::select::{out_of_range, select, window, Answer, Ask, Picks, Status};
 
 /// What one `run` did.
 #[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
@@ -58,6 +60,73 @@ impl Dispatch {
             None => Ok(self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address))?),
         }
     }
+
+    /// The queue's min and max offset, and what is found in it.
+    fn look<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &[u8],
+        queue: i32,
+        ask: &Ask,
+        codes: Option<&Bound<'py, PyFrozenSet>>,
+        accept: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(i64, i64, Answer)> {
+        let codes = match codes {
+            None => None,
+            Some(codes) => Some(
+                codes
+                    .iter()
+                    .map(|code| code.extract::<i64>())
+                    .collect::<PyResult<Vec<_>>>()?,
+            ),
+        };
+        let (extent, segment_bytes) = self.with(py, &self.0.queues, |queues| {
+            (
+                queues.find(topic, queue).map(|q| (q, queues.extent(q))),
+                queues.segment_bytes(),
+            )
+        });
+        if let Some((status, next)) = out_of_range(extent.map(|(_, extent)| extent), ask) {
+            let (min, max) = extent.map_or((0, 0), |(_, extent)| (extent.min_offset, extent.max_offset));
+            return Ok((min, max, Answer::nothing(status, next)));
+        }
+        let (q, extent) = extent.expect("only a queue has a range");
+        let mut unreadable = false;
+        let mut answer = select(
+            ask,
+            window(&extent, ask, segment_bytes),
+            &self.0.log,
+            |from, most| {
+                let units = self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
+                    Some(same) if same == q => queues.read(q, from, most),
+                    _ => Ok(None), // removed meanwhile
+                })?;
+                unreadable |= units.is_none() && from == ask.offset as u64 * UNIT;
+                Ok::<_, PyErr>(units)
+            },
+            |address| Ok(self.ext(py, topic, queue, address)?.map(|unit| unit.tags_code)),
+            // the source compares the lower 32 bits
+            |code| {
+                codes
+                    .as_ref()
+                    .is_none_or(|codes| codes.contains(&i64::from(code as i32)))
+            },
+            |code, record| match accept {
+                None => Ok(true),
+                Some(accept) => accept.call1((code, PyBytes::new(py, record.properties())))?.is_truthy(),
+            },
+        )?;
+        if unreadable {
+            answer.status = Status::OffsetFoundNull;
+            if ask.correct {
+                let units_a_file = (segment_bytes / UNIT) as i64;
+                answer.next = ask.offset + units_a_file - ask.offset % units_a_file;
+            } else {
+                answer.next = ask.offset;
+            }
+        }
+        Ok((extent.min_offset, extent.max_offset, answer))
+    }
 }
 
 /// An extension unit: size, tags code, store time, bit map.
@@ -65,16 +134,22 @@ type Ext<'py> = (u16, i64, i64, Bound<'py, PyBytes>);
 
 type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool);
 
-/// The records as one bytes object. `PyBytes::new_with` would zero it first, only to have it written over.
-fn joined<'py>(py: Python<'py>, picks: &Picks) -> PyResult<Bound<'py, PyBytes>> {
+/// A whole answer: frame, records in it, their bytes.
+type FoundFrame<'py> = (Bound<'py, PyBytes>, usize, usize);
+
+/// `head` and the records as one bytes object. `PyBytes::new_with` would zero it first, only to have it written over.
+fn joined<'py>(py: Python<'py>, head: &[u8], picks: &Picks) -> PyResult<Bound<'py, PyBytes>> {
     // SAFETY: a new bytes object of `bytes` bytes that nobody else has yet; all of them are written before it is shared.
     unsafe {
-        let size = isize::try_from(picks.bytes).expect("a batch is a few megabytes at most");
+        let bytes = head.len() + picks.bytes;
+        let size = isize::try_from(bytes).expect("a batch is a few megabytes at most");
         let object = pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
-        let body = Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>();
-        let to = pyo3::ffi::PyBytes_AsString(body.as_ptr()).cast::<MaybeUninit<u8>>();
-        picks.copy(std::slice::from_raw_parts_mut(to, picks.bytes));
-        Ok(body)
+        let joined = Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>();
+        let to = pyo3::ffi::PyBytes_AsString(joined.as_ptr()).cast::<MaybeUninit<u8>>();
+        let (front, rest) = std::slice::from_raw_parts_mut(to, bytes).split_at_mut(head.len());
+        std::ptr::copy_nonoverlapping(head.as_ptr().cast(), front.as_mut_ptr(), head.len());
+        picks.copy(rest);
+        Ok(joined)
     }
 }
 
@@ -282,72 +357,45 @@ impl Dispatch {
             limits,
             correct,
         };
-        let codes = match codes {
-            None => None,
-            Some(codes) => Some(
-                codes
-                    .iter()
-                    .map(|code| code.extract::<i64>())
-                    .collect::<PyResult<Vec<_>>>()?,
-            ),
-        };
-        let (extent, segment_bytes) = self.with(py, &self.0.queues, |queues| {
-            (
-                queues.find(topic, queue).map(|q| (q, queues.extent(q))),
-                queues.segment_bytes(),
-            )
-        });
-        if let Some((status, next)) = out_of_range(extent.map(|(_, extent)| extent), &ask) {
-            let (min, max) = extent.map_or((0, 0), |(_, extent)| (extent.min_offset, extent.max_offset));
-            return Ok((status as u8, next, min, max, 0, PyBytes::new(py, b""), false));
-        }
-        let (q, extent) = extent.expect("only a queue has a range");
-        let mut unreadable = false;
-        let answer = select(
-            &ask,
-            window(&extent, &ask, segment_bytes),
-            &self.0.log,
-            |from, most| {
-                let units = self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
-                    Some(same) if same == q => queues.read(q, from, most),
-                    _ => Ok(None), // removed meanwhile
-                })?;
-                unreadable |= units.is_none() && from == offset as u64 * UNIT;
-                Ok::<_, PyErr>(units)
-            },
-            |address| Ok(self.ext(py, topic, queue, address)?.map(|unit| unit.tags_code)),
-            // the source compares the lower 32 bits
-            |code| {
-                codes
-                    .as_ref()
-                    .is_none_or(|codes| codes.contains(&i64::from(code as i32)))
-            },
-            |code, record| match accept {
-                None => Ok(true),
-                Some(accept) => accept.call1((code, PyBytes::new(py, record.properties())))?.is_truthy(),
-            },
-        )?;
+        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, accept)?;
         self.0.damaged.fetch_add(answer.damaged, Ordering::Relaxed);
-        let (mut status, mut next) = (answer.status, answer.next);
-        if unreadable {
-            status = Status::OffsetFoundNull;
-            let units_a_file = (segment_bytes / UNIT) as i64;
-            next = if correct {
-                offset + units_a_file - offset % units_a_file
-            } else {
-                offset
-            };
+        let body = joined(py, b"", &answer.picks)?;
+        let (status, count) = (answer.status as u8, answer.picks.count());
+        Ok((status, answer.next, min, max, count, body, answer.behind))
+    }
+
+    /// `get` as the whole frame that answers a pull; None where anything but a plain answer is due.
+    #[allow(clippy::too_many_arguments)] // as `get`
+    fn get_frame<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &[u8],
+        queue: i32,
+        offset: i64,
+        max_count: i64,
+        codes: Option<&Bound<'py, PyFrozenSet>>,
+        max_pos: i64,
+        memory_bytes: i64,
+        limits: (i64, i64, i64, i64),
+        opaque: i32,
+        suggested: i64,
+    ) -> PyResult<Option<FoundFrame<'py>>> {
+        let ask = Ask {
+            offset,
+            max_count,
+            max_pos,
+            memory_bytes,
+            limits,
+            correct: true,
+        };
+        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, None)?;
+        let plain = answer.status == Status::Found && !answer.behind && answer.damaged == 0;
+        let bytes = answer.picks.bytes;
+        if !plain || bytes > MAX_FRAME_BYTES - 1024 {
+            return Ok(None);
         }
-        let body = joined(py, &answer.picks)?;
-        Ok((
-            status as u8,
-            next,
-            extent.min_offset,
-            extent.max_offset,
-            answer.picks.count(),
-            body,
-            answer.behind,
-        ))
+        let head = found_head(opaque, suggested, answer.next, min, max, bytes);
+        Ok(Some((joined(py, &head, &answer.picks)?, answer.picks.count(), bytes)))
     }
 
     fn units(

@@ -1,0 +1,238 @@
+//! Pulls that look like one that was understood before.
+//!
+//! A consumer sends the same header again and again; three numbers in it change: the queue offset, the offset it
+//! commits, the opaque. What is left without them is the header's *shape*. Python reads the first header of a shape with
+//! its full decoder, and checks that the three numbers found here are the ones it found. A later header of that shape
+//! has the same fields with the same texts, so that only the numbers need be read.
+//!
+//! JSON headers without a backslash only: there, a quotation mark begins or ends a text, and a member's name cannot be
+//! mistaken. Anything else, and numbers that are not written in the plain way, has no shape and takes the full way.
+
+use pyo3::prelude::*;
+
+use crate::queue::names::FastMap;
+use crate::reply::{push_number, VERSION};
+
+/// Shapes remembered; with more they are all forgotten and learnt again.
+const MOST_SHAPES: usize = 10_000;
+/// A consumer's header has a few hundred bytes; a longer one has no shape, so that what is remembered has an end.
+const MOST_HEADER_BYTES: usize = 2048;
+
+/// The member's text from its name to its number, what must follow the number, and how deep it must stand.
+const NUMBERS: [(&[u8], &[u8], usize); 3] = [
+    (b"\"queueOffset\":\"", b"\"", 2),
+    (b"\"commitOffset\":\"", b"\"", 2),
+    (b"\"opaque\":", b",}", 1),
+];
+
+/// Splits a header into its numbers, in the order of `NUMBERS`, and its shape. None: it has no shape.
+pub fn split(header: &[u8], shape: &mut Vec<u8>) -> Option<[i64; 3]> {
+    shape.clear();
+    if header.len() > MOST_HEADER_BYTES {
+        return None;
+    }
+    let mut numbers = [None; 3];
+    let (mut kept, mut at) = (0, 0);
+    let (mut depth, mut in_text) = (0usize, false);
+    while at < header.len() {
+        match header[at] {
+            b'\\' => return None,
+            b'{' if !in_text => depth += 1,
+            b'}' if !in_text => depth = depth.checked_sub(1)?,
+            b'"' if in_text => in_text = false,
+            b'"' => match number_of(&header[at..])? {
+                None => in_text = true,
+                Some((which, number, from, length)) => {
+                    if NUMBERS[which].2 != depth || numbers[which].replace(number).is_some() {
+                        return None;
+                    }
+                    shape.extend_from_slice(&header[kept..at + from]);
+                    shape.push(0);
+                    kept = at + from + length;
+                    at = kept + usize::from(header[kept] == b'"');
+                    continue;
+                }
+            },
+            _ => {}
+        }
+        at += 1;
+    }
+    shape.extend_from_slice(&header[kept..]);
+    match numbers {
+        [Some(offset), Some(commit), Some(opaque)] => Some([offset, commit, opaque]),
+        _ => None,
+    }
+}
+
+/// If a member of `NUMBERS` begins here: which, its number, where that begins and how long it is. None: it is not plain.
+#[allow(clippy::type_complexity)] // looked at in one place
+fn number_of(text: &[u8]) -> Option<Option<(usize, i64, usize, usize)>> {
+    let Some(which) = NUMBERS.iter().position(|(name, ..)| text.starts_with(name)) else {
+        return Some(None);
+    };
+    let (name, ends, _) = NUMBERS[which];
+    let (number, length) = plain_number(&text[name.len()..])?;
+    match text.get(name.len() + length) {
+        Some(end) if ends.contains(end) => Some(Some((which, number, name.len(), length))),
+        _ => None,
+    }
+}
+
+/// A number as Java writes it, and how many bytes it takes: no zeros before it, and nothing that 64 bits do not hold.
+fn plain_number(text: &[u8]) -> Option<(i64, usize)> {
+    let sign = usize::from(text.first() == Some(&b'-'));
+    let digits = text[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let length = sign + digits;
+    let first = *text.get(sign)?;
+    if digits == 0 || digits > 19 || (first == b'0' && length > 1) {
+        return None;
+    }
+    let number = std::str::from_utf8(&text[..length]).ok()?.parse().ok()?;
+    Some((number, length))
+}
+
+/// The frame up to its records: code 0, remark FOUND. `bytes` are those of the records.
+pub fn found_head(opaque: i32, suggested: i64, next: i64, min: i64, max: i64, bytes: usize) -> Vec<u8> {
+    let mut head = Vec::with_capacity(320);
+    head.extend_from_slice(&[0; 8]);
+    head.extend_from_slice(b"{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"");
+    push_number(suggested, &mut head);
+    head.extend_from_slice(b"\",\"nextBeginOffset\":\"");
+    push_number(next, &mut head);
+    head.extend_from_slice(b"\",\"minOffset\":\"");
+    push_number(min, &mut head);
+    head.extend_from_slice(b"\",\"maxOffset\":\"");
+    push_number(max, &mut head);
+    head.extend_from_slice(b"\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
+    push_number(i64::from(opaque), &mut head);
+    head.extend_from_slice(b",\"remark\":\"FOUND\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+    push_number(i64::from(VERSION), &mut head);
+    head.push(b'}');
+    let header = head.len() - 8;
+    head[..4].copy_from_slice(&((4 + header + bytes) as u32).to_be_bytes());
+    head[4..8].copy_from_slice(&(header as u32).to_be_bytes());
+    head
+}
+
+/// The shapes that are known, each with a number.
+#[pyclass(module = "tallystick.store._kernel")]
+#[derive(Default)]
+pub struct PullShapes {
+    numbers: FastMap<Box<[u8]>, u64>,
+    next: u64,
+    /// Kept for its memory.
+    shape: Vec<u8>,
+}
+
+#[pymethods]
+impl PullShapes {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// (shape's number, queue offset, commit offset, opaque); None: the shape is not known, or there is none.
+    fn read(&mut self, header: &[u8]) -> Option<(u64, i64, i64, i64)> {
+        let [offset, commit, opaque] = split(header, &mut self.shape)?;
+        let number = self.numbers.get(self.shape.as_slice())?;
+        Some((*number, offset, commit, opaque))
+    }
+
+    /// As `read`, and from now on the header's shape is known.
+    fn learn(&mut self, header: &[u8]) -> Option<(u64, i64, i64, i64)> {
+        let [offset, commit, opaque] = split(header, &mut self.shape)?;
+        if self.numbers.len() >= MOST_SHAPES {
+            self.numbers.clear();
+        }
+        let number = *self.numbers.entry(self.shape.as_slice().into()).or_insert_with(|| {
+            self.next += 1;
+            self.next
+        });
+        Some((number, offset, commit, opaque))
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PullShapes>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = r#"{"code":11,"extFields":{"queueId":"3","commitOffset":"12","topic":"T","queueOffset":"40"},"flag":0,"opaque":7,"version":373}"#;
+
+    fn numbers(header: &str) -> Option<[i64; 3]> {
+        split(header.as_bytes(), &mut vec![])
+    }
+
+    fn shape(header: &str) -> Vec<u8> {
+        let mut shape = vec![];
+        split(header.as_bytes(), &mut shape).expect("it has a shape");
+        shape
+    }
+
+    #[test]
+    fn three_numbers_are_cut_out() {
+        assert_eq!(numbers(HEADER), Some([40, 12, 7]));
+        let other = HEADER
+            .replace("\"40\"", "\"9000000000\"")
+            .replace("\"12\"", "\"-1\"")
+            .replace(":7,", ":0,");
+        assert_eq!(numbers(&other), Some([9_000_000_000, -1, 0]));
+        assert_eq!(shape(HEADER), shape(&other));
+    }
+
+    #[test]
+    fn any_other_difference_is_another_shape() {
+        for (from, to) in [
+            ("\"3\"", "\"4\""),
+            ("\"T\"", "\"T7\""),
+            ("373", "374"),
+            ("flag\":0", "flag\":2"),
+        ] {
+            assert_ne!(shape(HEADER), shape(&HEADER.replace(from, to)), "{to}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_mistaken_has_no_shape() {
+        for (from, to) in [
+            ("\"T\"", r#""T\"queueOffset\":\"5""#),
+            ("\"40\"", "\"040\""),
+            ("\"40\"", "\"+40\""),
+            ("\"40\"", "\"40 \""),
+            ("\"40\"", "\"\""),
+            ("\"40\"", "40"),
+            ("\"40\"", "\"99999999999999999999\""),
+            (":7,", ":7.0,"),
+            (":7,", ":\"7\","),
+            (":7,", ":7 ,"),
+            ("\"queueOffset\"", "\"queueoffset\""),
+            ("\"topic\":\"T\"", "\"queueOffset\":\"41\""),
+            ("\"topic\":\"T\"", "\"opaque\":7"),
+            ("\"opaque\":7,", ""),
+            ("{\"queueId\"", "{\"opaque\":7,\"queueId\""),
+        ] {
+            assert_eq!(numbers(&HEADER.replace(from, to)), None, "{to}");
+        }
+        let long = "x".repeat(MOST_HEADER_BYTES);
+        assert_eq!(numbers(&HEADER.replace("\"T\"", &format!("\"{long}\""))), None);
+        for end in 0..HEADER.len() - 1 {
+            let _ = numbers(&HEADER[..end]);
+        }
+    }
+
+    #[test]
+    fn forgets_rather_than_grows() {
+        let mut shapes = PullShapes::new();
+        for i in 0..MOST_SHAPES + 1 {
+            shapes.learn(HEADER.replace("\"T\"", &format!("\"T{i}\"")).as_bytes());
+        }
+        assert_eq!(shapes.numbers.len(), 1);
+        let first = HEADER.replace("\"T\"", "\"T0\"");
+        assert!(shapes.read(first.as_bytes()).is_none());
+        let number = shapes.learn(first.as_bytes()).unwrap().0;
+        assert!(number > MOST_SHAPES as u64, "a number is never used twice");
+    }
+}
