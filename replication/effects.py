@@ -4,7 +4,7 @@ The driver carries out the effects of one call one after the other, all of them 
 
 1. `SaveVote`, `Truncate` and `InstallBase` are durable before the effect after them is begun (D1, D4).
 2. `Write` and `AppendOwn` put entries into the log; that they are written is enough, `Raft.synced` tells the rest.
-   After a list with an `AppendOwn` the driver calls `Raft.appended`.
+   After a list with an `AppendOwn` the driver calls `Raft.appended`, after one with an `InstallBase` `Raft.installed`.
 3. `Send` needs no answer and may be lost. An append's bytes are taken from the log when the effect is carried out.
 4. An effect that fails for the disk's sake ends the list: the rest of it is dropped, and `Raft.disk` is called next.
    A `Write` or `AppendOwn` that failed must have left the log as it was, or with a part of its entries from the front.
@@ -32,7 +32,7 @@ class TransferResult(enum.Enum):
     """How a transfer of leadership ended (T7). The value is for people."""
 
     DONE = "the target leads"
-    OTHER_LEADER = "another member leads"
+    NOT_TAKEN = "another member than the target leads"
     TIMED_OUT = "not done in time"
     NOT_LEADER = "this member does not lead"
     NOT_READY = "the leader is not ready"
@@ -139,7 +139,7 @@ class RemovedFromGroup:
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """This member's doubts are over: remove the mark that made it start with `must_catch_up`, before the next effect."""
+    """This member is in doubt no more: remove the mark for `must_catch_up` from its disk, before the next effect."""
 
 
 @dataclass(frozen=True, slots=True)

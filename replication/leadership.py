@@ -1,0 +1,122 @@
+"""The term of a leader: what it knows of the others, and the majorities that follow from it. Plain arithmetic.
+
+Three things are counted over the voters, the leader itself among them unless it has removed itself (M7): entries that
+are durable (S10), rounds of heartbeats that were answered (R1), and when those rounds were sent (L4, R3).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tallystick.replication.durable import Doubt
+from tallystick.replication.membership import Membership, MembershipEntry
+from tallystick.replication.messages import TermRun
+from tallystick.replication.peers import Peer
+from tallystick.replication.reads import Reads
+
+_Value = TypeVar("_Value", int, float)
+
+
+class Leadership:
+    """Made when an election is won, dropped when leadership ends."""
+
+    __slots__ = (
+        "batch",
+        "batch_first",
+        "batch_last",
+        "counts_itself",
+        "heartbeat_due",
+        "lease_from_round",
+        "lease_void",
+        "member",
+        "patient_from",
+        "peers",
+        "quorum",
+        "reads",
+        "ready",
+        "regrouped",
+        "round",
+        "term_start",
+        "voters",
+    )
+
+    def __init__(self, member: int, membership: Membership, term_start: int, now: float) -> None:
+        self.member = member
+        self.term_start = term_start
+        """Index of the first entry of this term, the no-op (S11)."""
+        self.ready = False
+        self.round = 0
+        self.heartbeat_due = now
+        self.patient_from = now
+        """The wait for a majority began here, or was restarted here because our own loop stood still (L9)."""
+        self.reads = Reads()
+        self.lease_void = False
+        """A TimeoutNow may be on its way: its vote does not ask who still has a leader (T5)."""
+        self.lease_from_round = 1
+        self.regrouped = False
+        """The membership changed and is not in the log yet: what that commits is looked at when it is."""
+        self.peers: dict[int, Peer] = {}
+        # What the last append request held: two members that are equally far get the same (first, last, ...).
+        self.batch_first = self.batch_last = -2
+        self.batch: tuple[int, tuple[TermRun, ...], tuple[MembershipEntry, ...]] = (-1, (), ())
+        self.regroup(membership, next_index=term_start, now=now)
+
+    def regroup(self, membership: Membership, *, next_index: int, now: float) -> None:
+        """Another membership counts from now on (M1); who stays keeps its progress."""
+        others = sorted(membership.members - {self.member})
+        known = self.peers
+        self.peers = {
+            member: known.get(member) or Peer(member, voter=False, next_index=next_index, now=now) for member in others
+        }
+        for peer in self.peers.values():
+            peer.voter = peer.member in membership.voters
+        self.voters = tuple(peer for peer in self.peers.values() if peer.voter)
+        self.counts_itself = self.member in membership.voters
+        self.quorum = membership.quorum
+        self.lease_from_round = self.round + 1  # R3: void on a change, until a round that was sent after it
+        self.regrouped = True
+
+    def committed_index(self, synced_index: int) -> int:
+        """Up to where a majority has the entries durably; of itself the leader counts what is synced (D3, S10)."""
+        matches = [peer.counted_match for peer in self.voters]
+        return self._held(matches, synced_index)
+
+    def confirmed_round(self) -> int:
+        """The newest round that a majority answered, none of it in doubt (R1)."""
+        return self._held([0 if peer.doubt else peer.acked_round for peer in self.voters], self.round)
+
+    def heard_at(self, now: float) -> float:
+        """When the newest round was sent that a majority answered (L4). Who is in doubt is there all the same."""
+        return self._held([peer.acked_at for peer in self.voters], now)
+
+    def leased_at(self, now: float) -> float | None:
+        """The same of voters that can promise something: the lease counts from there (R3). None: there is no lease."""
+        if self.lease_void or (self.voters and self.confirmed_round() < self.lease_from_round):
+            return None
+        return self._held([float("-inf") if peer.doubt else peer.acked_at for peer in self.voters], now)
+
+    def confirmed_without(self, peer: Peer, round_: int) -> bool:
+        """Whether the others have said, after `peer` came back in doubt, that this is still the newest term (D9, S14).
+
+        If only its log is in doubt, a majority without it says enough: it meets the one that elected any newer leader.
+        If its votes are in doubt, a candidate that it voted for may be anybody: all others must have answered. All of
+        them are also enough if so many are in doubt that there is no majority without them.
+        """
+        others = [other for other in self.voters if other is not peer]
+        answered = [other for other in others if other.acked_round >= round_]
+        if len(answered) == len(others):
+            return True
+        sound = sum(not other.doubt for other in answered) + self.counts_itself
+        return peer.doubt is Doubt.LOG and sound >= self.quorum
+
+    def best_successor(self, reachable_since: float) -> Peer | None:
+        """The voter that is furthest, of those that answer and are sound (T1)."""
+        fit = [peer for peer in self.voters if not peer.doubt and not peer.disk and peer.acked_at >= reachable_since]
+        return max(fit, key=lambda peer: peer.match_index, default=None)
+
+    def _held(self, values: list[_Value], own: _Value) -> _Value:
+        """The highest value that a majority has reached."""
+        if self.counts_itself:
+            values.append(own)
+        values.sort()
+        return values[-self.quorum]

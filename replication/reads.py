@@ -1,0 +1,69 @@
+"""Reads that wait until their leader is known to be one still (R1).
+
+A read notes the commit index and needs a majority's answer to a round of heartbeats that was sent after that. Reads
+that come while a round is out share the next one, so that any number of them costs one round at a time:
+
+    early      came before the leader was ready (S11)
+    gathered   wait for the next round
+    out        (round, commit index when it was sent, reads), oldest first
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Read(NamedTuple):
+    """`asker`: the member that asked, None for this one."""
+
+    token: int
+    asker: int | None
+
+
+class Reads:
+    __slots__ = ("_early", "_gathered", "_out")
+
+    def __init__(self) -> None:
+        self._early: list[Read] = []
+        self._gathered: list[Read] = []
+        self._out: deque[tuple[int, int, list[Read]]] = deque()
+
+    def add_early(self, read: Read) -> None:
+        self._early.append(read)
+
+    def make_ready(self) -> None:
+        self._gathered, self._early = self._early + self._gathered, []
+
+    def add(self, read: Read) -> None:
+        self._gathered.append(read)
+
+    @property
+    def round_wanted(self) -> bool:
+        """Reads have gathered, and no round is out whose end would send the next."""
+        return bool(self._gathered) and not self._out
+
+    def sent(self, round_: int, commit_index: int) -> None:
+        """A round goes out now: it serves all that have gathered."""
+        if self._gathered:
+            self._out.append((round_, commit_index, self._gathered))
+            self._gathered = []
+
+    @property
+    def oldest_round(self) -> int | None:
+        return self._out[0][0] if self._out else None
+
+    def confirmed(self, round_: int) -> Iterator[tuple[int, Read]]:
+        """A majority answered `round_`: (commit index, read) of the reads that this answers."""
+        while self._out and self._out[0][0] <= round_:
+            _, commit_index, reads = self._out.popleft()
+            for read in reads:
+                yield commit_index, read
+
+    def drain(self) -> list[Read]:
+        """All that wait, to be told that they wait in vain."""
+        waiting = [*self._early, *self._gathered, *(read for _, _, reads in self._out for read in reads)]
+        self._early, self._gathered = [], []
+        self._out.clear()
+        return waiting
