@@ -1,0 +1,188 @@
+"""A member's volume: what of its log and its vote is there after the power went.
+
+      base          synced            last
+        |             |                |
+    ....[=============|~~~~~~~~~~~~~~~~]      = survives a crash     ~ a prefix of it may survive, its end torn
+        (index, term) of the entry before the first kept one
+
+Written entries become durable by a sync. A truncation and the vote are durable when their effect is done (D1, D4). A
+flipped bit makes an entry unreadable; where it lies decides what recovery may do about it (D8):
+
+- beyond the synced point it is a torn tail, as a crash leaves it: recovery cuts it, nobody was promised anything;
+- at or below the synced point it is damage to what the group counts on. The member keeps what is sound before it, and
+  comes back in doubt: without a vote until a leader has readmitted it.
+
+That a volume can tell the two apart is assumed here; it is the ledger's business (and its tests') to know its synced
+point after a crash.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tallystick.replication.durable import Doubt, EntryKind
+from tallystick.replication.membership import Membership, MembershipEntry
+
+ENTRY_BYTES = 100
+"""What every entry takes on disk: byte limits of the settings are counts of entries here."""
+
+
+class Entry(NamedTuple):
+    """One entry. Its index is its place; `payload` stands for its bytes and is unique to what was proposed."""
+
+    term: int
+    kind: EntryKind
+    payload: Any
+
+
+class DamagedEntryError(Exception):
+    """The CRC of the entry at `index` does not fit: it cannot be read."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"entry {index} is damaged")
+        self.index = index
+
+
+class Disk:
+    """Durable state of one member, and the core's `LogView` of the log."""
+
+    def __init__(self, bootstrap: Membership | None) -> None:
+        self.term = 0
+        self.voted_for: int | None = None
+        self.doubt = Doubt.NONE
+        self.commit_hint = -1
+        self.memberships = [MembershipEntry(-1, bootstrap or Membership(frozenset()))]
+        """The one that came with the bootstrap or with a base, and all newer ones in the log. The first stays: a base
+        brings the newest that its sender knows to be committed, whose own entry may still be to come."""
+        self.base_index = -1
+        self.base_term = -1
+        self.entries: list[Entry] = []
+        self.last_index = -1
+        self.synced_index = -1
+        self.damaged: set[int] = set()
+        self.lost: dict[int, int] = {}
+        """Index and term of what was durable once and is gone by damage; until the member is readmitted."""
+
+    @classmethod
+    def emptied(cls, old: Disk, bootstrap: Membership | None) -> Disk:
+        """What a known member finds when somebody replaced its volume: nothing, and so it is in doubt (S14)."""
+        disk = cls(bootstrap)
+        disk.doubt = Doubt.VOTES
+        disk.lost = old.lost | {old.base_index: old.base_term}
+        for index in range(old.first_index, old.synced_index + 1):
+            disk.lost[index] = old.entries[index - old.first_index].term
+        return disk
+
+    # -- what the core reads -------------------------------------------------------------------------------------------
+
+    @property
+    def first_index(self) -> int:
+        return self.base_index + 1
+
+    def term_of(self, index: int) -> int | None:
+        place = index - self.base_index - 1
+        if place >= 0:
+            return self.entries[place].term if index <= self.last_index else None
+        return self.base_term if place == -1 else None
+
+    def extent(self, first: int, max_bytes: int) -> int:
+        assert self.base_index < first <= self.last_index
+        return min(self.last_index, first + max(1, max_bytes // ENTRY_BYTES) - 1)
+
+    # -- what the driver does ------------------------------------------------------------------------------------------
+
+    def entry(self, index: int) -> Entry:
+        """DamagedEntryError: it cannot be read."""
+        assert self.base_index < index <= self.last_index
+        if index in self.damaged:
+            raise DamagedEntryError(index)
+        return self.entries[index - self.base_index - 1]
+
+    def read(self, first: int, last: int) -> list[Entry]:
+        """Entries `first` to `last`, both included, as they are sent to a peer. DamagedEntryError: one cannot be."""
+        for index in sorted(self.damaged):
+            if first <= index <= last:
+                raise DamagedEntryError(index)
+        before = self.base_index + 1
+        return self.entries[first - before : last - before + 1]
+
+    @property
+    def membership(self) -> Membership:
+        """The newest."""
+        return self.memberships[-1].membership
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """At the end of the log; written, not synced."""
+        for entry in entries:
+            self.last_index += 1
+            if entry.kind is EntryKind.MEMBERSHIP and self.last_index > self.memberships[-1].index:
+                self.memberships.append(MembershipEntry(self.last_index, entry.payload))
+        self.entries.extend(entries)
+
+    def truncate(self, last_kept: int) -> None:
+        """Durable when it returns: the caller lets the time pass that this takes."""
+        assert self.base_index <= last_kept <= self.last_index
+        del self.entries[last_kept - self.base_index :]
+        self.last_index = last_kept
+        self.synced_index = min(self.synced_index, last_kept)
+        while len(self.memberships) > 1 and self.memberships[-1].index > last_kept:
+            self.memberships.pop()
+        self.damaged = {index for index in self.damaged if index <= last_kept}
+
+    def drop_before(self, first_index: int) -> None:
+        """Deletes old segments: entries below `first_index` go, the pair before it stays (D10)."""
+        assert self.first_index <= first_index <= self.synced_index + 1
+        term = self.term_of(first_index - 1)
+        assert term is not None
+        del self.entries[: first_index - self.first_index]
+        self.base_index, self.base_term = first_index - 1, term
+        while len(self.memberships) > 1 and self.memberships[1].index <= self.base_index:
+            self.memberships.pop(0)
+        self.damaged = {index for index in self.damaged if index > self.base_index}
+
+    def install(self, base_index: int, base_term: int, membership: MembershipEntry) -> None:
+        """Replaces the log by an empty one that begins behind (base_index, base_term)."""
+        self.base_index, self.base_term = base_index, base_term
+        self.entries.clear()
+        self.memberships = [membership]
+        self.last_index = self.synced_index = base_index
+        self.damaged.clear()
+
+    def readmit(self) -> None:
+        self.doubt = Doubt.NONE
+        self.lost.clear()
+
+    # -- what befalls it -----------------------------------------------------------------------------------------------
+
+    def lose_power(self, dice: random.Random) -> tuple[int, bool]:
+        """Of what was not synced a prefix survives, perhaps with the next entry torn: (entries lost, torn)."""
+        unsynced = self.last_index - self.synced_index
+        if unsynced == 0:
+            return 0, False
+        kept = dice.randint(0, unsynced)
+        torn = kept < unsynced and dice.random() < 0.5
+        damaged = self.damaged
+        self.truncate(self.synced_index + kept + torn)
+        self.damaged = {index for index in damaged if index <= self.last_index}
+        if torn:
+            self.damaged.add(self.last_index)
+        return unsynced - kept, torn
+
+    def distrust_unsynced(self) -> None:
+        """After an unclean stop of a member that answers before it syncs: what it said last may be forgotten (D9)."""
+        self.doubt = max(self.doubt, Doubt.LOG)
+        for index in range(self.synced_index + 1, self.last_index + 1):
+            self.lost[index] = self.entries[index - self.first_index].term
+
+    def recover(self) -> None:
+        """As at a start: keeps the sound part of the log. What is cut of the synced part leaves the member in doubt."""
+        if self.damaged:
+            broken = min(self.damaged)
+            if broken <= self.synced_index:
+                self.doubt = max(self.doubt, Doubt.LOG)
+                for index in range(broken, self.synced_index + 1):
+                    self.lost[index] = self.entries[index - self.base_index - 1].term
+            self.truncate(broken - 1)
+        self.synced_index = self.last_index  # recovery ends with a sync: what it found stays found

@@ -1,0 +1,331 @@
+"""What goes wrong, and how often: each fault is a function of the run and of how long it lasts; a profile weighs them.
+
+A fault counts itself in `simulation.faults` under the name by which a profile asks for it. Those that last have their
+end in the queue when they begin, at the latest where the chaos of the run ends. All choices come from the run's dice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tallystick.replication.effects import (
+    AppendOwn,
+    Commit,
+    InstallBase,
+    Readmitted,
+    RoleChanged,
+    SaveVote,
+    Send,
+    Truncate,
+    Write,
+)
+from tallystick.replication.membership import AddLearner, Change, Promote, Remove
+from tallystick.replication.settings import RaftSettings
+
+from .disk import ENTRY_BYTES, Disk
+from .member import CrashPoint, Member
+from .network import CALM, Weather
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+Fault = Callable[["Simulation", float], None]
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(function: Fault) -> Fault:
+    FAULTS[function.__name__.replace("_", " ")] = function  # type: ignore[attr-defined]
+    return function
+
+
+def victim(simulation: Simulation) -> Member | None:
+    """A running member; often one that leads, since most mistakes need a leader to show."""
+    dice = simulation.dice
+    running = [member for member in simulation.members.values() if member.running]
+    leaders = [member for member in running if member.leads]
+    if leaders and dice.random() < 0.4:
+        return dice.choice(leaders)
+    return dice.choice(running) if running else None
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+def _cut(simulation: Simulation, seconds: float, links: list[tuple[int, int]]) -> None:
+    simulation.network.block(links)
+    simulation.queue.after(seconds, simulation.network.unblock, links)
+
+
+@fault
+def partition(simulation: Simulation, seconds: float) -> None:
+    """Two sides that hear nothing of each other."""
+    one, other = _sides(simulation, list(simulation.members))
+    _cut(simulation, seconds, [(a, b) for a in one for b in other] + [(b, a) for a in one for b in other])
+
+
+@fault
+def one_way_partition(simulation: Simulation, seconds: float) -> None:
+    """One side is heard and does not hear."""
+    one, other = _sides(simulation, list(simulation.members))
+    _cut(simulation, seconds, [(a, b) for a in one for b in other])
+
+
+@fault
+def bridge(simulation: Simulation, seconds: float) -> None:
+    """Two sides that meet only in one member, which hears both."""
+    ids = list(simulation.members)
+    if len(ids) < 3:
+        return
+    ids.remove(simulation.dice.choice(ids))
+    one, other = _sides(simulation, ids)
+    _cut(simulation, seconds, [(a, b) for a in one for b in other] + [(b, a) for a in one for b in other])
+
+
+@fault
+def dead_link(simulation: Simulation, seconds: float) -> None:
+    """One direction between two members."""
+    ids = list(simulation.members)
+    if len(ids) > 1:
+        one, other = simulation.dice.sample(ids, 2)
+        _cut(simulation, seconds, [(one, other)])
+
+
+@fault
+def bad_weather(simulation: Simulation, seconds: float) -> None:
+    """Loss, duplicates, and packets that are late by more than an election takes."""
+    dice = simulation.dice
+    simulation.network.weather = Weather(
+        loss=dice.choice((0.0, 0.1, 0.3)),
+        duplicate=dice.choice((0.0, 0.1, 0.3)),
+        delay=dice.choice((0.003, 0.03)),
+        late=dice.choice((0.0, 0.1, 0.4)),
+        late_seconds=dice.choice((0.1, 1.0, 4.0)),
+    )
+    simulation.queue.after(seconds, _calm_down, simulation, simulation.network.weather)
+
+
+def _calm_down(simulation: Simulation, weather: Weather) -> None:
+    if simulation.network.weather is weather:
+        simulation.network.weather = CALM
+
+
+def _sides(simulation: Simulation, ids: list[int]) -> tuple[list[int], list[int]]:
+    """Two sides, neither of them empty if there are two members; often one is a single member that leads."""
+    dice = simulation.dice
+    leaders = [member.id for member in simulation.members.values() if member.leads and member.id in ids]
+    if leaders and dice.random() < 0.4:
+        one = [dice.choice(leaders)]
+    else:
+        one = dice.sample(ids, dice.randint(1, max(1, len(ids) - 1)))
+    return one, [each for each in ids if each not in one]
+
+
+# -- processes and clocks ----------------------------------------------------------------------------------------------
+
+_BOUNDARIES = (SaveVote, SaveVote, Truncate, Truncate, Write, AppendOwn, Send, Commit, RoleChanged, InstallBase, Readmitted)
+
+
+@fault
+def crash(simulation: Simulation, seconds: float) -> None:
+    """Now, whatever the process is about."""
+    member = victim(simulation)
+    if member is not None and simulation.may_crash(member):
+        member.crash()
+        simulation.restart_later(member, seconds)
+
+
+@fault
+def crash_at_boundary(simulation: Simulation, seconds: float) -> None:
+    """Just before or just after one of the next effects of a kind."""
+    member = victim(simulation)
+    if member is not None and simulation.may_crash(member):
+        dice = simulation.dice
+        member.crash_at = CrashPoint(dice.choice(_BOUNDARIES), dice.random() < 0.5, dice.randint(1, 3), seconds * 0.5)
+
+
+@fault
+def power_cut(simulation: Simulation, seconds: float) -> None:
+    """All at once; they come back one by one."""
+    if simulation.profile.asynchronous_flush:
+        return  # the mode says of itself that it loses data then (D9)
+    for member in simulation.members.values():
+        if member.running:
+            member.crash()
+            simulation.restart_later(member, seconds * simulation.dice.random())
+
+
+@fault
+def stall(simulation: Simulation, seconds: float) -> None:
+    member = victim(simulation)
+    if member is not None:
+        member.stall(seconds)
+
+
+@fault
+def clock_jump(simulation: Simulation, seconds: float) -> None:
+    """Forwards, by about what an election takes."""
+    member = victim(simulation)
+    if member is not None:
+        member.clock.jump(seconds)
+
+
+# -- disks -------------------------------------------------------------------------------------------------------------
+
+
+@fault
+def slow_disk(simulation: Simulation, seconds: float) -> None:
+    member = victim(simulation)
+    if member is not None:
+        member.slowness = simulation.dice.choice((10.0, 100.0, 400.0))
+        simulation.queue.after(seconds, setattr, member, "slowness", 1.0)
+
+
+@fault
+def full_disk(simulation: Simulation, seconds: float) -> None:
+    member = victim(simulation)
+    if member is not None and not member.disk_full:
+        member.set_full(True)
+        simulation.queue.after(seconds, member.set_full, False)
+
+
+@fault
+def failing_sync(simulation: Simulation, seconds: float) -> None:
+    """The disk gives errors until the process is started anew on a mended one (D7)."""
+    member = victim(simulation)
+    if member is not None and not member.sync_fails and simulation.may_crash(member):
+        member.sync_fails = True
+        simulation.queue.after(seconds, _mend, simulation, member)
+
+
+def _mend(simulation: Simulation, member: Member) -> None:
+    member.sync_fails = False
+    member.crash()
+    simulation.restart_later(member, 0.1)
+
+
+@fault
+def bit_flip(simulation: Simulation, seconds: float) -> None:
+    """In one entry of a member, found when that is read or at the next start; of a minority only."""
+    del seconds
+    dice = simulation.dice
+    candidates = [m for m in simulation.members.values() if m.disk.entries and simulation.may_damage(m)]
+    if candidates:
+        member = dice.choice(candidates)
+        disk = member.disk
+        # Near the end lies what others may not have yet.
+        low = disk.first_index if dice.random() < 0.5 else max(disk.first_index, disk.last_index - 3)
+        disk.damaged.add(dice.randint(low, disk.last_index))
+        if dice.random() < 0.7 and member.running:
+            member.crash()
+            simulation.restart_later(member, dice.uniform(0.05, 1.0))
+
+
+@fault
+def emptied_disk(simulation: Simulation, seconds: float) -> None:
+    """A known member comes back with nothing (S14); of a minority only."""
+    dice = simulation.dice
+    candidates = [m for m in simulation.members.values() if not m.removed and simulation.may_damage(m)]
+    if candidates:
+        member = dice.choice(candidates)
+        member.crash()
+        member.disk = Disk.emptied(member.disk, simulation.bootstrap_of(member.id))
+        simulation.restart_later(member, seconds * 0.5)
+
+
+@fault
+def log_start_moved(simulation: Simulation, seconds: float) -> None:
+    """Old segments are deleted on one member: no fault, but others may still need them (L11)."""
+    del seconds
+    member = victim(simulation)
+    if member is not None and member.commit_index >= member.disk.first_index:
+        keep_from = min(member.commit_index, member.disk.synced_index) + 1 - simulation.dice.randint(0, 3)
+        if keep_from > member.disk.first_index and not member.busy:
+            member.disk.drop_before(keep_from)
+
+
+# -- people ------------------------------------------------------------------------------------------------------------
+
+
+@fault
+def transfer(simulation: Simulation, seconds: float) -> None:
+    """Somebody asks a leader, or who was one, to hand over to whomever."""
+    del seconds
+    member = victim(simulation)
+    if member is not None:
+        member.transfer(simulation.dice.choice([None, *simulation.members]))
+
+
+@fault
+def membership_change(simulation: Simulation, seconds: float) -> None:
+    """Asked of everybody who thinks to lead: two leaders may be asked for different ones."""
+    del seconds
+    for member in [member for member in simulation.members.values() if member.leads]:
+        change = some_change(simulation, member)
+        if change is not None:
+            member.change_membership(change)
+
+
+def some_change(simulation: Simulation, member: Member) -> Change | None:
+    """A change that makes sense for the membership as `member` sees it; starts a process for who is added."""
+    dice = simulation.dice
+    if simulation.in_doubt():
+        return None
+    membership = member.disk.membership
+    choices: list[Change] = [Promote(each) for each in sorted(membership.learners)] * 3
+    if len(membership.members) < simulation.profile.most_members:
+        choices += [AddLearner(each) for each in range(simulation.profile.most_members) if each not in membership.members]
+    if len(membership.voters) > 1:
+        choices += [Remove(each) for each in sorted(membership.voters)]
+    change = dice.choice(choices) if choices else None
+    if isinstance(change, AddLearner):
+        simulation.invite(change.member)
+    return change
+
+
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One kind of run. Times in virtual seconds; what is drawn is drawn for each run."""
+
+    name: str
+    faults: Mapping[str, int]
+    """Weight of each fault. Empty: a calm run."""
+    sizes: tuple[int, ...] = (1, 2, 3, 3, 3, 4, 5, 5)
+    """Voters at the start, drawn."""
+    most_members: int = 6
+    """Numbers that members may have, from 0."""
+    chaos_seconds: float = 6.0
+    fault_gap_seconds: tuple[float, float] = (0.1, 1.0)
+    fault_seconds: tuple[float, float] = (0.1, 2.5)
+    proposal_gap_seconds: float = 0.12
+    read_gap_seconds: float = 0.2
+    clock_skew: float = 0.03
+    """Clocks run between 1 - this and 1 + this times as fast as time."""
+    pause: float = 0.05
+    """Probability that the world goes on between two effects of a member."""
+    asynchronous_flush: bool = False
+    """Members answer before they sync (D9)."""
+    eager_changes: bool = False
+    """A membership change is asked for in the moment in which somebody begins to lead."""
+    settings: RaftSettings = field(
+        default_factory=lambda: RaftSettings(
+            heartbeat_interval_seconds=0.2,
+            election_timeout_seconds=1.0,
+            max_append_bytes=4 * ENTRY_BYTES,
+            max_inflight_bytes=12 * ENTRY_BYTES,
+            append_timeout_seconds=0.5,
+            install_timeout_seconds=1.0,
+            promote_within_bytes=20 * ENTRY_BYTES,
+            transfer_within_bytes=40 * ENTRY_BYTES,
+        )
+    )
+
+    def draw(self, dice: random.Random) -> tuple[str, float]:
+        """The next fault and how long it lasts."""
+        (name,) = dice.choices(list(self.faults), list(self.faults.values()))
+        return name, dice.uniform(*self.fault_seconds)

@@ -1,0 +1,92 @@
+"""The kinds of runs. A seed picks one of `ROUTINE` by its dice; a test or a person may ask for one by name.
+
+The first is everything at once. The others leave things out, so that what they stress happens more often, or because a
+promise holds only without them: leases trust clocks, the asynchronous mode trusts that no two members fail together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .faults import Profile
+
+_NETWORK = {
+    "partition": 3,
+    "one way partition": 2,
+    "bridge": 2,
+    "dead link": 2,
+    "bad weather": 5,
+}
+_CRASHES = {"crash": 3, "crash at boundary": 8, "power cut": 1}
+_SLOWNESS = {"stall": 2, "slow disk": 2}
+_DAMAGE = {"bit flip": 3, "emptied disk": 1}
+_PEOPLE = {"transfer": 2, "membership change": 4}
+
+EVERYTHING = Profile(
+    "everything",
+    {
+        **_NETWORK,
+        **_CRASHES,
+        **_SLOWNESS,
+        **_DAMAGE,
+        **_PEOPLE,
+        "clock jump": 2,
+        "full disk": 1,
+        "failing sync": 1,
+        "log start moved": 2,
+    },
+)
+
+NETWORK = Profile("network", {**_NETWORK, "stall": 1, "clock jump": 1})
+
+STORM = Profile(
+    "storm",
+    {**_NETWORK, **_CRASHES, "slow disk": 2},
+    sizes=(2, 3, 3, 4, 5),
+    fault_gap_seconds=(0.05, 0.4),
+    fault_seconds=(0.1, 1.5),
+    proposal_gap_seconds=0.08,
+)
+
+DISKS = Profile(
+    "disks",
+    {**_CRASHES, **_DAMAGE, "slow disk": 2, "full disk": 3, "failing sync": 3, "log start moved": 2, "bad weather": 2},
+    sizes=(3, 3, 4, 5),
+)
+
+MEMBERSHIP = Profile(
+    "membership",
+    {**_NETWORK, "crash": 2, "crash at boundary": 3, "membership change": 12, "transfer": 2},
+    sizes=(1, 2, 3, 4, 4),
+    eager_changes=True,
+    fault_gap_seconds=(0.1, 0.6),
+)
+
+BEHIND = Profile(
+    "behind",
+    {"crash": 3, "partition": 3, "log start moved": 12, "bad weather": 3, "crash at boundary": 3, "emptied disk": 2},
+    sizes=(2, 3, 3, 5),
+    proposal_gap_seconds=0.06,
+)
+
+LEASES = replace(
+    NETWORK,
+    name="leases",
+    faults={**_NETWORK, "transfer": 6, "stall": 3, "crash": 2, "slow disk": 1},
+    sizes=(2, 3, 3, 4, 5),
+    read_gap_seconds=0.05,
+    settings=replace(NETWORK.settings, lease_reads=True, clock_drift=0.1),
+)
+
+ASYNCHRONOUS = Profile(
+    "asynchronous",
+    {**_NETWORK, "crash": 6, "crash at boundary": 8, "slow disk": 2},
+    sizes=(3, 3, 4, 5),
+    asynchronous_flush=True,
+)
+
+PEACE = Profile("peace", {"transfer": 1}, fault_gap_seconds=(1.0, 2.0))
+
+ROUTINE = (EVERYTHING,) * 5 + (NETWORK, STORM, STORM, DISKS, MEMBERSHIP, MEMBERSHIP, BEHIND, LEASES, ASYNCHRONOUS, PEACE)
+
+PROFILES = {profile.name: profile for profile in ROUTINE}
