@@ -28,8 +28,6 @@ take the orderly way (DLedgerCommitLog.recover).
 from __future__ import annotations
 
 import enum
-import errno
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +39,7 @@ from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.log_walk import Step, StepKind, durable_segment, resync
 from tallystick.store.progress import FILE_NAME as MARK_NAME
 from tallystick.store.progress import Geometry, Point, ProgressMark
-from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.segment_files import SegmentFiles, has_data
 from tallystick.store.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -210,7 +208,7 @@ class _Recovery:
             path.is_file()
             and last
             and path.stat().st_size < self.log.segment_bytes
-            and not _has_data(path, 0, self.log.segment_bytes)
+            and not has_data(path, 0, self.log.segment_bytes)
         )
 
     def _forget_everything(self) -> None:
@@ -392,7 +390,7 @@ class _Recovery:
             self.dispatch.trim_index_at(end)
         # From the last one on: power loss halfway must not leave a gap.
         for start in [start for start in reversed(self.log.starts) if start > end]:
-            if _has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
+            if has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
                 self._note(NoteKind.CUT, start, f"{self.log.path(start)} lies behind the log's end and is removed")
             self.dispatch.forget_log_segment(start)
             self._remove(self.log.path(start))
@@ -406,30 +404,10 @@ class _Recovery:
         # The first read of a gigabyte of allocated blocks takes seconds, even if nothing was ever written to them. The
         # process writes in order: after its death a torn record is all that can stand there. Power loss keeps no order.
         limit = self.settings.maxMessageSize + len(_ZEROS) if self.found.from_mark else self.log.segment_bytes
-        has_data = _has_data(path, offset, limit)
-        if has_data:
+        dirty = has_data(path, offset, limit)
+        if dirty:
             self._note(NoteKind.CUT, self.found.end_pos, f"{path} has bytes behind the log's end: they are zeroed")
-        if has_data or self.cache_lost:
+        if dirty or self.cache_lost:
             self.door.truncate(path, offset)
             self.door.create(path, self.log.segment_bytes, True)
             self.door.sync(path)
-
-
-def _has_data(path: Path, offset: int, limit: int) -> bool:
-    """Whether one of `limit` bytes from `offset` on is not zero. Holes are not read."""
-    with path.open("rb") as file:
-        end = min(os.fstat(file.fileno()).st_size, offset + limit)
-        while offset < end:
-            try:
-                offset = os.lseek(file.fileno(), offset, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return False  # only a hole is left
-                if error.errno != errno.EINVAL:
-                    raise
-                # This file system cannot tell holes: read them.
-            block = os.pread(file.fileno(), len(_ZEROS), offset)
-            if block != _ZEROS[: len(block)]:
-                return True
-            offset += len(block)
-    return False

@@ -7,13 +7,16 @@ kernel's. Source: RocketMQ 4.8.0, MappedFileQueue.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 NAME_DIGITS = 20
+_ZEROS = bytes(1 << 16)
 _MAX_MAPS = 16  # a map costs address space and a descriptor; more than a few at a time bring nothing
 
 
@@ -124,3 +127,23 @@ class SegmentFiles:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+
+def has_data(path: Path, offset: int, limit: int) -> bool:
+    """Whether one of `limit` bytes from `offset` on is not zero. Holes are not read."""
+    with path.open("rb") as file:
+        end = min(os.fstat(file.fileno()).st_size, offset + limit)
+        while offset < end:
+            try:
+                offset = os.lseek(file.fileno(), offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return False  # only a hole is left
+                if error.errno != errno.EINVAL:
+                    raise
+                # This file system cannot tell holes: read them.
+            block = os.pread(file.fileno(), len(_ZEROS), offset)
+            if block != _ZEROS[: len(block)]:
+                return True
+            offset += len(block)
+    return False

@@ -1,0 +1,71 @@
+"""dledger's own small files beside a log, `checkpoint` and `currterm`: Java properties text.
+
+    checkpoint   endIndex=41
+                 committedIndex=40
+    currterm     currTerm=3
+                 voteLeader=n1        (empty: no vote)
+
+We keep neither in them: the log says where it ends, and term and vote have a file that survives a power loss. They are
+written now and then so that dledger finds what it looks for when it opens the log, and read when the log is one that
+dledger wrote. A committed index is a hint: it is clipped to what the log has (D6).
+
+Source: dledger 0.2.2, DLedgerMmapFileStore.persistCheckPoint and MemberState.persistTerm.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+
+CHECKPOINT = "checkpoint"
+CURRENT_TERM = "currterm"
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The pairs in the file; of no file, none. Lines without `=` and comments are passed over. OSError."""
+    try:
+        text = path.read_text(encoding="latin-1")
+    except FileNotFoundError:
+        return {}
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith(("#", "!")))
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def write_properties(door: Door, path: Path, pairs: dict[str, object]) -> None:
+    """Replaces the file; a crash leaves the old or the new one. Not durable when it returns. OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    text = "".join(f"{key}={value}\n" for key, value in pairs.items())
+    door.write_file(temporary, text.encode("latin-1"))
+    door.rename(temporary, path)
+
+
+def read_committed_index(folder: Path) -> int:
+    """Of the checkpoint; -1: it has none, or no number."""
+    try:
+        return int(read_properties(folder / CHECKPOINT).get("committedIndex", "-1"))
+    except ValueError:
+        return -1
+
+
+def write_checkpoint(door: Door, folder: Path, end_index: int, committed_index: int) -> None:
+    write_properties(door, folder / CHECKPOINT, {"endIndex": end_index, "committedIndex": committed_index})
+
+
+def read_term(folder: Path) -> tuple[int, int | None]:
+    """(current term, member voted for) as dledger saved them; (-1, None): it did not."""
+    pairs = read_properties(folder / CURRENT_TERM)
+    vote = pairs.get("voteLeader", "")
+    try:
+        term = int(pairs.get("currTerm", "-1"))
+        return term, int(vote.removeprefix("n")) if vote else None
+    except ValueError:
+        return -1, None
+
+
+def write_term(door: Door, folder: Path, term: int, voted_for: int | None) -> None:
+    vote = "" if voted_for is None else f"n{voted_for}"
+    write_properties(door, folder / CURRENT_TERM, {"currTerm": term, "voteLeader": vote})

@@ -1,0 +1,407 @@
+"""One member's log in dledger's layout: what consensus asks of it, and what is done to it.
+
+    append_own, append_entries ─▶ staged ─ write_out ─▶ written ─ sync ─▶ flushed      (kernel `Log`)
+                                                           │                 │
+                                    what `LogView` shows ──┘                 └── what may be acknowledged
+
+Entries are known by index from 0; positions are bytes. The data alone is synced before an entry is acknowledged: the
+index is a function of it, is written before it, and a start makes again what was lost of it. `save_mark` syncs the
+index now and then and says how far both are durable, so that a start reads only what is behind.
+
+A log that recovery found damaged (`damage`) shows the entries before the damage and takes no others until `rewrite` has
+put a peer's bytes in their place, or `truncate` has given up what is there.
+
+Threads: writing, cutting and starting anew belong to one thread (or to several that take turns); `save_mark` and `sync`
+may run beside them on another. Reads are safe from all.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.replication.ledger import dledger_files
+from tallystick.replication.ledger.mark import EntryPoint, Flags, LedgerMark, newest_memberships
+from tallystick.replication.ledger.recovery import (
+    Damage,
+    LedgerError,
+    RecoveredLedger,
+    empty_folders,
+    recover,
+    remove,
+    segments_from,
+)
+from tallystick.store._kernel import Entries, Log, check_entries
+from tallystick.store.ledger_format import (
+    ENTRY_HEADER_BYTES,
+    FILLER_MAGIC,
+    GROUP_LOG_TOPIC,
+    UNIT_BYTES,
+    EntryKind,
+)
+from tallystick.store.progress import boot_id as machine_boot_id
+from tallystick.store.segment_files import segment_start
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+
+# Fixed by dledger, which refuses index files of another length: 5 242 880 units.
+INDEX_SEGMENT_BYTES = 32 * 5 * 1024 * 1024
+_FILLER = struct.Struct(">ii")
+
+
+class DamagedLogError(Exception):
+    """The log takes no entries: it is damaged, see `Ledger.damage`."""
+
+
+class Ledger:
+    """One open log; a `LogView` of consensus. Whatever changes the disk may raise OSError; then see the kernel's `Log`.
+
+    `log` is the kernel's, for `feed`, `append`, `write_out`, `sync` and `release`.
+    """
+
+    def __init__(self, folder: Path, door: Door, log: Log, recovered: RecoveredLedger, boot_id: bytes) -> None:
+        self.folder = folder
+        self.log = log
+        self.recovered = recovered
+        self._door = door
+        self._boot_id = boot_id
+        self._marking = threading.Lock()
+        self._begin(recovered)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        door: Door,
+        *,
+        segment_bytes: int,
+        max_message_bytes: int,
+        store_host: bytes,
+        store_id: bytes = bytes(16),
+        suffix: bytes = b"",
+        region: str = "DefaultRegion",
+        trace_on: bool = True,
+        index_segment_bytes: int = INDEX_SEGMENT_BYTES,
+        boot_id: bytes | None = None,
+    ) -> Ledger:
+        """Recovers the log in `folder` (`data/` and `index/` in it; made if they are not there). Blocks.
+
+        `store_id`: of the file of term and vote; a log that has no mark takes it over. `suffix`, `region`, `trace_on`:
+        as of `MessageStore.open`. LedgerError: it cannot be opened as it is. OSError, DamageError.
+        """
+        boot_id = machine_boot_id() if boot_id is None else boot_id
+        for part in ("data", "index"):
+            door.mkdir(folder / part)
+        recovered = recover(folder, segment_bytes, index_segment_bytes, door, boot_id=boot_id, store_id=store_id)
+        log = Log(
+            door,
+            str(folder / "data"),
+            segment_bytes=segment_bytes,
+            max_message_bytes=max_message_bytes,
+            store_host=store_host,
+            suffix=suffix,
+            region=region,
+            trace_on=trace_on,
+            index_folder=str(folder / "index"),
+            index_segment_bytes=index_segment_bytes,
+        )
+        return cls(folder, door, log, recovered, boot_id)
+
+    def _begin(self, recovered: RecoveredLedger) -> None:
+        end = recovered.end
+        self.log.start(end.pos, end.store_timestamp_ms, end.index, end.term, end.chain)
+        self.recovered = recovered
+        self.base: EntryPoint = recovered.base
+        self.damage: Damage | None = recovered.damage
+        self.memberships: tuple[int, ...] = recovered.memberships
+        self._mark: LedgerMark = recovered.mark
+
+    def close(self, committed_index: int = -1) -> None:
+        """Writes and syncs what is left, and notes that the end was in order. OSError: it was not."""
+        self.log.write_out()
+        self.log.sync()
+        self.save_mark(committed_index, clean=self.damage is None)
+
+    # -- what is there -------------------------------------------------------------------------------------------------
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._mark.segment_bytes
+
+    @property
+    def store_id(self) -> bytes:
+        return self._mark.store_id
+
+    @property
+    def first_index(self) -> int:
+        """Of the oldest entry kept; `last_index` + 1 if none is."""
+        return self.base.index + 1
+
+    @property
+    def last_index(self) -> int:
+        """Of the last entry written; `base.index` if there is none."""
+        return self.log.written_index
+
+    @property
+    def synced_index(self) -> int:
+        """Of the last durable entry."""
+        return self.log.flushed_index
+
+    def term_of(self, index: int) -> int | None:
+        """Of an entry, also of the one before the first kept one; None: not known. DamageError: the index is gone."""
+        if index == self.base.index:
+            return self.base.term if self.base.term >= 0 else None
+        if not self.first_index <= index <= self.last_index:
+            return None
+        unit = self.log.unit(index)
+        if unit is None:
+            raise LedgerError(self.folder / "index", f"the index does not have entry {index}; a restart makes it again")
+        return unit[2]
+
+    def extent(self, first: int, max_bytes: int) -> int:
+        """The last of the entries from `first` on that lie in `max_bytes`; at least `first`."""
+        return self.log.extent(first, max_bytes)
+
+    def end_of(self, index: int) -> int:
+        """The position behind an entry, also a staged one, or behind the base. KeyError: there is none."""
+        if index == self.base.index:
+            return self.base.pos
+        unit = self.log.unit(index) if index >= self.first_index else None
+        if unit is None:
+            raise KeyError(index)
+        return unit[0] + unit[1]
+
+    def pos_of(self, index: int) -> int:
+        """Where an entry begins, also a staged one. KeyError: there is none."""
+        unit = self.log.unit(index) if index >= self.first_index else None
+        if unit is None:
+            raise KeyError(index)
+        return unit[0]
+
+    def index_of(self, pos: int) -> int:
+        """The last written entry that ends at or before `pos`; `base.index`: none does."""
+        return self.log.index_of(pos, self.first_index)
+
+    def read_range(self, first: int, last: int) -> bytes:
+        """Written entries as they lie on the disk: what a follower's `check` takes. Not verified. EntryError."""
+        return self.log.read_range(first, last)
+
+    def verified_range(self, first: int, last: int) -> Entries:
+        """The same, checked against the entry before. EntryError: damage on the disk, see `rewrite`."""
+        before = self.point(first - 1)
+        data = self.log.read_range(first, last)
+        return check_entries(data, self.segment_bytes, before.index, before.term, before.chain)
+
+    def record_of(self, index: int) -> bytes:
+        """The CommitLog record inside a written entry, checked but for the chain. EntryError."""
+        data = self.log.read_range(index, index)
+        return check_entries(data, self.segment_bytes, index - 1, -1).record(index)
+
+    def point(self, index: int) -> EntryPoint:
+        """The place behind a written entry, or the base. LedgerError: the data does not have it."""
+        if index == self.base.index:
+            return self.base
+        header = self.log.header(index)
+        if header is None:
+            raise LedgerError(self.folder / "data", f"the header of entry {index} cannot be read")
+        pos, size, term, _, chain, _ = header
+        return EntryPoint(index, term, chain, pos + size, self.log.last_store_ms)
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    def append_own(self, kind: EntryKind, body: bytes, now_ms: int, born_host: bytes) -> int:
+        """Stages a leader's entry that is no client's message; its index. DamagedLogError, OSError."""
+        self._must_be_whole()
+        self.log.append(
+            GROUP_LOG_TOPIC.encode(), 0, body, b"", now_ms=now_ms, born_timestamp=now_ms, born_host=born_host, kind=kind
+        )
+        index = self.log.staged_index
+        if kind == EntryKind.MEMBERSHIP:
+            self.memberships = newest_memberships(self.memberships, [index])
+        return index
+
+    def check(self, payload: bytes | bytearray, prev_index: int, prev_term: int) -> Entries:
+        """A leader's range, checked as far as it can be without the entry before it. EntryError."""
+        return check_entries(payload, self.segment_bytes, prev_index, prev_term)
+
+    def append_entries(self, entries: Entries, first_index: int) -> None:
+        """Stages a leader's entries from `first_index` on, which is the next one here.
+
+        EntryError: they do not continue this log's chain (S13). DamagedLogError, OSError."""
+        self._must_be_whole()
+        end, last = self.log.written, self.log.written_index
+        if self.log.staged_index == last and end > (filled := self.end_of(last)):
+            # A filler without an entry behind it, of a write that failed: the new leader may have none there.
+            point = self.point(last)
+            self.log.cut(filled, last, point.term, point.chain)
+        self.log.append_entries(entries, first_index)
+        found = [
+            index for index, kind, _, _ in entries.special if kind == EntryKind.MEMBERSHIP and index >= first_index
+        ]
+        self.memberships = newest_memberships(self.memberships, found)
+
+    def _must_be_whole(self) -> None:
+        if self.damage is not None:
+            damage = self.damage
+            raise DamagedLogError(f"entry {damage.index} at byte {damage.pos} of the log is damaged: {damage.reason}")
+
+    # -- taking back ---------------------------------------------------------------------------------------------------
+
+    def truncate(self, last_kept: int) -> None:
+        """Cuts all entries behind `last_kept`, durably (D4); the caller has looked that none of them is committed (S7).
+
+        Of a damaged log, `last_kept` = `last_index` gives up what lies behind the damage.
+        ValueError: `last_kept` is before the base, or behind the end. OSError: the log's state is not known.
+        """
+        if not self.base.index <= last_kept <= self.last_index:
+            raise ValueError(f"entry {last_kept} is not one of {self.base.index}..{self.last_index}")
+        self.log.write_out()
+        if last_kept == self.last_index and self.damage is None:
+            return
+        # The point that the mark is to name has to be durable, as every synced point.
+        self.log.sync()
+        self.log.sync_index()
+        point = self.point(last_kept)
+        kept = tuple(index for index in self.memberships if index <= last_kept)
+        with self._marking:
+            mark = self._save(flags=Flags.CUTTING, synced=point, memberships=kept)
+            self.memberships = kept
+            if self.damage is not None:
+                self._recover_again()
+                return
+            self.log.cut(point.pos, last_kept, point.term, point.chain)
+            self._save(flags=mark.flags & ~Flags.CUTTING)
+
+    def install_base(self, index: int, term: int, chain: int, pos: int) -> None:
+        """Throws all entries away and begins anew behind entry `index`, at `pos` (L11); durable when it returns.
+
+        ValueError: `pos` is no segment's begin, or entry 0 is the next and `pos` is not 0 there, or the like.
+        """
+        if pos % self.segment_bytes or index < -1 or term < -1:
+            raise ValueError(f"a log cannot begin behind entry {index} of term {term} at {pos}")
+        base = EntryPoint(index, term, chain, pos)
+        with self._marking:
+            self._save(flags=Flags.RESETTING, base=base, synced=base, memberships=())
+            empty_folders(self._door, self.folder)
+            self.log.start(pos, 0, index, term, chain)
+            self._save(flags=Flags.NONE)
+            self.base, self.memberships, self.damage = base, (), None
+
+    def release_before(self, pos: int) -> None:
+        """Notes durably that the log begins at `pos`, a segment's begin: what is before may be deleted now (D10).
+
+        The caller has looked that it is applied, flushed, and not wanted by a peer. ValueError: `pos` is no segment's
+        begin, or not within the synced log.
+        """
+        if pos <= self.base.pos:
+            return
+        last = self.index_of(pos)
+        if pos % self.segment_bytes or last >= self.synced_index or last < self.first_index:
+            raise ValueError(f"the log cannot begin at {pos}")
+        base = replace(self.point(last), pos=pos)
+        with self._marking:
+            self._save(base=base)
+            self.base = base
+
+    def delete_released(self) -> int:
+        """Removes segments and index files before the log's begin; how many. OSError: the rest goes another time."""
+        self.log.forget_files()
+        count = 0
+        limits = [
+            ("data", self.base.pos, self.segment_bytes),
+            ("index", self.first_index * UNIT_BYTES, self._mark.index_segment_bytes),
+        ]
+        for part, limit, file_bytes in limits:
+            for path in reversed(segments_from(self.folder / part, 0)):
+                start = segment_start(path.name)
+                if start is None or start + file_bytes > limit:
+                    break
+                remove(self._door, path)
+                count += 1
+        return count
+
+    def rewrite(self, data: bytes) -> None:
+        """Puts a peer's bytes in the place of damaged entries, durably.
+
+        They are a range like those that `check` takes: it begins with the first damaged entry, or with any entry that
+        is there, and its places are this log's. What it ends with must be continued by what stands behind.
+        EntryError: it is not sound, or does not fit in. LedgerError: the entry before it is damaged too.
+        """
+        first = int.from_bytes(data[8:16], "big")
+        before = self.point(first - 1)
+        behind = b""
+        entries = check_entries(data, self.segment_bytes, before.index, before.term, before.chain)
+        if entries.last_index < self.last_index:
+            following = self.log.unit(entries.last_index + 1)
+            assert following is not None, "it is written"
+            gap = b"" if following[0] == entries.end_pos else self._filler(entries.end_pos, following[0])
+            behind = gap + self.log.read_range(entries.last_index + 1, entries.last_index + 1)
+            check_entries(data + behind, self.segment_bytes, before.index, before.term, before.chain)
+        if entries.first_pos not in (before.pos, self._next_segment(before.pos)):
+            raise LedgerError(self.folder / "data", f"entry {first} lies at {before.pos}, not at {entries.first_pos}")
+        if entries.first_pos != before.pos:
+            self.log.rewrite(before.pos, self._filler(before.pos, entries.first_pos)[:8])
+        self.log.rewrite(entries.first_pos, data)
+        if self.damage is not None and entries.last_index >= self.damage.index:
+            with self._marking:
+                self._recover_again()
+
+    def _next_segment(self, pos: int) -> int:
+        return pos - pos % self.segment_bytes + self.segment_bytes
+
+    def _filler(self, pos: int, end: int) -> bytes:
+        return _FILLER.pack(FILLER_MAGIC, end - pos).ljust(end - pos, b"\0")
+
+    def reopen(self) -> None:
+        """Recovers again: segments were put into `data/` behind the base, or damage was mended from outside."""
+        with self._marking:
+            self._recover_again()
+
+    def _recover_again(self) -> None:
+        mark = self._mark
+        self.log.forget_files()
+        self._begin(
+            recover(
+                self.folder,
+                mark.segment_bytes,
+                mark.index_segment_bytes,
+                self._door,
+                boot_id=self._boot_id,
+                store_id=mark.store_id,
+            )
+        )
+
+    # -- the mark ------------------------------------------------------------------------------------------------------
+
+    def save_mark(self, committed_index: int = -1, *, clean: bool = False) -> None:
+        """Syncs the index and notes up to where all is durable: about once a second, on a thread that may block.
+
+        `committed_index`: a hint for the next start, and for dledger. OSError: the mark before still holds.
+        """
+        with self._marking:
+            pos, index, term, chain = self.log.flushed_point()
+            self.log.sync_index()
+            if self.damage is None:
+                synced = EntryPoint(index, term, chain, pos, self.log.last_store_ms)
+                kept = newest_memberships(self.memberships, [])
+                flags = Flags.CLEAN if clean else Flags.NONE
+                self._save(flags=flags, synced=synced, memberships=kept)
+            dledger_files.write_checkpoint(self._door, self.folder, index, min(committed_index, index))
+
+    def _save(self, **changes: object) -> LedgerMark:
+        self._mark = self._mark.save(self._door, self.folder, boot_id=self._boot_id, **changes)
+        return self._mark
+
+    @property
+    def committed_hint(self) -> int:
+        """The committed index that was last saved, as far as the log has it; -1: none (D6)."""
+        hint = dledger_files.read_committed_index(self.folder)
+        return min(hint, self.last_index) if hint >= self.first_index else -1
+
+    def entry_header_bytes(self) -> int:
+        """Bytes before each record in the log."""
+        return ENTRY_HEADER_BYTES
