@@ -11,13 +11,14 @@ Progress goes to standard error; the table, and with --json one object on the la
 
 import argparse
 import fcntl
+import itertools
 import json
 import os
 import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +27,9 @@ from typing import Any
 from harness import chart, interrupts, load, memory, report
 from harness.children import ChildError
 from harness.control import ControlError
+from harness.groups import OurGroup, PeerGroup
 from harness.measure import Measurer, Plan
-from harness.rows import LINES, Metric, RowError, Run, select
+from harness.rows import LINES, Layout, Metric, RowError, Run, select
 from harness.sides import OurSide, PeerSide, Side
 from harness.verdict import Result, Turn, Verdict, judge
 
@@ -95,11 +97,14 @@ def progress(run: Run, number: int, of: int, turn: Turn) -> None:
     )
 
 
-def measure_all(runs: list[Run], sides: list[Side], measurer: Measurer, turns: int) -> Iterator[Turn]:
+def measure_all(runs: list[Run], sides: Mapping[Layout, list[Side]], measurer: Measurer, turns: int) -> Iterator[Turn]:
     """Every turn of every run, the sides alternating who goes first."""
     for run in runs:
+        for layout, idle in sides.items():
+            if layout != run.layout:
+                stop_all(idle)  # what does not take part must not take memory
         count = min(turns, run.max_turns or turns)
-        taking_part = [side for side in sides if side.name == "ours" or not run.ours_only]
+        taking_part = [side for side in sides[run.layout] if side.name == "ours" or not run.ours_only]
         for number in range(count):
             for side in taking_part if number % 2 == 0 else reversed(taking_part):
                 turn = measurer.turn(run, side)
@@ -121,7 +126,6 @@ def exclusive(work: Path) -> Iterator[None]:
 
 def stop_all(sides: list[Side]) -> None:
     """Stops both sides whatever happens, and says what did not stop."""
-    interrupts.ignore()
     for side in sides:
         try:
             side.stop()
@@ -150,18 +154,23 @@ def bench(options: argparse.Namespace) -> int:
             ours = PeerSide(work, options.port_base - 100, options.peer, name="ours")
         else:
             ours = OurSide(work, options.port_base, options.tally, tuple(options.set))
-        sides: list[Side] = [ours] if peer is None else [ours, peer]
+        group: list[Side] = [OurGroup(work, options.port_base, options.tally, tuple(options.set))]
+        if peer is not None:
+            group.append(PeerGroup(work / "group", options.port_base, options.peer))
+        sides: dict[Layout, list[Side]] = {"single": [ours] if peer is None else [ours, peer], "group": group}
         began = time.monotonic()
         try:
             turns.extend(measure_all(runs, sides, Measurer(plan, work, peer, donor=ours, filler=filler), turns_wanted))
         finally:
-            stop_all(sides)
+            interrupts.ignore()
+            for pair in sides.values():
+                stop_all(pair)
             if filler is not None:
                 filler.remove()
         about["minutes"] = round((time.monotonic() - began) / 60, 1)
         results = [result for line in LINES if (result := judge(line, turns)) is not None]
         shutil.rmtree(work / "recover", ignore_errors=True)
-        for side in sides:
+        for side in itertools.chain(*sides.values()):
             shutil.rmtree(side.store, ignore_errors=True)
     publish(options, results, turns, about)
     wrong = {Verdict.BELOW, Verdict.VOID}

@@ -77,6 +77,7 @@ class Load:
     seconds: float = 3.0
     warmup: float = 1.0
     count: int | None = None
+    every: float | None = None
 
     def command(self, host: str, port: int) -> list[str]:
         """The command line against this broker."""
@@ -93,6 +94,8 @@ class Load:
             options["size"] = self.size
         if self.count is not None:
             options["count"] = self.count
+        if self.every is not None:
+            options["every"] = self.every
         return [
             str(BINARY),
             self.mode,

@@ -11,14 +11,14 @@ import shutil
 import statistics
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.children import ChildError, running
 from harness.control import Control, ControlError
 from harness.load import Load, LoadResult, result_of
 from harness.memory import Filler
-from harness.rows import JavaProduce, Memory, Metric, Produce, Pull, Recover, Restart, Run
+from harness.rows import JavaProduce, Memory, Metric, Produce, Pull, Recover, Restart, Run, Trickle
 from harness.sides import HOST, OurSide, PeerSide, Side, stored_bytes
 from harness.usage import Snapshot
 from harness.verdict import Turn, void_reason
@@ -65,6 +65,8 @@ class Measurer:
             match run:
                 case Produce():
                     return self._produce(run, side)
+                case Trickle():
+                    return self._trickle(run, side)
                 case Pull():
                     return self._pull(run, side)
                 case JavaProduce():
@@ -117,6 +119,7 @@ class Measurer:
             Metric.RATE: result.rate,
             Metric.P50: result.latency_us["p50"],
             Metric.P99: result.latency_us["p99"],
+            Metric.P999: result.latency_us["p999"],
             Metric.CPU: _per_million(after.broker_cpu_s - before.broker_cpu_s, result.total_messages),
             Metric.MEMORY: float(side.anonymous_bytes()),
             Metric.LAG: lag_s,
@@ -137,6 +140,13 @@ class Measurer:
             self.plan.warmup_s + run.warmup_s,
         )
         return self._send(run, side, load)
+
+    def _trickle(self, run: Trickle, side: Side) -> Turn:
+        self.ready(side, run.flush)
+        topic = self._fresh_topic(side, 8)
+        turn = self._send(run, side, Load("produce", topic, run.clients, seconds=run.seconds, every=1.0))
+        only = {metric: turn.values[metric] for metric in (Metric.P50, Metric.P99, Metric.P999)}
+        return replace(turn, values=only)
 
     def _memory(self, run: Memory, side: Side) -> Turn:
         side.start_fresh(run.flush)

@@ -16,7 +16,7 @@ def quantity(metric: Metric, value: float) -> str:
     match metric:
         case Metric.RATE:
             return f"{_three(value):,.0f}/s".replace(",", " ")
-        case Metric.P50 | Metric.P99:
+        case Metric.P50 | Metric.P99 | Metric.P999:
             return f"{_digits(value / 1000)} ms" if value >= 1000 else f"{_digits(value)} us"
         case Metric.CPU:
             return f"{_digits(value)} s"
@@ -53,7 +53,7 @@ def cells(result: Result) -> tuple[str, ...]:
     def mark(advantage: float | None) -> str:
         if advantage is None:
             return "-"
-        return f"{advantage:g} s" if line.against is None else ratio(line.metric, advantage)
+        return quantity(line.metric, advantage) if line.against is None else ratio(line.metric, advantage)
 
     figures = [figure for figure in (result.ours, result.base) if figure is not None]
     return (

@@ -13,6 +13,8 @@ from typing import Literal
 
 Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 SideName = Literal["ours", "peer"]
+Layout = Literal["single", "group"]
+"""One broker, or three that replicate."""
 
 
 class Metric(Enum):
@@ -21,6 +23,7 @@ class Metric(Enum):
     RATE = ("rate", "messages/s", True)
     P50 = ("p50_us", "p50", False)
     P99 = ("p99_us", "p99", False)
+    P999 = ("p999_us", "p99.9", False)
     CPU = ("cpu_s_per_million", "CPU s per million", False)
     MEMORY = ("anonymous_bytes", "anonymous memory", False)
     SECONDS = ("seconds", "seconds", False)
@@ -37,6 +40,7 @@ class Run:
 
     name: str
     flush: Flush = "ASYNC_FLUSH"
+    layout: Layout = "single"
     ours_only: bool = False
     max_turns: int | None = None
     long: bool = False
@@ -51,6 +55,14 @@ class Produce(Run):
     size: int = 1024
     queues: int = 8
     warmup_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trickle(Run):
+    """Clients that send one message of 1 KiB a second each, whatever the answers: what a quiet group is good for."""
+
+    clients: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +131,12 @@ RUNS: tuple[Run, ...] = (
         max_turns=3,
         long=True,
     ),
+    # SYNC_FLUSH is what our group does by default; RocketMQ's DLedger has no such mode, whatever it is told.
+    Produce(name="group-1", layout="group", flush="SYNC_FLUSH", connections=1, outstanding=1),
+    Produce(name="group-16", layout="group", flush="SYNC_FLUSH", connections=4, outstanding=4),
+    Produce(name="group-64", layout="group", flush="SYNC_FLUSH", connections=4, outstanding=16),
+    Produce(name="group-256", layout="group", flush="SYNC_FLUSH", connections=4, outstanding=64),
+    Trickle(name="group-trickle", layout="group", flush="SYNC_FLUSH", clients=25, seconds=60, max_turns=3, long=True),
     Restart(name="restart-10g", log_bytes=10 << 30, ours_only=True, max_turns=5, long=True),
 )
 
@@ -161,6 +179,15 @@ LINES: tuple[Line, ...] = (
     _versus_peer("Recover and dispatch 1 GiB of 128 B, less an empty start", "recover-1g", Metric.SECONDS, 5, 13),
     _versus_peer("The same, to the last message readable", "recover-1g", Metric.FROM_EXEC),
     Line("Restart after kill -9 with a 10 GiB store, to ready", Metric.SECONDS, "restart-10g", None, 3, 1),
+    _versus_peer("Three replicas, 1 outstanding, 1 KiB", "group-1", Metric.RATE, 1.5, 2.2),
+    _versus_peer("Three replicas, 16 outstanding (4 x 4), 1 KiB", "group-16", Metric.RATE, 1.7, 2.4),
+    _versus_peer("Three replicas, 64 outstanding (4 x 16), 1 KiB", "group-64", Metric.RATE, 3.5, 5.2),
+    _versus_peer("Three replicas, 64 outstanding (4 x 16), 1 KiB", "group-64", Metric.P99, 4),
+    _versus_peer("Three replicas, 256 outstanding (4 x 64), 1 KiB", "group-256", Metric.RATE, 7, 11),
+    Line("Three replicas, 25 clients that send once a second", Metric.P999, "group-trickle", None, 20_000),
+    _versus_peer("The same, beside RocketMQ", "group-trickle", Metric.P999),
+    _versus_peer("Three replicas, 256 outstanding, all members", "group-256", Metric.CPU, 5, 14),
+    _versus_peer("Three replicas, all members", "group-256", Metric.MEMORY, 8),
     _versus_peer("10 queues, 4 x 64, 128 B", "queues-10", Metric.RATE),
     _versus_peer("1 000 queues, 4 x 64, 128 B", "queues-1000", Metric.RATE),
     Line("1 000 queues against 10, both ours", Metric.CPU, "queues-1000", ("ours", "queues-10"), 1 / 1.2),

@@ -117,3 +117,11 @@ def test_nobody_there(generator: Path) -> None:
     command = [str(generator), "produce", "--address", "127.0.0.1:9", "--topic", "t"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and "127.0.0.1:9" in result.stderr
+
+
+def test_requests_by_the_clock_are_no_more_than_it_says(generator: Path, stand_in: StandIn) -> None:
+    options = ["--every", "0.05", "--connections", "4", "--seconds", "1"]
+    seen = run(generator, "produce", stand_in, *options)
+    assert 4 * 10 < seen["sent"] == seen["total_messages"] <= 4 * 21
+    counted = run(generator, "produce", stand_in, "--every", "0.01", "--connections", "3", "--count", "10")
+    assert counted["total_messages"] == counted["sent"] == 10

@@ -1,11 +1,13 @@
-//! The closed loop that both loads share: W requests in flight on each of N connections, a new one for each answer.
+//! The loop that both loads share: W requests in flight on each of N connections, a new one for each answer, or (`every`)
+//! by the clock.
 //!
 //! One thread and one epoll: the generator shares its machine with the broker that it measures, so what it burns is taken
 //! from the broker. A request's time runs from before its bytes are written to after its answer is found in what was read.
 //! Only answers inside the window [warm-up's end, end] are measured; the totals count everything from the first request
 //! to the last answer, because they are compared with what the broker has stored.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,9 @@ pub struct Outcome {
 struct Slot {
     opaque: Option<u32>,
     began: Instant,
+    /// With `every`: when this request was to be sent.
+    due: Instant,
+    answered: Instant,
 }
 
 struct Driver<'a, L: Load> {
@@ -57,6 +62,8 @@ struct Driver<'a, L: Load> {
     load: &'a mut L,
     links: Vec<Link>,
     slots: Vec<Slot>,
+    /// With `every`: slots without a request, by the time of their next one.
+    due: BinaryHeap<Reverse<(Instant, usize)>>,
     generation: u32,
     scanner: Scanner,
     totals: Totals,
@@ -78,11 +85,14 @@ pub fn run<L: Load>(options: &Options, load: &mut L) -> io::Result<Outcome> {
         slots: vec![
             Slot {
                 opaque: None,
-                began: begin
+                began: begin,
+                due: begin,
+                answered: begin,
             };
             options.connections * options.outstanding
         ],
         links,
+        due: BinaryHeap::new(),
         generation: 0,
         scanner: Scanner::new(),
         totals: Totals::default(),
@@ -111,15 +121,26 @@ impl<L: Load> Driver<'_, L> {
         let warm = if counted { begin } else { begin + self.options.warmup };
         let end = warm + self.options.seconds;
         self.measuring = warm == begin;
-        for link in 0..self.links.len() {
-            for slot in 0..self.options.outstanding {
-                self.request(link * self.options.outstanding + slot, begin);
+        for slot in 0..self.slots.len() {
+            match self.options.every {
+                None => self.request(slot, begin),
+                // spread over the first period: they would all be sent at once for ever
+                Some(every) => self.due.push(Reverse((
+                    begin + every.mul_f64(slot as f64 / self.slots.len() as f64),
+                    slot,
+                ))),
             }
+        }
+        for link in 0..self.links.len() {
             self.flush(link)?;
         }
         let mut events = Events::with_capacity(1024);
         while self.totals.answered < self.totals.sent || self.sending {
-            match poll.poll(&mut events, Some(Duration::from_millis(100))) {
+            let most = Duration::from_millis(100);
+            let wait = self.due.peek().map_or(most, |Reverse((due, _))| {
+                due.saturating_duration_since(Instant::now()).min(most)
+            });
+            match poll.poll(&mut events, Some(wait)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(format!("epoll: {error}")),
                 _ => {}
             }
@@ -134,6 +155,7 @@ impl<L: Load> Driver<'_, L> {
             for event in &events {
                 self.serve(event.token().0)?;
             }
+            self.send_due(Instant::now())?;
             if now.duration_since(self.last_message) > self.options.timeout {
                 let waited = self.options.timeout.as_secs_f64();
                 return Err(format!(
@@ -141,7 +163,7 @@ impl<L: Load> Driver<'_, L> {
                     self.totals.sent - self.totals.answered
                 ));
             }
-            if counted && self.totals.answered == self.totals.sent {
+            if counted && self.due.is_empty() && self.totals.answered == self.totals.sent {
                 break; // nothing in flight and nothing more wanted: `serve` would have asked
             }
         }
@@ -161,13 +183,31 @@ impl<L: Load> Driver<'_, L> {
             let now = Instant::now();
             while let Some((taken, slot)) = self.judge(link, now)? {
                 self.links[link].take(taken);
-                self.request(slot, now);
+                match self.options.every {
+                    None => self.request(slot, now),
+                    Some(every) => self.due.push(Reverse((self.slots[slot].due + every, slot))),
+                }
             }
             if !more {
                 break;
             }
         }
         self.flush(link)
+    }
+
+    fn send_due(&mut self, now: Instant) -> Result<(), String> {
+        while let Some(&Reverse((due, slot))) = self.due.peek().filter(|Reverse((due, _))| *due <= now) {
+            self.due.pop();
+            self.request(slot, now);
+            let late = self.slots[slot].answered > due;
+            let slot_state = &mut self.slots[slot];
+            slot_state.due = due;
+            if late {
+                slot_state.began = due; // it waited for the answer before it, and that wait is the broker's
+            }
+            self.flush(slot / self.options.outstanding)?;
+        }
+        Ok(())
     }
 
     fn judge(&mut self, link: usize, now: Instant) -> Result<Option<(usize, usize)>, String> {
@@ -184,6 +224,7 @@ impl<L: Load> Driver<'_, L> {
         if self.slots[slot].opaque.take() != Some(answer.opaque) || slot / self.options.outstanding != link {
             return Err(format!("an answer that nobody waits for: {}", text()));
         }
+        self.slots[slot].answered = now;
         let messages = self
             .load
             .answer(slot, &answer, self.scanner.next_offset(header), frame.body)?;
@@ -219,10 +260,8 @@ impl<L: Load> Driver<'_, L> {
         // The slot is in the opaque, and a number that changes: an answer given twice is not taken for the next one's.
         self.generation = (self.generation + 1) % (i32::MAX as u32 / self.slots.len() as u32);
         let opaque = self.generation * self.slots.len() as u32 + slot as u32;
-        self.slots[slot] = Slot {
-            opaque: Some(opaque),
-            began: now,
-        };
+        self.slots[slot].opaque = Some(opaque);
+        self.slots[slot].began = now;
         let link = &mut self.links[slot / self.options.outstanding];
         self.load.request(slot, opaque, now, &mut link.outbox);
         self.totals.sent += 1;

@@ -14,6 +14,8 @@ loadgen produce|pull --address HOST:PORT --topic TOPIC [options]
   --count N           stop after N messages instead; everything is measured
   --group NAME        producer or consumer group (loadgen)
   --timeout S         give up when nothing is answered for so long (30)
+  --every S           a new request each S seconds instead of after each answer; times then count from when it was due
+                      if the answer before it came later than that
 produce: --size BYTES  body size (1024);  --tag TAG;  --order random|round  choice of the queue (random)
 pull:    --batch N     messages asked for at once (32)
 Prints one JSON object. Exit status: 0 done, 1 connections lost or answers wrong (named under \"errors\"), 2 usage.";
@@ -36,6 +38,7 @@ pub struct Options {
     pub seconds: Duration,
     pub warmup: Duration,
     pub count: Option<u64>,
+    pub every: Option<Duration>,
     pub timeout: Duration,
     pub size: usize,
     pub tag: Option<String>,
@@ -105,6 +108,10 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
             "" => None,
             text => Some(number("count", text, 1, u64::MAX)?),
         },
+        every: match take("every", "").as_str() {
+            "" => None,
+            text => Some(Duration::from_secs_f64(number("every", text, 0.001, 3600.0)?)),
+        },
         timeout: seconds("timeout", take("timeout", "30"))?,
         size: number("size", &take("size", "1024"), 0, 16 * 1024 * 1024 - 4096)?,
         tag: match take("tag", "").as_str() {
@@ -163,6 +170,7 @@ mod tests {
                 "--connections: a value",
             ),
             ("produce --address 127.0.0.1:1 --topic t --seconds -1", "--seconds -1"),
+            ("produce --address 127.0.0.1:1 --topic t --every 0", "--every 0"),
             (
                 "pull --address 127.0.0.1:1 --topic t --topic t",
                 "--topic is given twice",
