@@ -20,6 +20,15 @@ class LimitedLog:
 
     def warning(self, kind: str, peer: int | None, message: str, *args: object, exc_info: bool = False) -> None:
         """Log `message`, unless a line of that kind about that peer was logged less than an interval ago."""
+        self._log(logging.WARNING, kind, peer, message, args, exc_info)
+
+    def info(self, kind: str, peer: int | None, message: str, *args: object) -> None:
+        """The same for what is as it should be."""
+        self._log(logging.INFO, kind, peer, message, args, False)
+
+    def _log(
+        self, level: int, kind: str, peer: int | None, message: str, args: tuple[object, ...], exc_info: bool
+    ) -> None:
         key = (kind, peer)
         now = self._clock()
         if now < self._next_s.get(key, now):
@@ -31,4 +40,4 @@ class LimitedLog:
         silent = self._silent.pop(key, 0)
         if silent:
             message, args = message + " (and %d more since the last such line)", (*args, silent)
-        self._logger.warning(message, *args, exc_info=exc_info)
+        self._logger.log(level, message, *args, exc_info=exc_info)

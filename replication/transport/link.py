@@ -36,9 +36,10 @@ from tallystick.replication.transport.handshake import (
     objection,
 )
 from tallystick.replication.transport.receive_buffer import ReceiveBuffer
+from tallystick.replication.transport.settings import TransportSettings
 
 _SMALL_PAYLOAD = 16 << 10  # below, joining is cheaper than a second write
-_KEEPALIVE_INTERVAL_S = 1
+_KEEPALIVE_PROBES = 3
 
 Payload = bytes | bytearray | memoryview
 
@@ -50,7 +51,7 @@ class LinkRefusedError(ConnectionError):
 class Link(asyncio.BufferedProtocol):
     """What both ends have in common."""
 
-    def __init__(self, payload_max_bytes: int, on_lost: Callable[[Link], None]) -> None:
+    def __init__(self, settings: TransportSettings, payload_max_bytes: int, on_lost: Callable[[Link], None]) -> None:
         self.closed = False
         self.address = "not connected"
         self.transport: asyncio.Transport | None = None
@@ -62,6 +63,7 @@ class Link(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._buffer = ReceiveBuffer()
         self._header: FrameHeader | None = None
+        self._settings = settings
         self._payload_max_bytes = payload_max_bytes
         self._open = False
 
@@ -96,6 +98,11 @@ class Link(asyncio.BufferedProtocol):
             self.address = f"{str(peer[0]).removeprefix('::ffff:')}:{peer[1]}"
         if self.closed:  # its owner changed its mind meanwhile
             self.transport.abort()
+            return
+        try:
+            tune(self.transport, self._settings.silence_timeout_ms)
+        except OSError as error:  # it was reset before we could look at it
+            self.fail(f"the connection was lost: {error}")
             return
         self.begin()
 
@@ -177,6 +184,7 @@ class CallerLink(Link):
 
     def __init__(
         self,
+        settings: TransportSettings,
         hello: Hello,
         *,
         queue_bytes: int,
@@ -184,7 +192,7 @@ class CallerLink(Link):
         on_lost: Callable[[Link], None],
         on_room: Callable[[], None],
     ) -> None:
-        super().__init__(0, on_lost)
+        super().__init__(settings, 0, on_lost)
         self.welcomed: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self.paused = False
         self._hello = hello
@@ -270,15 +278,14 @@ class CalledLink(Link):
 
     def __init__(
         self,
-        payload_max_bytes: int,
+        settings: TransportSettings,
         *,
-        handshake_timeout_s: float,
         judge: Callable[[CalledLink, Hello], Welcome | Refusal],
         check: Callable[[FrameHeader], None],
         deliver: Callable[[CalledLink, FrameHeader, memoryview, memoryview | None], None],
         on_lost: Callable[[Link], None],
     ) -> None:
-        super().__init__(payload_max_bytes, on_lost)
+        super().__init__(settings, settings.payload_max_bytes, on_lost)
         self.hello: Hello | None = None
         """Of a caller that was taken in."""
         self.counters: ReceivedCounters | None = None
@@ -286,13 +293,12 @@ class CalledLink(Link):
         self._judge = judge
         self._check = check
         self._deliver = deliver
-        self._handshake_timeout_s = handshake_timeout_s
         self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Waits for Hello, not for long."""
         self._deadline = asyncio.get_running_loop().call_later(
-            self._handshake_timeout_s, self.fail, "it did not say who it is in time"
+            self._settings.handshake_timeout_ms / 1000, self.fail, "it did not say who it is in time"
         )
 
     def bytes_came(self, count: int) -> None:
@@ -345,15 +351,16 @@ class CalledLink(Link):
 def tune(transport: asyncio.Transport, silence_timeout_ms: int) -> None:
     """Nothing waits to be sent, and a peer that answers nothing is given up.
 
-    TCP_USER_TIMEOUT ends a connection whose bytes are not acknowledged, keepalive one that has nothing to send. It
-    stands above the count of probes, so that one number says how long silence may be.
+    TCP_USER_TIMEOUT ends a connection whose bytes are not acknowledged, keepalive one that has nothing to send: after
+    half the time it asks three times.
     """
     raw = transport.get_extra_info("socket")
     if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):
         return
+    half_s = silence_timeout_ms // 2000
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, silence_timeout_ms // 2000))
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, silence_timeout_ms // (1000 * _KEEPALIVE_INTERVAL_S)))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, half_s))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, half_s // _KEEPALIVE_PROBES))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence_timeout_ms)

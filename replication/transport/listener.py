@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from tallystick.replication.transport.counters import ReceivedCounters
 from tallystick.replication.transport.frames import FrameError, FrameHeader
 from tallystick.replication.transport.handshake import Hello, Lane, Refusal, RefusalCode, Welcome, judge
-from tallystick.replication.transport.link import CalledLink, Link, tune
+from tallystick.replication.transport.link import CalledLink, Link
 from tallystick.replication.transport.shared import Shared
 
 _BACKLOG = 128
@@ -93,7 +93,7 @@ class Listener:
                     shared.log.warning("accept", None, "connections of members cannot be accepted: %s", str(error))
                     await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
-            if len(self._links) + len(self._greeting) >= shared.settings.connections_max:
+            if len(self._links) >= shared.settings.connections_max:
                 self.refused += 1
                 shared.log.warning(
                     "too many", None, "%s:%d refused: %d connections of members are open",
@@ -110,14 +110,14 @@ class Listener:
         shared = self._shared
         settings = shared.settings
         link = CalledLink(
-            settings.payload_max_bytes,
-            handshake_timeout_s=settings.handshake_timeout_ms / 1000,
+            settings,
             judge=self._judge,
             check=self._check,
             deliver=self._deliver,
             on_lost=self._link_lost,
         )
         context = None if shared.tls is None else shared.tls.server()
+        self._links.add(link)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: link,
@@ -127,16 +127,14 @@ class Listener:
             )
         except OSError as error:  # TLS that did not come about, or a connection that was gone at once
             raw.close()
+            self._links.discard(link)
             self.refused += 1
             shared.log.warning("tls", None, "%s was not taken in: %s", address, str(error) or type(error).__name__)
             return
         except BaseException:
             raw.close()
+            self._links.discard(link)
             raise
-        if not link.lost.is_set():
-            self._links.add(link)
-            if link.transport is not None:
-                tune(link.transport, settings.silence_timeout_ms)
 
     def _judge(self, link: CalledLink, hello: Hello) -> Welcome | Refusal:
         shared = self._shared

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
 from collections.abc import Callable
 
 from tallystick.replication.transport.backoff import Backoff
 from tallystick.replication.transport.counters import LaneStatus, SentCounters
 from tallystick.replication.transport.handshake import Hello, Identity, Lane
-from tallystick.replication.transport.link import CallerLink, Link, Payload, tune
+from tallystick.replication.transport.link import CallerLink, Link, Payload
 from tallystick.replication.transport.shared import Shared
 
 Address = tuple[str, int]
@@ -143,6 +145,7 @@ class PeerLane:
         def factory() -> CallerLink:
             made.append(
                 CallerLink(
+                    settings,
                     hello,
                     queue_bytes=self._queue_bytes,
                     inspect=self._inspect,
@@ -168,12 +171,15 @@ class PeerLane:
             raise ConnectionError(link.reason)
         self._link = link
         self.sent.connects += 1
+        shared.log.info(
+            f"{self._lane.name} lane up", self._member, "n%d at %s:%d (%s): connected",
+            self._member, host, port, self._lane.name.lower(),
+        )  # fmt: skip
         self._loop.call_soon(self._room)
         return link
 
     def _inspect(self, transport: asyncio.Transport) -> str | None:
         shared = self._shared
-        tune(transport, shared.settings.silence_timeout_ms)
         if shared.tls is None:
             return None
         own = shared.identity
@@ -204,6 +210,8 @@ class PeerLane:
 
 def _words(error: Exception) -> str:
     """The system's words; asyncio repeats the address in its own."""
-    if isinstance(error, OSError) and type(error) in (ConnectionRefusedError, ConnectionResetError) and error.errno:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError) or not error.errno:
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return os.strerror(error.errno)

@@ -68,6 +68,8 @@ class TransportSettings:
         for key in self.__dataclass_fields__:
             if getattr(self, key) <= 0:
                 raise SettingsError(key, f"must be positive, not {getattr(self, key)}")
+        if self.silence_timeout_ms > 3_600_000:
+            raise SettingsError("silence_timeout_ms", "an hour is the longest")
         if self.payload_max_bytes > 1 << 30:
             raise SettingsError("payload_max_bytes", "a frame holds 1 GiB at most")
         if self.ship_chunk_bytes > self.payload_max_bytes:

@@ -117,6 +117,7 @@ class Transport:
         A peer whose address did not change keeps its connections. Who may call us is not decided here. ValueError: a
         port out of range.
         """
+        assert not (self._closed and peers), "a closed transport calls nobody"
         for host, port in peers.values():
             if not 0 < port < 1 << 16:
                 raise ValueError(f"{host}:{port} is no address")
