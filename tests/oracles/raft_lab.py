@@ -1,8 +1,8 @@
 """Members of a group in one process, for tests that tell a story: logs are lists, the clock stands still until moved.
 
-A `Member` carries out the effects of one core as a driver must; without a group its messages pile up in `sent`. A `Group`
-passes messages in the order in which they were sent until all is quiet, except over links that were cut. Nothing here is
-random but the cores' own timers, and those fire when a test says so.
+A `Member` carries out the effects of one core as a driver must; without a group its messages pile up in `sent`. A
+`Group` passes messages in the order in which they were sent until all is quiet, except over links that were cut.
+Nothing here is random but the cores' own timers, and those fire when a test says so.
 
 After each call the invariants that one member can see are checked; the group adds those between members.
 """
@@ -18,9 +18,7 @@ from typing import Any, TypeVar
 from tallystick.replication.durable import DiskState, Doubt, HardState
 from tallystick.replication.effects import (
     AppendOwn,
-    Commit,
     Effect,
-    Fatal,
     Install,
     InstallBase,
     Role,
@@ -30,7 +28,7 @@ from tallystick.replication.effects import (
     Write,
 )
 from tallystick.replication.membership import Membership, MembershipEntry
-from tallystick.replication.messages import InstallRequest, Message
+from tallystick.replication.messages import Message, PreVoteReply, PreVoteRequest, VoteReply, VoteRequest
 from tallystick.replication.raft import Raft
 from tallystick.replication.settings import RaftSettings
 
@@ -260,7 +258,7 @@ class Group:
 
     @property
     def now(self) -> float:
-        return self.members[0].now
+        return max(member.now for member in self.members)
 
     def cut(self, one: int, other: int) -> None:
         self.cuts |= {(one, other), (other, one)}
@@ -278,9 +276,9 @@ class Group:
         self.check()
         while self.network:
             message = self.network.popleft()
-            if {message.source, message.target} & self.down or (message.source, message.target) in self.cuts:
-                self.lost.append(message)
-            elif not only(message):
+            ends = message.source, message.target
+            unknown = message.target >= len(self.members)
+            if unknown or self.down.intersection(ends) or ends in self.cuts or not only(message):
                 self.lost.append(message)
             else:
                 self.members[message.target].step(message)
@@ -290,37 +288,43 @@ class Group:
         """Time passes for everybody, a heartbeat at a time."""
         end = self.now + seconds
         while self.now < end:
-            now = min(end, self.now + HEARTBEAT)
-            for member in self.members:
-                member.now = now
+            self.pass_time(min(HEARTBEAT, end - self.now))
             for member in self.members:
                 if member.number not in self.down:
                     member.tick()
             self.deliver()
 
+    def pass_time(self, seconds: float) -> None:
+        """The clock goes on, and nobody looks at it."""
+        now = max(member.now for member in self.members) + seconds
+        for member in self.members:
+            member.now = now
+
     def expire(self, number: int) -> None:
         """One member's election timer fires before anybody else's."""
-        deadline = self.members[number].raft.deadline
-        for member in self.members:
-            member.now = max(member.now, deadline)
+        self.pass_time(max(0.0, self.members[number].raft.deadline - self.now))
         self.members[number].tick()
 
     def elect(self, number: int) -> Member:
-        """Silence long enough, then this member is the first to stand."""
-        for member in self.members:
-            member.now += T
-        self.expire(number)
-        self.deliver()
+        """Silence long enough, then this member is the first to stand.
+
+        Again, if it was told of a newer term, or held that its loop had stood still (L9).
+        """
+        self.pass_time(T)
+        for _ in range(3):
+            if self.members[number].raft.role is not Role.LEADER:
+                self.expire(number)
+                self.deliver()
         assert self.members[number].raft.role is Role.LEADER
-        self.members[number].propose() if self.members[number].raft.accepting else None
+        if self.members[number].raft.accepting:
+            self.members[number].propose()
         self.deliver()
         self.heartbeat(number)
         return self.members[number]
 
     def heartbeat(self, number: int) -> None:
         """A round of this leader's, and everything that follows from it."""
-        for member in self.members:
-            member.now += HEARTBEAT
+        self.pass_time(HEARTBEAT)
         self.members[number].tick()
         self.deliver()
 
@@ -343,21 +347,22 @@ class Group:
         return [member.log.terms for member in self.members]
 
 
+def leader_of(size: int = 3, **options: Any) -> Member:
+    """Member 0, elected by everybody, its no-op in its log; nobody has answered anything since."""
+    member = Member(0, voters=range(size), **options)
+    member.expire()
+    while member.raft.role is not Role.LEADER:
+        asked = [message for message in member.sent if isinstance(message, PreVoteRequest | VoteRequest)]
+        member.sent.clear()
+        for ask in asked:
+            term = member.raft.term
+            if isinstance(ask, PreVoteRequest):
+                member.step(PreVoteReply(ask.target, 0, term, ask.asked_term, ask.campaign, True))
+            else:
+                member.step(VoteReply(ask.target, 0, term, ask.campaign, True))
+    return member
+
+
 def at(message: Message, **changes: Any) -> Any:
     """The same message with other fields."""
     return replace(message, **changes)
-
-
-__all__ = [
-    "ENTRY_BYTES",
-    "HEARTBEAT",
-    "SETTINGS",
-    "Commit",
-    "Fatal",
-    "Group",
-    "InstallRequest",
-    "Member",
-    "MemoryLog",
-    "T",
-    "at",
-]
