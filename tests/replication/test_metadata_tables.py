@@ -158,3 +158,14 @@ def test_an_entry_that_is_not_understood_changes_nothing() -> None:
     with pytest.raises(MetadataError, match="format 9"):
         tables.apply(0, b'{"format":9,"patch":{},"table":"t"}')
     assert tables == ReplicatedTables()
+
+
+def test_an_entry_that_is_told_again_changes_nothing() -> None:
+    tables = ReplicatedTables()
+    staged = StagedTables(tables)
+    bodies = [body for n in range(3) for body in staged.replace("t", {"rows": {"a": {"n": n}}})]
+    for index, body in enumerate(bodies):
+        assert tables.apply(index, body) is not None
+    for index, body in enumerate(bodies):
+        assert tables.apply(index, body) is None
+    assert (tables.applied_index, tables.picture("t")) == (2, {"rows": {"a": {"n": 2}}})
