@@ -117,7 +117,7 @@ class Ledger:
         self.recovered = recovered
         self.base: EntryPoint = recovered.base
         self.damage: Damage | None = recovered.damage
-        self.memberships: tuple[int, ...] = recovered.memberships
+        self._memberships: tuple[int, ...] = recovered.memberships
         self._mark: LedgerMark = recovered.mark
 
     def close(self, committed_index: int = -1) -> None:
@@ -152,15 +152,32 @@ class Ledger:
         return self.log.flushed_index
 
     def term_of(self, index: int) -> int | None:
-        """Of an entry, also of the one before the first kept one; None: not known. DamageError: the index is gone."""
+        """Of an entry, also of the one before the first kept one (-1: there is none, or a log that dledger cut does not
+        say it); None: not known. LedgerError: the index does not have it."""
         if index == self.base.index:
-            return self.base.term if self.base.term >= 0 else None
+            return self.base.term
         if not self.first_index <= index <= self.last_index:
             return None
         unit = self.log.unit(index)
         if unit is None:
             raise LedgerError(self.folder / "index", f"the index does not have entry {index}; a restart makes it again")
         return unit[2]
+
+    @property
+    def memberships(self) -> tuple[int, ...]:
+        """Indexes of the newest membership entries, newest first, at most four; staged ones among them (M1).
+
+        The newest one that is left counts after a cut: no more than one is ever not committed (M2, M3)."""
+        # A staged one may have been abandoned by a write that failed, and its index be a message's now.
+        written = self.log.written_index
+        staged = self.log.staged_index
+        return tuple(i for i in self._memberships if written < i <= staged or (i <= written and self._is_membership(i)))
+
+    def _is_membership(self, index: int) -> bool:
+        if index <= self.base.index:
+            return True  # deleted since: it was committed
+        header = self.log.header(index)
+        return header is None or header[3] == EntryKind.MEMBERSHIP
 
     def extent(self, first: int, max_bytes: int) -> int:
         """The last of the entries from `first` on that lie in `max_bytes`; at least `first`."""
@@ -221,7 +238,7 @@ class Ledger:
         )
         index = self.log.staged_index
         if kind == EntryKind.MEMBERSHIP:
-            self.memberships = newest_memberships(self.memberships, [index])
+            self._memberships = newest_memberships(self.memberships, [index])
         return index
 
     def check(self, payload: bytes | bytearray, prev_index: int, prev_term: int) -> Entries:
@@ -238,11 +255,15 @@ class Ledger:
             # A filler without an entry behind it, of a write that failed: the new leader may have none there.
             point = self.point(last)
             self.log.cut(filled, last, point.term, point.chain)
-        self.log.append_entries(entries, first_index)
         found = [
             index for index, kind, _, _ in entries.special if kind == EntryKind.MEMBERSHIP and index >= first_index
         ]
-        self.memberships = newest_memberships(self.memberships, found)
+        known = newest_memberships(self.memberships, found)
+        try:
+            self.log.append_entries(entries, first_index)
+        finally:
+            # A segment that could not be made leaves the entries before it staged.
+            self._memberships = tuple(index for index in known if index <= self.log.staged_index)
 
     def _must_be_whole(self) -> None:
         if self.damage is not None:
@@ -269,7 +290,7 @@ class Ledger:
         kept = tuple(index for index in self.memberships if index <= last_kept)
         with self._marking:
             mark = self._save(flags=Flags.CUTTING, synced=point, memberships=kept)
-            self.memberships = kept
+            self._memberships = kept
             if self.damage is not None:
                 self._recover_again()
                 return
@@ -289,7 +310,7 @@ class Ledger:
             empty_folders(self._door, self.folder)
             self.log.start(pos, 0, index, term, chain)
             self._save(flags=Flags.NONE)
-            self.base, self.memberships, self.damage = base, (), None
+            self.base, self._memberships, self.damage = base, (), None
 
     def release_before(self, pos: int) -> None:
         """Notes durably that the log begins at `pos`, a segment's begin: what is before may be deleted now (D10).
@@ -387,7 +408,7 @@ class Ledger:
             self.log.sync_index()
             if self.damage is None:
                 synced = EntryPoint(index, term, chain, pos, self.log.last_store_ms)
-                kept = newest_memberships(self.memberships, [])
+                kept = tuple(known for known in self.memberships if known <= index)
                 flags = Flags.CLEAN if clean else Flags.NONE
                 self._save(flags=flags, synced=synced, memberships=kept)
             dledger_files.write_checkpoint(self._door, self.folder, index, min(committed_index, index))

@@ -153,7 +153,7 @@ def test_the_mark_of_an_orderly_end(tmp_path: Path) -> None:
 def test_a_new_log_is_clean_and_empty(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     assert ledger.recovered.clean and ledger.damage is None
-    assert (ledger.first_index, ledger.last_index, ledger.term_of(-1), ledger.term_of(0)) == (0, -1, None, None)
+    assert (ledger.first_index, ledger.last_index, ledger.term_of(-1), ledger.term_of(0)) == (0, -1, -1, None)
     assert ledger.committed_hint == -1
 
 
@@ -577,7 +577,7 @@ def test_old_segments_go_when_the_begin_is_durable(tmp_path: Path) -> None:
             assert again.damage is None
             assert first == 0 or twin.entries[first][0].pos == pos
             assert_is(again, twin)
-            assert again.term_of(first - 1) == (twin.entries[first - 1][0].term if first else None)
+            assert again.term_of(first - 1) == (twin.entries[first - 1][0].term if first else -1)
             again.release_before(pos)
             again.delete_released()
             files = image(folder)
