@@ -11,6 +11,7 @@ from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
+    Commit,
     MembershipChanged,
     RemovedFromGroup,
     Role,
@@ -108,6 +109,19 @@ def test_a_membership_counts_from_when_it_is_appended() -> None:
     assert leader.effects(MembershipChanged)
     group.deliver()
     assert leader.raft.commit_index == leader.log.last_index, "two of three are"
+
+
+def test_a_smaller_majority_commits_what_it_has_at_once() -> None:
+    member = leader_of(4)
+    for source in (1, 2):
+        member.step(AppendReply(source, 0, 1, 0, 0, True, 0, 0))
+    member.syncs = False
+    member.propose(2)
+    member.sync()
+    member.step(AppendReply(1, 0, 1, 0, 0, True, 1, 2))
+    assert member.raft.commit_index == 0
+    change(member, Remove(3))
+    assert member.effects(Commit) == [Commit(2)]
 
 
 def test_a_membership_that_is_cut_off_falls_back() -> None:
