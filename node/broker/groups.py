@@ -10,11 +10,11 @@ Source: SubscriptionGroupConfig, SubscriptionGroupManager of RocketMQ 4.8.0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.saving import SavedTable, TableFile, rows
+from tallystick.node.broker.saving import ReplicatedTable, TableFile, rows
 from tallystick.node.settings import BrokerSettings
 from tallystick.store.tables import DataVersion
 
@@ -93,12 +93,15 @@ PREDEFINED = (
     ),
 )
 """Groups every broker is born with."""
+_PREDEFINED_BY_NAME = {group.group_name: group for group in PREDEFINED}
 
 
-class SubscriptionGroupTable(SavedTable):
+class SubscriptionGroupTable(ReplicatedTable):
     """All groups of this broker."""
 
     what = "subscriptionGroup.json"
+    rows_field = "subscriptionGroupTable"
+    at_once = True
 
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
         """The predefined groups, then what `file` holds. ValueError: the file holds no table of groups."""
@@ -147,6 +150,7 @@ class SubscriptionGroupTable(SavedTable):
 
     def update(self, group: SubscriptionGroup) -> None:
         """Make or replace a group. ValueError: its name or its number of retry queues cannot be."""
+        self.must_lead()
         problem = validate_group_name(group.group_name)
         if not 0 <= group.retry_queue_nums <= MAX_RETRY_QUEUE_NUMS:
             problem = problem or f"retryQueueNums is 0 to {MAX_RETRY_QUEUE_NUMS}, not {group.retry_queue_nums}"
@@ -161,10 +165,11 @@ class SubscriptionGroupTable(SavedTable):
             self._put(replace(group, consume_enable=False))
 
     def delete(self, name: str) -> bool:
-        """Forget a group; False: there was none."""
+        """Forget a group; False: there was none. ValueError: this broker follows in its group."""
+        self.must_lead()
         if self._groups.pop(name, None) is None:
             return False
-        self._note()
+        self._note(name)
         return True
 
     def to_json(self) -> dict[str, Any]:
@@ -174,11 +179,34 @@ class SubscriptionGroupTable(SavedTable):
             "subscriptionGroupTable": {name: group.to_json() for name, group in self._groups.items()},
         }
 
-    def _put(self, group: SubscriptionGroup) -> None:
-        self._groups[group.group_name] = group
-        self._note()
+    def row_names(self) -> Collection[str]:
+        return self._groups.keys()
 
-    def _note(self) -> None:
+    def row_json(self, name: str) -> dict[str, Any] | None:
+        group = self._groups.get(name)
+        return None if group is None else group.to_json()
+
+    def head_json(self) -> dict[str, Any]:
+        return {"dataVersion": self.data_version.to_json()}
+
+    def take_row(self, name: str, row: Any) -> None:
+        group = SubscriptionGroup.from_json(row) if row is not None else _PREDEFINED_BY_NAME.get(name)
+        if group is None:
+            self._groups.pop(name, None)
+        else:
+            self._groups[name] = group
+
+    def take_head(self, picture: Mapping[str, Any]) -> None:
+        if picture.get("dataVersion"):
+            self.data_version = DataVersion.from_json(picture["dataVersion"])
+
+    def _put(self, group: SubscriptionGroup) -> None:
+        if self.follows:
+            return  # a consumer that reads here may go on as if it were there; the leader makes it, for all members
+        self._groups[group.group_name] = group
+        self._note(group.group_name)
+
+    def _note(self, name: str) -> None:
         self.data_version = self.data_version.next(self._now_ms())
-        self.changed()
+        self.changed(name)
         self.save_soon()

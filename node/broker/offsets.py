@@ -2,26 +2,28 @@
 
 An offset is the next one to consume, so it equals the number of messages done when the queue began at 0. It may go
 backwards: that is a reset. The table is written by time, not by commit; what was committed since the last write is
-consumed again after a crash. `topic@group` is the key on disk and here; the topic has no `@`.
+consumed again after a crash, or in a replicated group after the leader is lost. `topic@group` is the key on disk and
+here; the topic has no `@`.
 
 Source: ConsumerOffsetManager of RocketMQ 4.8.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from tallystick.node.broker.saving import SavedTable, TableFile, rows
+from tallystick.node.broker.saving import ReplicatedTable, TableFile, rows
 from tallystick.store.fastjson import int_keys
 
 SEPARATOR = "@"
 
 
-class ConsumerOffsets(SavedTable):
+class ConsumerOffsets(ReplicatedTable):
     """Offsets by group, topic and queue."""
 
     what = "consumerOffset.json"
+    rows_field = "offsetTable"
 
     def __init__(self, file: TableFile) -> None:
         """What `file` holds. ValueError: it holds no table of offsets."""
@@ -39,9 +41,11 @@ class ConsumerOffsets(SavedTable):
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Remember where `group` goes on in a queue. True: that is a step backwards (a reset, or a bug of a client)."""
+        if self.follows:
+            return False  # the leader hears of it from the same client
         before = self._set(group, topic, queue_id, offset)
         if before != offset:
-            self.changed()
+            self.changed(topic + SEPARATOR + group)
         return before > offset
 
     def _set(self, group: str, topic: str, queue_id: int, offset: int) -> int:
@@ -86,22 +90,46 @@ class ConsumerOffsets(SavedTable):
             self.commit(target_group, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
-        """Forget all a group committed."""
+        """Forget all a group committed. ValueError: this broker follows in its group."""
+        self.must_lead()
         for topic in self.topics_of(group):
             self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget what every group committed in a topic."""
+        """Forget what every group committed in a topic. ValueError: this broker follows in its group."""
+        self.must_lead()
         for group in self.groups_of(topic):
             self._remove(group, topic)
 
     def _remove(self, group: str, topic: str) -> None:
+        self._drop(group, topic)
+        self.changed(topic + SEPARATOR + group)
+
+    def _drop(self, group: str, topic: str) -> None:
         del self._offsets[topic + SEPARATOR + group]
         for index, name, member in ((self._topics, group, topic), (self._groups, topic, group)):
             index[name].discard(member)
             if not index[name]:
                 del index[name]
-        self.changed()
+
+    def row_names(self) -> Collection[str]:
+        return self._offsets.keys()
+
+    def row_json(self, name: str) -> dict[str, int] | None:
+        queues = self._offsets.get(name)
+        return None if queues is None else {str(queue_id): offset for queue_id, offset in queues.items()}
+
+    def file_form(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+        return {"offsetTable": {key: int_keys(queues) for key, queues in picture.get("offsetTable", {}).items()}}
+
+    def take_row(self, name: str, row: Any) -> None:
+        topic, separator, group = name.partition(SEPARATOR)
+        if not separator:
+            return
+        if name in self._offsets:
+            self._drop(group, topic)
+        for queue_id, offset in int_keys(row or {}).items():
+            self._set(group, topic, queue_id, int(offset))
 
     def to_json(self) -> dict[str, Any]:
         """The file's content, and the answer to GET_ALL_CONSUMER_OFFSET."""

@@ -6,6 +6,10 @@ go out together with the next, so a thousand topics created at once cost a handf
 
 `await saved()` returns when everything changed before it is on disk: an administrator's request is answered after that.
 What clients cause by the way (a topic made by sending) only calls `save_soon()`.
+
+A table of a replicated group (`ReplicatedTable` with a `replica`) is kept in the group's log instead: changed rows go
+there as entries, `saved()` returns when they are committed, and a member that does not lead changes nothing by itself:
+its table is what the group committed.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 logger = logging.getLogger("tallystick.broker")
@@ -57,8 +62,8 @@ class SavedTable(ABC):
         """Something changed that is not in the file."""
         return self._written < self._changes
 
-    def changed(self) -> None:
-        """Count a change."""
+    def changed(self, row: str | None = None) -> None:
+        """Count a change, of one row if it is named. A table in a file is written as a whole."""
         self._changes += 1
 
     def persist(self) -> None:
@@ -105,3 +110,107 @@ class SavedTable(ABC):
             logger.error("cannot save %s: %s", self.what, error)
         finally:
             self._soon = None
+
+
+class NotReplicatedError(OSError):
+    """A change may be kept or not: leadership of the group was lost before it was committed."""
+
+
+class FollowsError(ValueError):
+    """This member follows: tables are changed where the group's leader is."""
+
+
+class TableReplica(Protocol):
+    """What a table needs of the group that keeps it: `replicated.GroupTables`."""
+
+    @property
+    def leads(self) -> bool:
+        """This member is the group's leader, and its tables are the ones that change."""
+
+    def changed(self, table: ReplicatedTable, row: str | None) -> None:
+        """A row changed, or any number of them (None)."""
+
+    async def saved(self, table: ReplicatedTable) -> None:
+        """Return when all changes made until now are committed. NotReplicatedError."""
+
+
+class ReplicatedTable(SavedTable):
+    """A table that a group of brokers may keep in its log. Without a `replica` it is in its file, as any other.
+
+    Its picture is the file's content with all keys as text: rows by name in the field `rows_field`, and a head.
+    """
+
+    rows_field = ""
+    at_once = False
+    """Each change goes into the log when it is made, before what is sent because of it; else by time."""
+
+    def __init__(self, file: TableFile) -> None:
+        super().__init__(file)
+        self.replica: TableReplica | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Somebody else's table is the one that changes; this one goes by what the group committed."""
+        return self.replica is not None and not self.replica.leads
+
+    def must_lead(self) -> None:
+        """FollowsError: an administrator asked a follower for a change."""
+        if self.follows:
+            raise FollowsError(f"this broker follows in its group: {self.what} is changed at the leader")
+
+    @abstractmethod
+    def row_names(self) -> Collection[str]:
+        """The names of all rows."""
+
+    @abstractmethod
+    def row_json(self, name: str) -> Any:
+        """One row as the picture has it; None: there is none of that name."""
+
+    @abstractmethod
+    def take_row(self, name: str, row: Any) -> None:
+        """Make a row what the group committed; None: it is gone. Tells whoever listens to changes, counts none."""
+
+    def head_json(self) -> dict[str, Any]:
+        """The fields beside the rows."""
+        return {}
+
+    def take_head(self, picture: Mapping[str, Any]) -> None:
+        """Make the head what the group committed."""
+
+    def picture(self) -> dict[str, Any]:
+        """The whole table as it goes into the log."""
+        return {self.rows_field: {name: self.row_json(name) for name in self.row_names()}, **self.head_json()}
+
+    def file_form(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+        """A picture as RocketMQ writes it into the file."""
+        return dict(picture)
+
+    def take(self, picture: Mapping[str, Any], rows: Iterable[str] | None = None) -> None:
+        """Become what the group committed, in these rows or in all of them. ValueError, TypeError: no such table."""
+        committed = picture.get(self.rows_field) or {}
+        if rows is None:
+            rows = {*self.row_names(), *committed}
+        self.take_head(picture)
+        for name in rows:
+            row = committed.get(name)
+            if row != self.row_json(name):
+                self.take_row(name, row)
+
+    def changed(self, row: str | None = None) -> None:
+        super().changed(row)
+        if self.replica is not None:
+            self.replica.changed(self, row)
+
+    async def saved(self) -> None:
+        if self.replica is None:
+            await super().saved()
+        else:
+            await self.replica.saved(self)
+
+    def save_soon(self) -> None:
+        if self.replica is None:
+            super().save_soon()
+
+    def persist(self) -> None:
+        if self.replica is None:
+            super().persist()

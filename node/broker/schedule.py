@@ -20,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tallystick.node.broker.delay import DelayError, DelayLevels, from_schedule
-from tallystick.node.broker.saving import SavedTable, TableFile
+from tallystick.node.broker.saving import ReplicatedTable, TableFile
 from tallystick.node.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from tallystick.node.broker.transaction_check import QueueReader, read_record
 from tallystick.store.fastjson import int_keys
@@ -102,7 +102,7 @@ async def pause(stopping: asyncio.Event, ms: int) -> bool:
     return True
 
 
-class DelayOffsets(SavedTable):
+class DelayOffsets(ReplicatedTable):
     """Per level, the first message not delivered yet: `config/delayOffset.json`.
 
     `offsets` is the truth now; what `to_json` writes is an older picture, taken by `note` and confirmed when the log
@@ -110,6 +110,7 @@ class DelayOffsets(SavedTable):
     """
 
     what = "delayOffset.json"
+    rows_field = "offsetTable"
 
     def __init__(self, file: TableFile) -> None:
         """What `file` holds. ValueError: it holds no table of offsets."""
@@ -134,6 +135,29 @@ class DelayOffsets(SavedTable):
 
     def to_json(self) -> dict[str, Any]:
         return {"offsetTable": dict(self._durable)}
+
+    def row_names(self) -> Collection[str]:
+        return {str(level) for level in self._durable}
+
+    def row_json(self, name: str) -> int | None:
+        return self._durable.get(int(name))
+
+    def file_form(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+        return {"offsetTable": int_keys(picture.get("offsetTable", {}))}
+
+    def take_row(self, name: str, row: Any) -> None:
+        level = int(name)
+        for table in (self.offsets, self._durable):
+            if row is None:
+                table.pop(level, None)
+            else:
+                table[level] = int(row)
+
+    def take_head(self, picture: Mapping[str, Any]) -> None:
+        # Before the rows: what was delivered and not noted is delivered again by whoever leads now.
+        self._noted = None
+        self.offsets.clear()
+        self.offsets.update(self._durable)
 
 
 class _Outcome(enum.Enum):

@@ -12,11 +12,11 @@ Source: TopicConfig, TopicConfigManager, TopicValidator of RocketMQ 4.8.0; the f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.saving import SavedTable, TableFile, rows
+from tallystick.node.broker.saving import ReplicatedTable, TableFile, rows
 from tallystick.node.settings import PERMISSION_INHERIT, PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
 from tallystick.store.tables import DataVersion
 
@@ -162,10 +162,12 @@ def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
     return topics
 
 
-class TopicTable(SavedTable):
+class TopicTable(ReplicatedTable):
     """All topics of this broker. `on_change` gets the name of each topic that was made, changed or deleted."""
 
     what = "topics.json"
+    rows_field = "topicConfigTable"
+    at_once = True
 
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
         """The system topics, then what `file` holds. ValueError: the file holds no table of topics."""
@@ -175,7 +177,8 @@ class TopicTable(SavedTable):
         self.on_change: list[Callable[[str], None]] = []
         boot = system_topics(settings)
         self._system = SYSTEM_TOPICS | {config.topic_name for config in boot}
-        self._topics = {config.topic_name: config for config in boot}
+        self._boot = {config.topic_name: config for config in boot}
+        self._topics = dict(self._boot)
         self.data_version = DataVersion(0, now_ms())
         stored = file.load()
         if stored is None:
@@ -213,6 +216,7 @@ class TopicTable(SavedTable):
 
     def update(self, config: TopicConfig) -> None:
         """Make or replace a topic. ValueError: its name, its numbers of queues or its permission cannot be."""
+        self.must_lead()
         problem = validate_topic_name(config.topic_name)
         for what, count in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
             if not 0 <= count <= MAX_QUEUE_NUMS:
@@ -224,7 +228,8 @@ class TopicTable(SavedTable):
         self._put(config)
 
     def delete(self, name: str) -> bool:
-        """Forget a topic; False: there was none."""
+        """Forget a topic; False: there was none. ValueError: this broker follows in its group."""
+        self.must_lead()
         if self._topics.pop(name, None) is None:
             return False
         self._note(name)
@@ -275,13 +280,40 @@ class TopicTable(SavedTable):
             "topicConfigTable": {name: config.to_json() for name, config in self._topics.items()},
         }
 
+    def row_names(self) -> Collection[str]:
+        return self._topics.keys()
+
+    def row_json(self, name: str) -> dict[str, Any] | None:
+        config = self._topics.get(name)
+        return None if config is None else config.to_json()
+
+    def head_json(self) -> dict[str, Any]:
+        return {"dataVersion": self.data_version.to_json()}
+
+    def take_row(self, name: str, row: Any) -> None:
+        config = TopicConfig.from_json(row) if row is not None else self._boot.get(name)
+        if config is None:
+            self._topics.pop(name, None)
+        else:
+            self._topics[name] = config
+        self._tell(name)
+
+    def take_head(self, picture: Mapping[str, Any]) -> None:
+        if picture.get("dataVersion"):
+            self.data_version = DataVersion.from_json(picture["dataVersion"])
+
     def _put(self, config: TopicConfig) -> None:
+        if self.follows:
+            return  # whoever asked may go on as if it were there; the leader makes it, for all members
         self._topics[config.topic_name] = config
         self._note(config.topic_name)
 
     def _note(self, name: str) -> None:
         self.data_version = self.data_version.next(self._now_ms())
-        self.changed()
+        self.changed(name)
         self.save_soon()
+        self._tell(name)
+
+    def _tell(self, name: str) -> None:
         for listener in self.on_change:
             listener(name)

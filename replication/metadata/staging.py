@@ -1,6 +1,6 @@
 """A leader's side of the replicated tables: what changed since it was last put into the log, as contents of entries.
 
-    live table ──rows that changed──▶ staged picture ──patch──▶ entries, in order
+    live table ──rows that changed──▶ contents of entries ──the log took one──▶ staged picture
 
 The staged pictures are the committed ones with all that this leader put into its log on top. They begin at a
 leadership, when all entries before it are applied, and are thrown away when it ends: what is not committed by then may
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tallystick.replication.metadata.entry import MAX_BODY_BYTES, TablePatch, encode
+from tallystick.replication.metadata.entry import MAX_BODY_BYTES, TablePatch, decode, encode
 from tallystick.replication.metadata.merge_patch import Patch, Picture, diff, merged
 from tallystick.replication.metadata.tables import ReplicatedTables
 
@@ -28,14 +28,22 @@ class StagedTables:
         """A table as staged; {}: nobody wrote it yet."""
         return self._pictures.get(table, {})
 
+    def took(self, body: bytes) -> None:
+        """The log has an entry with this content now."""
+        change = decode(body)
+        self._pictures[change.table] = merged(self.picture(change.table), change.patch)
+
     def replace(self, table: str, picture: Picture) -> list[bytes]:
-        """Entries that make the whole table `picture`; []: it is that already. PatchError: no entry can hold it."""
-        return self._stage(table, diff(self.picture(table), picture))
+        """Contents of entries that make the whole table `picture`; []: it is that already.
+
+        They count when the log `took` them, one after the other. PatchError: no entry can hold it.
+        """
+        return self._entries(table, diff(self.picture(table), picture))
 
     def replace_rows(
         self, table: str, field: str, rows: Mapping[str, Any], head: Mapping[str, Any] | None = None
     ) -> list[bytes]:
-        """Entries that make the named rows in `field` as given (None: gone), then the fields of `head`.
+        """The same for the named rows in `field` (None: gone), and then the fields of `head`.
 
         The cost follows the rows, not the table. PatchError.
         """
@@ -50,11 +58,9 @@ class StagedTables:
             patch[field] = changed
         head = head or {}
         patch.update(diff({key: before[key] for key in head if key in before}, head))
-        return self._stage(table, patch)
+        return self._entries(table, patch)
 
-    def _stage(self, table: str, patch: Patch) -> list[bytes]:
+    def _entries(self, table: str, patch: Patch) -> list[bytes]:
         if not patch:
             return []
-        bodies = list(encode(TablePatch(table, patch), self._max_body_bytes))
-        self._pictures[table] = merged(self.picture(table), patch)
-        return bodies
+        return list(encode(TablePatch(table, patch), self._max_body_bytes))

@@ -1,0 +1,246 @@
+"""The tables of a broker that is a member of a group: kept in the group's log, the same on every member (B5).
+
+    leader    change ─▶ live table ─▶ staged entry ─▶ log ─▶ committed ─┐
+    follower            live table ◀─ rows that changed ◀───────────────┴─▶ committed pictures ─▶ files
+
+A leader's live tables are ahead of the committed ones: topics and groups are staged in the moment they change, so that
+they come before the message that made them; offsets are staged by time. When leadership is lost, live tables go back to
+what is committed, and from then on follow it. A member that does not lead changes no table.
+
+A leader that becomes ready stages what its tables have and the log has not: all of them in a new group (so a broker's
+topics come along when it becomes the first leader of one), topics that a new setting brings later.
+
+Files: `tally-metadata` has the committed tables with the index they belong to, and is what a start goes on from. The
+files of RocketMQ's names beside it are pictures of the same tables for people, tools, and the way back to RocketMQ; a
+member reads them only where there is no `tally-metadata`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tallystick.node.broker.saving import NotReplicatedError, ReplicatedTable, TableFile
+from tallystick.replication.durable import EntryKind
+from tallystick.replication.member.errors import NotAcceptingError, OutcomeUnknownError
+from tallystick.replication.metadata import snapshot
+from tallystick.replication.metadata.merge_patch import PatchError, Picture
+from tallystick.replication.metadata.staging import StagedTables
+from tallystick.replication.metadata.tables import ReplicatedTables
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+
+_logger = logging.getLogger("tallystick.broker.group")
+
+SAVE_PERIOD_S = 5.0
+"""How often the committed tables are written to their files, if they changed. A start applies the entries since."""
+
+
+class Proposer(Protocol):
+    """What tables need of a member: `tallystick.replication.member.member.Member`."""
+
+    @property
+    def accepting(self) -> bool: ...
+
+    @property
+    def committed_index(self) -> int: ...
+
+    def propose(self, kind: EntryKind, body: bytes) -> int: ...
+
+    async def committed(self, index: int) -> None: ...
+
+
+class GroupTables:
+    """All replicated tables of one member. The member's callbacks are to be wired to the `on_...` methods.
+
+    Every table tells its own listeners when it takes committed rows (`TopicTable.on_change`).
+    """
+
+    def __init__(
+        self,
+        member: Proposer,
+        committed: ReplicatedTables,
+        tables: Iterable[tuple[ReplicatedTable, TableFile]],
+        *,
+        door: Door,
+        folder: Path,
+    ) -> None:
+        """`committed`: what was loaded. Tables that it has are brought to it; those that it lacks stay as they are.
+
+        ValueError, TypeError: a picture that its table cannot take.
+        """
+        self.committed = committed
+        self.saved_index = committed.applied_index
+        """Up to here entries are in the files: the log before may be deleted as far as the tables go (D10)."""
+        self._member = member
+        self._tables = {table.what: table for table, _ in tables}
+        self._files = {table.what: file for table, file in tables}
+        self._door = door
+        self._folder = folder
+        self._staged: StagedTables | None = None  # not None: leads
+        self._waiting: dict[str, set[str] | None] = {}  # changed and not staged: rows by table, None: any
+        self._last_index: dict[str, int] = {}  # of the last entry staged, by table
+        self._restored: ReplicatedTables | None = None
+        self._saving = asyncio.Lock()
+        self._pictures_in_files: dict[str, Picture] = {}
+        for table in self._tables.values():
+            table.replica = self
+        self._take_all()
+
+    # -- what tables ask -----------------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        return self._staged is not None
+
+    def changed(self, table: ReplicatedTable, row: str | None) -> None:
+        """See `TableReplica.changed`."""
+        if self._staged is None:
+            return
+        rows = self._waiting.setdefault(table.what, set())
+        if row is None:
+            self._waiting[table.what] = None
+        elif rows is not None:
+            rows.add(row)
+        if table.at_once:
+            self._stage(table)
+
+    async def saved(self, table: ReplicatedTable) -> None:
+        """See `TableReplica.saved`."""
+        if self._staged is None:
+            return
+        if not self._stage(table):
+            raise NotReplicatedError(f"{table.what}: the group takes no entries now; it is tried again")
+        index = self._last_index.get(table.what)
+        if index is None:
+            return
+        try:
+            await self._member.committed(index)
+        except OutcomeUnknownError as error:
+            raise NotReplicatedError(f"{table.what}: {error}") from error
+
+    def _stage(self, table: ReplicatedTable) -> bool:
+        """Puts the changed rows of a table into the log. False: it takes nothing now, they wait."""
+        staged, what = self._staged, table.what
+        if staged is None or what not in self._waiting:
+            return True
+        if not self._member.accepting:
+            return False
+        rows = self._waiting.pop(what)
+        try:
+            if rows is None:
+                bodies = staged.replace(what, table.picture())
+            else:
+                named = {name: table.row_json(name) for name in rows}
+                bodies = staged.replace_rows(what, table.rows_field, named, table.head_json())
+        except PatchError as error:
+            _logger.error("%s cannot be replicated: %s", what, error)
+            return True
+        for body in bodies:
+            try:
+                self._last_index[what] = self._member.propose(EntryKind.METADATA, body)
+            except NotAcceptingError as error:
+                _logger.warning("%s is not replicated yet: %s", what, error)
+                self._waiting[what] = rows
+                return False
+            staged.took(body)
+        return True
+
+    # -- what the member tells -----------------------------------------------------------------------------------------
+
+    def on_apply(self, index: int, kind: EntryKind, body: bytes) -> None:
+        """A committed entry that is no message. MetadataError: not understood, the member must stop."""
+        if kind != EntryKind.METADATA:
+            self.committed.pass_over(index)
+            return
+        new = {what for what in self._tables if not self.committed.picture(what)}
+        change = self.committed.apply(index, body)
+        if change is None or self.leads:
+            return
+        table = self._tables.get(change.table)
+        if table is not None:
+            rows = None if change.table in new else change.patch.get(table.rows_field, {})
+            table.take(self.committed.picture(change.table), rows)
+
+    def on_ready(self) -> None:
+        """This member leads, and all entries before are applied."""
+        self._staged = StagedTables(self.committed)
+        self._last_index.clear()
+        self._waiting = dict.fromkeys(self._tables)  # all of each: what the log lacks is staged
+        self.stage_all()
+
+    def stage_all(self) -> bool:
+        """Puts what waits into the log, as far as it is taken. Called when the member accepts again, before sends do.
+
+        False: it took not all. The rows of offsets go on waiting for their time.
+        """
+        due = [table for table in self._tables.values() if table.at_once or self._is_new(table)]
+        return all(self._stage(table) for table in due)
+
+    def _is_new(self, table: ReplicatedTable) -> bool:
+        return self._waiting.get(table.what, ()) is None
+
+    def on_lost(self) -> None:
+        """Leadership is lost: back to what is committed."""
+        if self._staged is None:
+            return
+        self._staged = None
+        self._waiting.clear()
+        self._last_index.clear()
+        self._take_all()
+
+    def _take_all(self) -> None:
+        for table in self._tables.values():
+            # One that the group never wrote is as its file had it: the first leader brings its own.
+            if picture := self.committed.picture(table.what):
+                table.take(picture)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def encoded(self) -> bytes:
+        """The committed tables for a member whose log begins too late (L11)."""
+        return snapshot.encode(self._point())
+
+    def restore(self, data: bytes) -> int:
+        """Makes such tables durable in place of our own; their applied index. Blocks. MetadataError, OSError.
+
+        The live tables take them with `on_installed`, on the event loop.
+        """
+        restored = snapshot.decode(data)
+        snapshot.save(self._door, self._folder, data)
+        self._restored = restored
+        return restored.applied_index
+
+    def on_installed(self) -> None:
+        """The log begins anew behind what was restored."""
+        assert self._restored is not None, "a base comes with its tables"
+        self.committed, self._restored = self._restored, None
+        self.saved_index = self.committed.applied_index
+        self._take_all()
+
+    def _point(self) -> ReplicatedTables:
+        """The committed tables as they are, which later entries do not change."""
+        point = ReplicatedTables(self.committed.applied_index, self.committed.pictures())
+        point.pass_over(self._member.committed_index)  # messages since the last entry of ours
+        return point
+
+    async def save(self) -> None:
+        """Writes the committed tables to their files. OSError: the files before can still be loaded."""
+        async with self._saving:
+            point = self._point()
+            if point.applied_index <= self.saved_index:
+                return
+            await asyncio.to_thread(self._save, point)
+            self.saved_index = max(self.saved_index, point.applied_index)
+
+    def _save(self, point: ReplicatedTables) -> None:
+        snapshot.save(self._door, self._folder, snapshot.encode(point))
+        for what, picture in point.pictures().items():
+            # A picture is never changed in place: the same object is the same content.
+            if what in self._files and self._pictures_in_files.get(what) is not picture:
+                self._files[what].save(self._tables[what].file_form(picture))
+                self._pictures_in_files[what] = picture

@@ -1,0 +1,136 @@
+"""A member of a replicated group without disk, network or election: the test says who leads and what is committed.
+
+It keeps the contract of `tallystick.replication.member.member.Member` as far as tables and roles use it: entries are
+staged in order, applied once in order and before `on_commit`; who waits for one is told when leadership is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tallystick.replication.durable import EntryKind
+from tallystick.replication.effects import Role
+from tallystick.replication.member.errors import NotAcceptingError, OutcomeUnknownError
+
+
+class Entry(NamedTuple):
+    term: int
+    kind: EntryKind
+    body: bytes
+
+
+class FakeMember:
+    """`log` is this member's own; `follow` makes it another's. `full`: proposals are refused, as under load."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.log: list[Entry] = []
+        self.committed_index = -1
+        self.role = Role.FOLLOWER
+        self.term = 0
+        self.leader: int | None = None
+        self.ready = False
+        self.full = False
+        self.refuse_after: int | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.on_role: list[Callable[[Role, int, int | None], None]] = []
+        self.on_ready: list[Callable[[int], None]] = []
+        self.on_accepting: list[Callable[[bool], None]] = []
+        self.on_commit: list[Callable[[int], None]] = []
+        self.on_apply: list[Callable[[int, EntryKind, bytes], None]] = []
+        self.on_truncate: list[Callable[[int], None]] = []
+        self.on_unknown: list[Callable[[], None]] = []
+        self.on_refused: list[Callable[[list[tuple[int, bytes]]], None]] = []
+        self.on_installed: list[Callable[[int, int], None]] = []
+        self.on_fatal: list[Callable[[str], None]] = []
+        self.on_removed: list[Callable[[int], None]] = []
+
+    # -- what a broker calls -------------------------------------------------------------------------------------------
+
+    @property
+    def accepting(self) -> bool:
+        return self.ready and not self.full
+
+    def propose(self, kind: EntryKind, body: bytes) -> int:
+        if self.refuse_after == 0:
+            self.full = True
+        if not self.accepting:
+            raise NotAcceptingError("told so by a test", self.leader)
+        if self.refuse_after is not None:
+            self.refuse_after -= 1
+        self.log.append(Entry(self.term, kind, body))
+        return len(self.log) - 1
+
+    async def committed(self, index: int) -> None:
+        if index <= self.committed_index:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((index, done))
+        await done
+
+    # -- what a test says ----------------------------------------------------------------------------------------------
+
+    def lead(self, term: int) -> None:
+        """Elected, and the first entry of the term committed: all before is applied then (S11)."""
+        self._take_role(Role.LEADER, term, self.number)
+        self.log.append(Entry(term, EntryKind.NO_OP, b""))
+        self.commit()
+        self.ready = True
+        for ready in self.on_ready:
+            ready(term)
+        self._tell_accepting()
+
+    def follow(self, term: int, leader: int | None) -> None:
+        """Another leads, or nobody: leadership is lost if there was any."""
+        led = self.role is Role.LEADER
+        self.ready = False
+        if led:
+            self._tell_accepting()
+        self._take_role(Role.FOLLOWER, term, leader)
+        if led:
+            waiters, self._waiters = self._waiters, []
+            for _, done in waiters:
+                done.set_exception(OutcomeUnknownError("leadership was lost"))
+            for unknown in self.on_unknown:
+                unknown()
+
+    def replicate(self, log: list[Entry], committed_index: int) -> None:
+        """As a follower: what differs is cut, the rest is taken, and what is committed is applied."""
+        same = 0
+        while same < min(len(log), len(self.log)) and log[same] == self.log[same]:
+            same += 1
+        assert same > self.committed_index, "what is committed is never cut (S7)"
+        if same < len(self.log):
+            del self.log[same:]
+            for truncate in self.on_truncate:
+                truncate(same)
+        self.log += log[same:]
+        self.commit(committed_index)
+
+    def commit(self, index: int | None = None) -> None:
+        """Committed up to here (None: all there is), and applied."""
+        for number in range(self.committed_index + 1, (len(self.log) if index is None else index + 1)):
+            entry = self.log[number]
+            self.committed_index = number
+            if entry.kind is not EntryKind.MESSAGE:
+                for apply in self.on_apply:
+                    apply(number, entry.kind, entry.body)
+        for commit in self.on_commit:
+            commit(self.committed_index + 1)
+        waiting, self._waiters = self._waiters, []
+        for number, done in waiting:
+            if number > self.committed_index:
+                self._waiters.append((number, done))
+            elif not done.done():
+                done.set_result(None)
+
+    def _take_role(self, role: Role, term: int, leader: int | None) -> None:
+        self.role, self.term, self.leader = role, term, leader
+        for changed in self.on_role:
+            changed(role, term, leader)
+
+    def _tell_accepting(self) -> None:
+        for accepting in self.on_accepting:
+            accepting(self.accepting)
