@@ -8,6 +8,9 @@ Each turn of the loop ends in one `write_out` for all that its chunks staged. Un
 what is written meanwhile waits for the next sync, so that one flush answers many sends (group commit). The thread is
 Python's, but between two flushes it runs in the kernel without the GIL: it wakes by one eventfd and reports by another.
 
+A replicated log (`replica`) is driven in the same way, but nothing is answered when it is written or flushed: `commit`
+lets the answers go, up to where the group has the log, and the replica is told what is written and what is durable.
+
 With the transient store pool (ASYNC_FLUSH only) sends are answered when they are staged; a timer commits them to the
 files. What is staged is lost with the process: that is the bargain of this option, in RocketMQ as well.
 
@@ -34,6 +37,7 @@ from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Log
+    from tallystick.store.replica import Replica
     from tallystick.store.settings import StoreSettings
 
 _logger = logging.getLogger("tallystick.store")
@@ -42,6 +46,7 @@ _STOP_TOKEN = 1 << 62
 # Fixed by the protocol: the answer's codes for a send that could not be stored, and for one not flushed in time.
 _SYSTEM_ERROR = 1
 _FLUSH_DISK_TIMEOUT = 10
+_FLUSH_SLAVE_TIMEOUT = 12
 
 Answers = list[tuple[int, bytes]]
 
@@ -62,8 +67,10 @@ class Appender:
         deliver: Callable[[Answers], None],
         on_written: Callable[[int], None],
         on_idle: Callable[[], None],
+        replica: Replica | None = None,
     ) -> None:
         self.log = log
+        self._replica = replica
         self.failure: OSError | None = None
         self._busy_until = 0.0
         self.write_errors = 0
@@ -75,7 +82,7 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._sync_flush = settings.flushDiskType is FlushDiskType.SYNC_FLUSH
-        self._pooled = settings.transient_pool_enabled
+        self._pooled = settings.transient_pool_enabled and replica is None
         self._woken_by_puts = not self._sync_flush and not settings.flushCommitLogTimed
         self._syncing = False
         self._pool_bytes = settings.transientStorePoolSize * settings.mappedFileSizeCommitLog
@@ -87,6 +94,7 @@ class Appender:
         )
         self._written_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
         self._flushed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
+        self._committed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
         self._requests = os.eventfd(0, os.EFD_CLOEXEC)
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(
@@ -125,17 +133,36 @@ class Appender:
         """What became of the record that was staged up to `end`; `flushed`: its sender waits for the disk."""
         self.kick()
         status: asyncio.Future[PutStatus] = self._loop.create_future()
+        if self._replica is not None:
+            self._committed_waiters.append((end, status))
+            return await self._in_time(status, PutStatus.FLUSH_SLAVE_TIMEOUT)
         if not (flushed and self._sync_flush):
             if self._pooled:
                 return PutStatus.PUT_OK
             self._written_waiters.append((end, status))
             return await status
         self._flushed_waiters.append((end, status))
+        return await self._in_time(status, PutStatus.FLUSH_DISK_TIMEOUT)
+
+    async def _in_time(self, status: asyncio.Future[PutStatus], otherwise: PutStatus) -> PutStatus:
         try:
             async with asyncio.timeout(self._settings.syncFlushTimeout / 1000):
                 return await status
         except TimeoutError:
-            return PutStatus.FLUSH_DISK_TIMEOUT
+            return otherwise
+
+    def commit(self, pos: int) -> None:
+        """The group has the log up to here: the answers of what ends there may go (B1)."""
+        self._deliver(self.log.release(pos))
+        _resolve(self._committed_waiters, pos)
+
+    def give_up(self, code: int, status: PutStatus) -> None:
+        """Nobody knows what becomes of what waits for a commit: its senders are told so, with one code (B2)."""
+        self._deliver(self.log.expire(1 << 62, code))
+        for _, waiting in self._committed_waiters:
+            if not waiting.done():
+                waiting.set_result(status)
+        self._committed_waiters.clear()
 
     async def flush(self) -> None:
         """Returns when all that is staged now is on disk. OSError: it cannot be."""
@@ -179,11 +206,16 @@ class Appender:
                 # Upkeep has just synced it, on its thread: no other sync will come by to say so.
                 self._let_flushed_go()
         else:
-            self._deliver(self.log.release(written))
+            if self._replica is None:
+                self._deliver(self.log.release(written))
             if self._woken_by_puts:
                 self._flush_by_rule()
         _resolve(self._written_waiters, written)
         self._on_written(written)
+        if self._replica is not None:
+            self._replica.log_written()
+            if failed is not None:
+                self._replica.log_failed(failed, final=False)
         if failed is None:
             self.write_failure = None
         return failed
@@ -233,10 +265,14 @@ class Appender:
                 _logger.critical("the log could not be flushed, no put is accepted until a restart: %s", failure)
             self.log.set_hot(False)
             self._refuse(failure, everything=True)
+            if self._replica is not None:
+                self._replica.log_failed(failure, final=True)
 
     def _let_flushed_go(self) -> None:
         flushed = self.log.flushed
-        if self._sync_flush:
+        if self._replica is not None:
+            self._replica.log_synced()
+        elif self._sync_flush:
             self._deliver(self.log.release(flushed))
         _resolve(self._flushed_waiters, flushed)
 
@@ -247,20 +283,21 @@ class Appender:
         if everything:
             self._deliver(self.log.expire(1 << 62, _SYSTEM_ERROR))
         safe = -1 if everything else self.log.written
-        for waiters in (self._written_waiters, self._flushed_waiters):
+        for waiters in (self._written_waiters, self._flushed_waiters, self._committed_waiters):
             while waiters and waiters[-1][0] > safe:
                 _, status = waiters.pop()
                 if not status.done():
                     status.set_result(PutStatus.UNKNOWN_ERROR)
 
     async def _flush_timer(self) -> None:
-        """ASYNC_FLUSH by its rules; under SYNC_FLUSH gives up on sends that waited too long."""
+        """ASYNC_FLUSH by its rules; gives up on sends that waited too long for a disk, or for the group."""
         settings = self._settings
         while True:
             await asyncio.sleep((1000 if self._sync_flush else settings.flushIntervalCommitLog) / 1000)
-            if self._sync_flush:
-                self._deliver(self.log.expire(wall_ms() - settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT))
-            else:
+            if self._sync_flush or self._replica is not None:
+                code = _FLUSH_DISK_TIMEOUT if self._replica is None else _FLUSH_SLAVE_TIMEOUT
+                self._deliver(self.log.expire(wall_ms() - settings.syncFlushTimeout, code))
+            if not self._sync_flush:
                 self._flush_by_rule()
 
     async def _commit_timer(self) -> None:

@@ -9,6 +9,8 @@ The engine composes; each part decides for itself: `appender.py` when bytes are 
 
 Invariants: dispatched <= written; answered <= flushed (SYNC_FLUSH) or written (ASYNC_FLUSH); nothing above the
 written end is ever read. A store that refuses puts (full disk, failed flush) still serves every read.
+
+With a replicated log (`replica.py`) the group takes the disk's place: dispatched, read and answered <= committed.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from tallystick.store.appender import Answers, Appender
 from tallystick.store.clock import wall_ms
 from tallystick.store.dispatcher import Dispatcher
 from tallystick.store.inherited import sync_files
+from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.lock import StoreLock
 from tallystick.store.message import (
     GetResult,
@@ -42,7 +45,8 @@ from tallystick.store.message import (
 from tallystick.store.message_id import encode_message_id
 from tallystick.store.properties import CLUSTER
 from tallystick.store.record import store_timestamp
-from tallystick.store.recovery import Recovered, recover
+from tallystick.store.recovery import KeptLog, Recovered, recover
+from tallystick.store.replica import Replica
 from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
 from tallystick.store.upkeep import Upkeep
 
@@ -67,8 +71,12 @@ class MessageStore:
         recovered: Recovered,
         store_host: Host,
         executor: ThreadPoolExecutor,
+        replica: Replica | None = None,
     ) -> None:
         self.settings = settings
+        self.replica = replica
+        self._committed = recovered.committed_pos
+        self._serving = replica is None
         self.door = door
         self.root = settings.root
         self.recovered = recovered
@@ -90,6 +98,7 @@ class MessageStore:
             deliver=self._deliver,
             on_written=self._on_written,
             on_idle=self.look_again,
+            replica=replica,
         )
         self.upkeep = Upkeep(self, dispatch, recovered)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -114,22 +123,27 @@ class MessageStore:
         region: str = "DefaultRegion",
         trace_on: bool = True,
         door: Door | None = None,
+        replica: Replica | None = None,
     ) -> MessageStore:
         """Locks the folder, recovers what is there, dispatches the rest of the log and starts all services.
 
-        `cluster` goes into every message that arrives by `feed`, `region` and `trace_on` into its answer.
+        `cluster` goes into every message that arrives by `feed`, `region` and `trace_on` into its answer. With
+        `replica` the log, and these three, are its; the store begins as a follower: see `commit`, `take_lead`, `serve`.
         SettingsError: a setting cannot be used. StoreLockedError: another process has the store. DamageError: a file
         has a shape that no store has. OSError: the disk.
         """
         settings.validate()
         for key, unset in _LATER:
-            if getattr(settings, key) != unset:
+            replicated = key == "enableDLegerCommitLog" and replica is not None
+            if getattr(settings, key) != unset and not replicated:
                 raise SettingsError(key, f"{getattr(settings, key)} needs replication, which this version has not")
         if settings.brokerRole is BrokerRole.SYNC_MASTER:
             raise SettingsError("brokerRole", "SYNC_MASTER needs replication, which this version has not")
+        if replica is not None and not settings.enableDLegerCommitLog:
+            raise SettingsError("enableDLegerCommitLog", "a replicated log needs it: it says where the log is")
         door = door or Door()
         root = settings.root
-        log_folder = settings.commit_log_folder
+        log_folder = settings.log_folder
         for folder in (root, log_folder):
             door.mkdir(str(folder))
         lock = StoreLock.acquire(root, door)
@@ -146,28 +160,33 @@ class MessageStore:
                 index_enabled=settings.messageIndexEnable,
                 delay_ms=settings.delay_levels_ms(),
                 max_open_files=settings.maxOpenQueueFiles,
+                entry_header_bytes=0 if replica is None else ENTRY_HEADER_BYTES,
             )
+            kept = None if replica is None else KeptLog(replica.log.written, replica.committed_pos)
             recovered = await asyncio.get_running_loop().run_in_executor(
-                executor, recover, root, settings, dispatch, door
+                executor, lambda: recover(root, settings, dispatch, door, kept=kept)
             )
-            if not recovered.clean and settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
+            if kept is None and not recovered.clean and settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
                 await asyncio.get_running_loop().run_in_executor(executor, sync_files, door, log_folder)
             # Recovery had to see how the last stop was; after one in order it changes nothing.
             abort.mark_open(root, door)
-            log = Log(
-                door,
-                str(log_folder),
-                segment_bytes=settings.mappedFileSizeCommitLog,
-                max_message_bytes=settings.maxMessageSize,
-                store_host=store_host.encode(),
-                suffix=f"{CLUSTER}\x01{cluster}\x02".encode(),
-                region=region,
-                trace_on=trace_on,
-            )
-            log.start(recovered.end_pos, recovered.store_timestamp_ms)
+            if replica is not None:
+                log = replica.log
+            else:
+                log = Log(
+                    door,
+                    str(log_folder),
+                    segment_bytes=settings.mappedFileSizeCommitLog,
+                    max_message_bytes=settings.maxMessageSize,
+                    store_host=store_host.encode(),
+                    suffix=f"{CLUSTER}\x01{cluster}\x02".encode(),
+                    region=region,
+                    trace_on=trace_on,
+                )
+                log.start(recovered.end_pos, recovered.store_timestamp_ms)
             for topic, queue_id, _, max_offset, _, _ in dispatch.queues():
                 log.set_next_offset(topic, queue_id, max_offset)
-            store = cls(settings, door, lock, log, dispatch, recovered, store_host, executor)
+            store = cls(settings, door, lock, log, dispatch, recovered, store_host, executor, replica)
         except BaseException:
             executor.shutdown()
             lock.release()
@@ -179,7 +198,9 @@ class MessageStore:
         self.appender.start()
         self.dispatcher.start()
         self.upkeep.start()
-        self.set_hot(True)
+        if self.replica is not None:
+            self.dispatcher.advance(self._committed)
+        self.set_hot(self._serving)
 
     async def close(self) -> None:
         """Refuses new puts, writes, flushes and dispatches the rest, and leaves the mark of an orderly end."""
@@ -247,8 +268,54 @@ class MessageStore:
                 write(data)
 
     def _on_written(self, written: int) -> None:
-        self.dispatcher.advance(written)
+        if self.replica is None:
+            self.dispatcher.advance(written)
         self.upkeep.on_written(written)
+
+    # -- a replicated log ----------------------------------------------------------------------------------------------
+
+    @property
+    def readable_end(self) -> int:
+        """Nothing of the log is dispatched or served from here on: the written end, or the committed one (R4)."""
+        return self.log.written if self.replica is None else min(self._committed, self.log.written)
+
+    def commit(self, pos: int) -> None:
+        """The group has the log up to `pos`: it is dispatched and may be read; who waits for it here is answered."""
+        self._committed = max(self._committed, pos)
+        self.dispatcher.advance(self.readable_end)
+        self.appender.commit(pos)
+
+    def take_lead(self, term: int) -> None:
+        """This member leads from now on: what is appended here gets `term`, and goes on behind all that the log has,
+        committed or not (B3). Puts are taken when `serve` says so. EntryError: the log is damaged."""
+        assert self.replica is not None
+        # In this order: what is dispatched meanwhile is read twice, and nothing is left out.
+        first_index = self.replica.first_index_behind(self._dispatch.position)
+        self.log.reset_offsets()
+        for topic, queue_id, _, max_offset, _, _ in self._dispatch.queues():
+            self.log.set_next_offset(topic, queue_id, max_offset)
+        self.log.take_offsets(first_index)
+        self.log.set_term(term)
+
+    def serve(self, serving: bool) -> None:
+        """Whether this member takes puts: a leader that is ready does (S11)."""
+        self._serving = serving
+        self.set_hot(serving)
+
+    def give_up(self, code: int, status: PutStatus) -> None:
+        """Leadership is lost: whoever waits for a commit is told `code`, or `status`, for "outcome unknown" (B2)."""
+        self.serve(False)
+        self.appender.give_up(code, status)
+
+    def forget_cut(self, was_end: int) -> None:
+        """The log was cut, and ended at `was_end`: lets go of segments that are other files now.
+
+        Queues and index know only what was committed, which is never cut (S7): they stay as they are (B4)."""
+        end = self.log.written
+        assert self._dispatch.position <= end, "what was dispatched was committed"
+        segment_bytes = self.settings.mappedFileSizeCommitLog
+        for start in range(end - end % segment_bytes, was_end, segment_bytes):
+            self._dispatch.forget_log_segment(start)
 
     # -- puts ----------------------------------------------------------------------------------------------------------
 
@@ -295,9 +362,10 @@ class MessageStore:
                 sys_flag=batch.sys_flag,
                 reconsume_times=batch.reconsume_times,
             )
+            end = self.log.staged
         except (ValueError, OSError) as error:
             return self._put_error(error)
-        status = await self.appender.stored(positions[0] + size, flushed=_waits(batch.properties))
+        status = await self.appender.stored(end, flushed=_waits(batch.properties))
         ids = ",".join(encode_message_id(self.store_host, pos) for pos in positions)
         return self._put_result(status, positions[0], size, queue_offset, ids, stored_ms, len(positions))
 
@@ -367,6 +435,8 @@ class MessageStore:
             return "the store is shut down"
         if self.settings.brokerRole is BrokerRole.SLAVE:
             return "the store is a slave's"
+        if not self._serving:
+            return "this member does not lead its group"
         if self.appender.failure is not None:
             return self.failure()
         return self.dispatcher.refusal or self.upkeep.refusal()
@@ -425,7 +495,7 @@ class MessageStore:
             offset,
             max_messages,
             codes,
-            self.log.written,
+            self.readable_end,
             self._memory_bytes,
             self._limits,
             opaque,
@@ -447,7 +517,7 @@ class MessageStore:
             offset,
             max_messages,
             codes,
-            self.log.written,
+            self.readable_end,
             self._memory_bytes,
             self._limits,
             self._correct_offsets,
@@ -480,7 +550,7 @@ class MessageStore:
 
     def message_at(self, pos: int) -> bytes | None:
         """The whole record that begins at byte `pos` of the log; None if none begins there."""
-        return self._dispatch.record_at(pos, self.log.written) if pos >= 0 else None
+        return self._dispatch.record_at(pos, self.readable_end) if pos >= 0 else None
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records stored in [begin_ms, end_ms] whose key may be `key`: by hash, ascending by position."""
@@ -548,6 +618,12 @@ class MessageStore:
             self.remove_topic(topic)
         return len(unused)
 
+    def correct_min_offsets(self) -> None:
+        """Each queue begins with its first record that the log has. For a member that began behind a base (L11): when
+        it has caught up, its queues have never had what the others once had before theirs."""
+        self.dispatcher.catch_up()
+        self._dispatch.correct_min_offsets(self.min_pos)
+
     def clean_expired_queues(self) -> int:
         """Deletes ConsumeQueue and index files that only name records below the log's beginning; how many files."""
         return self._dispatch.delete_below(self.min_pos)
@@ -561,8 +637,8 @@ class MessageStore:
 
     @property
     def max_pos(self) -> int:
-        """End of what is written."""
-        return self.log.written
+        """End of what may be read."""
+        return self.readable_end
 
     @property
     def flushed_pos(self) -> int:

@@ -32,7 +32,7 @@ class Preallocator:
 
     def __init__(self, door: Door, settings: StoreSettings, end_pos: int) -> None:
         self._door = door
-        self._folder = settings.commit_log_folder
+        self._folder = settings.log_folder
         self._segment_bytes = settings.mappedFileSizeCommitLog
         self._tried_up_to = -1
         self._written = end_pos

@@ -98,7 +98,18 @@ class Recovered:
     """Records that the walk read."""
     store_timestamp_ms: int = 0
     """Store time of the log's last record; 0: not known."""
+    committed_pos: int = 0
+    """Of a replicated log: dispatched up to here, all of it committed."""
     notes: list[Note] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLog:
+    """A log that is kept by replication: recovered by then, and of no concern here but for what is derived from it."""
+
+    end_pos: int
+    committed_pos: int
+    """It was committed up to here, at least; what was dispatched was, too."""
 
 
 def log_layout(root: Path, settings: StoreSettings) -> tuple[Path, int]:
@@ -127,17 +138,19 @@ def recover(
     *,
     clean: bool | None = None,
     on_loaded: Callable[[Recovered], None] | None = None,
+    kept: KeptLog | None = None,
 ) -> Recovered:
     """Brings the store in `root` into order and dispatches all of its log; see the module's head.
 
     Blocks: after a kill without a mark perhaps for minutes. `dispatch`: new, not loaded. `clean`: whether the last stop
     was in order; None: look for the file `abort`. `on_loaded` is called before the rest of the log is dispatched.
+    `kept`: the log is replicated; only what is derived from it is brought into order, from committed records.
     RecoveryError, OSError, DamageError: it could not be opened.
     """
     folder, entry_header_bytes = log_layout(root, settings)
     with SegmentFiles(folder, settings.mappedFileSizeCommitLog) as log:
         clean = not (root / "abort").exists() if clean is None else clean
-        recovery = _Recovery(root, settings, dispatch, door, log, entry_header_bytes, clean)
+        recovery = _Recovery(root, settings, dispatch, door, log, entry_header_bytes, clean, kept)
         found = recovery.run()
         if on_loaded is not None:
             on_loaded(found)
@@ -155,6 +168,7 @@ class _Recovery:
         log: SegmentFiles,
         entry_header_bytes: int,
         clean: bool,
+        kept: KeptLog | None,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -162,6 +176,7 @@ class _Recovery:
         self.door = door
         self.log = log
         self.entry_header_bytes = entry_header_bytes
+        self.kept = kept
         self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
         self.cache_lost = False  # recovery goes on from a mark, and the machine was restarted since
         self.known_end = -1  # M: how far the queues knew the log before anything was cut
@@ -169,7 +184,8 @@ class _Recovery:
 
     def run(self) -> Recovered:
         found = self.found
-        self._check_files()
+        if self.kept is None:
+            self._check_files()
         self.dispatch.load()
         if not self.log.starts:
             self._forget_everything()
@@ -177,11 +193,16 @@ class _Recovery:
         found.min_pos = self.log.first
         if not self._from_mark():
             self._remove_mark()
-            if found.clean or self.entry_header_bytes:
+            if self.kept is not None:
+                self._derive_from(self.kept)
+            elif found.clean or self.entry_header_bytes:
                 self._after_orderly_stop()
             else:
                 self._after_kill()
-        self._cut_log()
+        if self.kept is None:
+            self._cut_log()
+        else:
+            self._trim_index(self.kept.end_pos)
         self.dispatch.correct_min_offsets(found.min_pos)
         self.dispatch.start(found.dispatched_from)
         return found
@@ -218,7 +239,11 @@ class _Recovery:
         self._remove_mark()
         self.dispatch.destroy_queues()
         self.dispatch.drop_index_after(-1)
-        self.dispatch.start(0)
+        if self.kept is not None:
+            # A member that begins behind a base has no entries yet, and does not begin at 0.
+            self.found.min_pos = self.found.dispatched_from = self.kept.end_pos
+            self._keep(self.kept, self.kept.end_pos)
+        self.dispatch.start(self.found.dispatched_from)
 
     def _remove(self, path: Path) -> None:
         self.door.remove(str(path))
@@ -238,12 +263,18 @@ class _Recovery:
         point, cache_lost, reason = mark.judge(self.root, geometry_of(self.settings), self.log.read)
         if not reason and not self.log.first <= point.pos <= self.log.end:
             reason = f"its position {point.pos} is not in the log"
+        if not reason and self.kept is not None and point.pos > self.kept.end_pos:
+            reason = f"the log ends at {self.kept.end_pos}, before its position {point.pos}"
         reason = reason or self._cut_derived(point, cache_lost)
         if reason:
             self._note(NoteKind.MARK, point.pos, f"the progress mark is not used: {reason}")
             return False
         self.found.from_mark, self.cache_lost = True, cache_lost
         self.found.store_timestamp_ms = point.store_timestamp_ms
+        if self.kept is not None:
+            self.found.start_pos = self.found.dispatched_from = point.pos
+            self._keep(self.kept, point.pos)
+            return True
         self.found.end_pos = self._dispatch_walk(point.pos)
         self.found.dispatched_from = self.found.end_pos
         return True
@@ -301,6 +332,24 @@ class _Recovery:
         self._cut_queues()
         self.found.dispatched_from = self.found.end_pos
 
+    def _derive_from(self, kept: KeptLog) -> None:
+        """Goes on where the queues end; after a kill from a durable segment on: one queue may know less than another.
+
+        What the queues knew was committed: dispatching it again changes nothing. (RocketMQ takes the end of the queue
+        that got furthest, and loses what others lack.)"""
+        dropped_pos = self._drop_index()
+        self.known_end = self.dispatch.recover_queues()
+        self.found.end_pos = kept.end_pos
+        self._cut_queues()
+        self._keep(kept, self._queues_end())
+        known = self._queues_end() if self.found.clean else self._durable_segment()
+        known = known if dropped_pos is None else min(known, dropped_pos)
+        self.found.start_pos = self.found.dispatched_from = max(known, self.found.min_pos, 0)
+
+    def _keep(self, kept: KeptLog, dispatched: int) -> None:
+        self.found.end_pos = kept.end_pos
+        self.found.committed_pos = min(max(kept.committed_pos, dispatched), kept.end_pos)
+
     def _drop_index(self) -> int | None:
         """After a kill: drops index files that were not durable; where in the log they began, None: none were."""
         if self.found.clean or not self.settings.messageIndexEnable:
@@ -341,7 +390,7 @@ class _Recovery:
 
     def dispatch_rest(self) -> None:
         """Dispatches from `dispatched_from` to the end, past what is damaged."""
-        end = self.found.end_pos
+        end = self.found.end_pos if self.kept is None else self.found.committed_pos
         while (pos := self.dispatch.position) < end:
             result = self.dispatch.run(end, _RUN_BYTES)
             if result.stopped is not None:
@@ -385,9 +434,7 @@ class _Recovery:
     def _cut_log(self) -> None:
         """Removes segments behind the one with the end, and zeroes the rest of that one."""
         end = self.found.end_pos
-        if any(end_pos >= end for _, _, _, _, end_pos, _, _ in self.dispatch.index_files()):
-            # RocketMQ leaves such entries; its guard then keeps new records out of the index until they get as far.
-            self.dispatch.trim_index_at(end)
+        self._trim_index(end)
         # From the last one on: power loss halfway must not leave a gap.
         for start in [start for start in reversed(self.log.starts) if start > end]:
             if has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
@@ -398,6 +445,11 @@ class _Recovery:
         if last is not None:
             self._zero_behind(self.log.path(last), end - last)
             self.dispatch.forget_log_segment(last)
+
+    def _trim_index(self, end: int) -> None:
+        if any(end_pos >= end for _, _, _, _, end_pos, _, _ in self.dispatch.index_files()):
+            # RocketMQ leaves such entries; its guard then keeps new records out of the index until they get as far.
+            self.dispatch.trim_index_at(end)
 
     def _zero_behind(self, path: Path, offset: int) -> None:
         """Zeroes a segment from `offset` on, if there may be anything."""

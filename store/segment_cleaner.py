@@ -84,7 +84,7 @@ class SegmentCleaner:
         asked = self._asked_runs > 0
         self._asked_runs -= asked
         chosen = self._rules.choose(
-            files.list_segments(self._settings.commit_log_folder, self._settings.mappedFileSizeCommitLog),
+            files.list_segments(self._settings.log_folder, self._settings.mappedFileSizeCommitLog),
             now_ms=now_ms,
             hour=hour,
             used=self._used_parts(),
@@ -112,4 +112,4 @@ class SegmentCleaner:
             result.deleted.append(segment.start)
 
     def _used_parts(self) -> list[float | None]:
-        return [self._used(self._settings.commit_log_folder), self._used(self._settings.root)]
+        return [self._used(self._settings.log_folder), self._used(self._settings.root)]

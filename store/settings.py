@@ -250,6 +250,13 @@ class StoreSettings:
         return Path(self.storePathCommitLog).expanduser() if self.storePathCommitLog else self.root / "commitlog"
 
     @property
+    def log_folder(self) -> Path:
+        """The folder of the log's segments, in whichever layout it is kept."""
+        if self.enableDLegerCommitLog:
+            return self.root / f"dledger-{self.dLegerSelfId}" / "data"
+        return self.commit_log_folder
+
+    @property
     def queue_segment_bytes(self) -> int:
         """`mappedFileSizeConsumeQueue`, rounded up to whole units."""
         return -(-self.mappedFileSizeConsumeQueue // _UNIT_BYTES) * _UNIT_BYTES

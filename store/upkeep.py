@@ -22,6 +22,7 @@ from tallystick.store.clock import wall_ms
 from tallystick.store.dispatcher import REST
 from tallystick.store.flush import PageFlush
 from tallystick.store.inherited import sync_files
+from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.preallocation import Preallocator
 from tallystick.store.progress import Point, ProgressKeeper
 from tallystick.store.record import store_timestamp
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from tallystick.store.engine import MessageStore
 
 _logger = logging.getLogger("tallystick.store")
+
+# A start reads what a replicated log got since the last mark, 300 MiB at the fastest: a fraction of a second.
+_MARK_INTERVAL_MS = 1000
 
 
 class Upkeep:
@@ -72,6 +76,8 @@ class Upkeep:
             loop.create_task(self._keep(settings.flushIntervalConsumeQueue, self.save), name="save-progress"),
             loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
         ]
+        if self._store.replica is not None:
+            self._tasks.append(loop.create_task(self._keep(_MARK_INTERVAL_MS, self._save_mark), name="save-log-mark"))
         self._cleaner.look()
         self._tasks.append(loop.create_task(self._save_at_start(), name="save-at-start"))
         self._preallocator.reach(self._store.log.written)
@@ -107,7 +113,7 @@ class Upkeep:
 
     def _sync_inherited(self) -> None:
         if self._inherits:
-            sync_files(self._door, self._settings.commit_log_folder)
+            sync_files(self._door, self._settings.log_folder)
             for name in ("consumequeue", "consumequeue_ext", "index"):
                 sync_files(self._door, self._root / name)
             self._door.sync_dir(str(self._root))
@@ -157,6 +163,11 @@ class Upkeep:
         begins = [begin_ms for _, begin_ms, *_ in self._dispatch.index_files() if begin_ms > 0]
         return begins[-1] if begins else 2**63 - 1
 
+    async def _save_mark(self) -> None:
+        replica = self._store.replica
+        assert replica is not None
+        await self._store.run_upkeep(replica.save_mark)
+
     async def clean(self) -> None:
         """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
         state = await self._store.run_upkeep(self._cleaner.look)
@@ -167,18 +178,25 @@ class Upkeep:
 
     def _clean(self) -> None:
         now_s = time.time()
+        replica = self._store.replica
         result = self._cleaner.run(
             now_ms=int(now_s * 1000),
             hour=time.localtime(now_s).tm_hour,
             # A queue whose entries are lost with the power is made again from the log: not from what is deleted, and
             # what comes behind a gap would get the offsets of what was there.
-            keep_from=min(self._store.log.flushed, self._synced_pos),
+            keep_from=min(
+                self._store.log.flushed,
+                self._synced_pos,
+                self._store.log.flushed if replica is None else replica.keep_from(),
+            ),
         )
         if result.deleted:
             self._dispatch.correct_min_offsets(self.min_pos)
             self._dispatch.delete_below(self.min_pos)
 
     def _before_delete(self, start: int) -> None:
+        if self._store.replica is not None:
+            self._store.replica.release_before(start + self._settings.mappedFileSizeCommitLog)
         # From here on nothing of the segment is read; queues learn of it when all of them are gone.
         self.min_pos = start + self._settings.mappedFileSizeCommitLog
         self._dispatch.forget_log_segment(start)
@@ -188,10 +206,12 @@ class Upkeep:
         try:
             self._save(self._progress.take(self._dispatch), thorough=True)
             self._preallocator.remove_unused(self._store.log.written)
+            if self._store.replica is not None:
+                self._store.replica.close(orderly)
         except (OSError, SegmentError, DamageError) as error:
             _logger.error("the store was not closed in order, the next start recovers it: %s", error)
             return
-        if orderly and self._dispatch.position >= self._store.log.written:
+        if orderly and self._dispatch.position >= self._store.readable_end:
             try:
                 abort.mark_closed(self._root, self._door)
             except OSError as error:
@@ -216,13 +236,13 @@ class Upkeep:
     @property
     def disk_ratio(self) -> float:
         """How full the fuller of the store's disks is, 0 to 1; -1: the system does not tell."""
-        parts = (used_part(self._settings.commit_log_folder), used_part(self._root))
+        parts = (used_part(self._settings.log_folder), used_part(self._root))
         return max((part for part in parts if part is not None), default=-1.0)
 
     @property
     def free_bytes(self) -> int:
         """Room on the disk of the log."""
-        stat = os.statvfs(self._settings.commit_log_folder)
+        stat = os.statvfs(self._settings.log_folder)
         return stat.f_bavail * stat.f_frsize
 
     def refusal(self) -> str | None:
@@ -233,13 +253,13 @@ class Upkeep:
 
     def _earliest_store_time(self) -> int:
         """Store time (ms) of the log's oldest record; -1: there is none."""
-        record = self._store.message_at(self.min_pos)
+        record = self._store.message_at(self.min_pos + (0 if self._store.replica is None else ENTRY_HEADER_BYTES))
         return -1 if record is None else store_timestamp(record)
 
     def runtime_info(self) -> dict[str, str]:
         """The store's keys of GET_BROKER_RUNTIME_INFO."""
         store, log = self._store, self._store.log
-        stat = os.statvfs(self._settings.commit_log_folder)
+        stat = os.statvfs(self._settings.log_folder)
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
         ratio = f"{self.disk_ratio:.4f}"
         return {
@@ -248,7 +268,7 @@ class Upkeep:
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogMinOffset": str(self.min_pos),
-            "commitLogMaxOffset": str(log.written),
+            "commitLogMaxOffset": str(store.max_pos),
             "commitLogDirCapacity": f"Total : {_gib(total)}, Free : {_gib(free)}.",
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "dispatchMaxBuffer": "0",

@@ -35,13 +35,7 @@ from tallystick.replication.ledger.recovery import (
     segments_from,
 )
 from tallystick.store._kernel import Entries, Log, check_entries
-from tallystick.store.ledger_format import (
-    ENTRY_HEADER_BYTES,
-    FILLER_MAGIC,
-    GROUP_LOG_TOPIC,
-    UNIT_BYTES,
-    EntryKind,
-)
+from tallystick.store.ledger_format import FILLER_MAGIC, GROUP_LOG_TOPIC, UNIT_BYTES, EntryKind
 from tallystick.store.progress import boot_id as machine_boot_id
 from tallystick.store.segment_files import segment_start
 
@@ -330,20 +324,22 @@ class Ledger:
 
     def delete_released(self) -> int:
         """Removes segments and index files before the log's begin; how many. OSError: the rest goes another time."""
+        return self._delete("data", self.base.pos, self.segment_bytes) + self.delete_released_index()
+
+    def delete_released_index(self) -> int:
+        """Removes the index files alone: for whoever deletes segments by rules of his own."""
+        return self._delete("index", self.first_index * UNIT_BYTES, self._mark.index_segment_bytes)
+
+    def _delete(self, part: str, limit: int, file_bytes: int) -> int:
         self.log.forget_files()
-        count = 0
-        limits = [
-            ("data", self.base.pos, self.segment_bytes),
-            ("index", self.first_index * UNIT_BYTES, self._mark.index_segment_bytes),
+        gone = [
+            path
+            for path in reversed(segments_from(self.folder / part, 0))
+            if (start := segment_start(path.name)) is not None and start + file_bytes <= limit
         ]
-        for part, limit, file_bytes in limits:
-            for path in reversed(segments_from(self.folder / part, 0)):
-                start = segment_start(path.name)
-                if start is None or start + file_bytes > limit:
-                    break
-                remove(self._door, path)
-                count += 1
-        return count
+        for path in gone:
+            remove(self._door, path)
+        return len(gone)
 
     def rewrite(self, data: bytes) -> None:
         """Puts a peer's bytes in the place of damaged entries, durably.
@@ -422,7 +418,3 @@ class Ledger:
         """The committed index that was last saved, as far as the log has it; -1: none (D6)."""
         hint = dledger_files.read_committed_index(self.folder)
         return min(hint, self.last_index) if hint >= self.first_index else -1
-
-    def entry_header_bytes(self) -> int:
-        """Bytes before each record in the log."""
-        return ENTRY_HEADER_BYTES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +45,28 @@ async def opened(settings: StoreSettings, door: Door | None = None) -> AsyncIter
         yield store
     finally:
         await store.close()
+
+
+async def kill(store: MessageStore) -> None:
+    """The process is gone: nothing more is written, flushed or saved. What its threads were doing is done, or never."""
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    preallocating = store.upkeep._preallocator._task
+    for task in tasks:
+        if task is not preallocating:
+            task.cancel()
+    store.upkeep._preallocator._stopped = True
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if store.dispatcher._armed is not None:
+        store.dispatcher._armed.cancel()
+    os.eventfd_write(store.appender._requests, 1 << 62)
+    await asyncio.to_thread(store.appender._thread.join)
+    asyncio.get_running_loop().remove_reader(store.appender._done)
+    os.close(store.appender._requests)
+    os.close(store.appender._done)
+    store._open = False
+    store._executor.shutdown(cancel_futures=True)
+    store._upkeep_executor.shutdown(cancel_futures=True)
+    store._lock.release()
 
 
 def message(

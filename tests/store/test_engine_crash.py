@@ -22,7 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_lab import HOST, PEER, SYNC, Peer, batch_body, message, read_queue, records_of, send_frame, small, walk_log
+from engine_lab import (
+    HOST,
+    PEER,
+    SYNC,
+    Peer,
+    batch_body,
+    kill,
+    message,
+    read_queue,
+    records_of,
+    send_frame,
+    small,
+    walk_log,
+)
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -68,29 +81,6 @@ class Put:
     written: bool = False
     durable: bool = False
     pos: int = -1
-
-
-async def kill(store: MessageStore) -> None:
-    """The process is gone: nothing more is written, flushed or saved. What its threads were doing is done, or never."""
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    preallocating = store.upkeep._preallocator._task
-    for task in tasks:
-        if task is not preallocating:
-            task.cancel()
-    store.upkeep._preallocator._stopped = True
-    await asyncio.gather(*tasks, return_exceptions=True)
-    if store.dispatcher._armed is not None:
-        store.dispatcher._armed.cancel()
-    os.eventfd_write(store.appender._requests, 1 << 62)
-    await asyncio.to_thread(store.appender._thread.join)
-    asyncio.get_running_loop().remove_reader(store.appender._done)
-    os.close(store.appender._requests)
-    os.close(store.appender._done)
-    store._open = False
-    store._executor.shutdown(cancel_futures=True)
-    store._upkeep_executor.shutdown(cancel_futures=True)
-    store._upkeep_executor.shutdown(cancel_futures=True)
-    store._lock.release()
 
 
 class StoreAgreesWithAList(RuleBasedStateMachine):
