@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tallystick.replication.durable import Doubt
-from tallystick.replication.membership import Membership, MembershipEntry
-from tallystick.replication.messages import TermRun
+from tallystick.replication.membership import Membership
 from tallystick.replication.peers import Peer
 from tallystick.replication.reads import Reads
+from tallystick.replication.sender import Sender
+from tallystick.replication.settings import RaftSettings
 
 _Value = TypeVar("_Value", int, float)
 
@@ -21,9 +22,6 @@ class Leadership:
     """Made when an election is won, dropped when leadership ends."""
 
     __slots__ = (
-        "batch",
-        "batch_first",
-        "batch_last",
         "counts_itself",
         "heartbeat_due",
         "lease_from_round",
@@ -36,12 +34,14 @@ class Leadership:
         "ready",
         "regrouped",
         "round",
+        "sender",
         "term_start",
         "voters",
     )
 
-    def __init__(self, member: int, membership: Membership, term_start: int, now: float) -> None:
+    def __init__(self, member: int, membership: Membership, term_start: int, sender: Sender, now: float) -> None:
         self.member = member
+        self.sender = sender
         self.term_start = term_start
         """Index of the first entry of this term, the no-op (S11)."""
         self.ready = False
@@ -56,9 +56,6 @@ class Leadership:
         self.regrouped = False
         """The membership changed and is not in the log yet: what that commits is looked at when it is."""
         self.peers: dict[int, Peer] = {}
-        # What the last append request held: two members that are equally far get the same (first, last, ...).
-        self.batch_first = self.batch_last = -2
-        self.batch: tuple[int, tuple[TermRun, ...], tuple[MembershipEntry, ...]] = (-1, (), ())
         self.regroup(membership, next_index=term_start, now=now)
 
     def regroup(self, membership: Membership, *, next_index: int, now: float) -> None:
@@ -89,11 +86,15 @@ class Leadership:
         """When the newest round was sent that a majority answered (L4). Who is in doubt is there all the same."""
         return self._held([peer.acked_at for peer in self.voters], now)
 
-    def leased_at(self, now: float) -> float | None:
-        """The same of voters that can promise something: the lease counts from there (R3). None: there is no lease."""
+    def has_lease(self, now: float, settings: RaftSettings) -> bool:
+        """Whether a majority has promised to elect nobody until later than now (R3).
+
+        Each of it did so for T when it answered, which was after the round was sent; `clock_drift` apart.
+        """
         if self.lease_void or (self.voters and self.confirmed_round() < self.lease_from_round):
-            return None
-        return self._held([float("-inf") if peer.doubt else peer.acked_at for peer in self.voters], now)
+            return False
+        promised_at = self._held([float("-inf") if peer.doubt else peer.acked_at for peer in self.voters], now)
+        return now < promised_at + settings.election_timeout_seconds * (1 - settings.clock_drift)
 
     def confirmed_without(self, peer: Peer, round_: int) -> bool:
         """Whether the others have said, after `peer` came back in doubt, that this is still the newest term (D9, S14).

@@ -5,10 +5,10 @@
         │                      └────────silence──────────┘                    │
         └───────── a newer term, a leader of this term, no majority ──────────┘
 
-Where to find what:  election, what a leader says (follower), what followers say (leader), commit, reads, transfer,
-membership, the disk. Arithmetic is next door: `term_runs` (terms of the log), `peers` (one follower's progress),
-`leadership` (majorities), `election`, `reads`, `acknowledgements`; this file decides and is the only one that changes
-term, vote, role and commit index.
+In this order: election, terms and roles, what a leader says (follower), what followers say (leader), commit, reads,
+transfer, membership, the disk. Next door are `term_runs` (terms of the log), `peers` and `sender` (how far a follower
+is, and what it is sent), `leadership` (majorities), `election`, `reads`, `transfer` and `acknowledgements`. This file
+decides; it is the only one that changes term, vote, role and commit index.
 
 Letters with numbers (S1, D2, L3, ...) are the rules listed in the README beside this file. Sources: Ongaro and
 Ousterhout, "In Search of an Understandable Consensus Algorithm", and Ongaro's dissertation "Consensus: Bridging Theory
@@ -29,7 +29,6 @@ from tallystick.replication.effects import (
     Commit,
     Effect,
     Fatal,
-    Install,
     InstallBase,
     MembershipChanged,
     ReadFailed,
@@ -73,11 +72,12 @@ from tallystick.replication.messages import (
     VoteReply,
     VoteRequest,
 )
-from tallystick.replication.peers import Peer, PeerState
+from tallystick.replication.peers import Peer
 from tallystick.replication.reads import Read
+from tallystick.replication.sender import Sender
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.term_runs import TermRuns
-from tallystick.replication.transfer import Transfer
+from tallystick.replication.transfer import Transfer, transfer_refusal
 
 _Effects = list[Effect]
 _NEVER = float("-inf")
@@ -142,7 +142,9 @@ class Raft:
         self.incarnation = random.getrandbits(62) + 1 if must_catch_up else 0
         self.disk_state = DiskState.OK
         self.fatal: str | None = None
-        """Why this machine stopped; every call then returns no effects."""
+        """Why this machine stopped by itself."""
+        self.mute = False
+        """Does nothing any more: stopped, or its disk failed. Every call then returns no effects."""
 
         # Follower: up to where the log agrees with the leader of this term, and what that leader has committed.
         self._verified_index = -1
@@ -181,7 +183,7 @@ class Raft:
     @property
     def accepting(self) -> bool:
         """Whether proposals may be put into the log now: leads, is ready, hands nothing over, can write."""
-        return self.ready and self._transfer is None and self.disk_state is DiskState.OK and self.fatal is None
+        return self.ready and self._transfer is None and self.disk_state is DiskState.OK and not self.mute
 
     @property
     def deadline(self) -> float:
@@ -190,11 +192,6 @@ class Raft:
             return float("inf")
         due = self._timer.deadline if self._leading is None else self._leading.heartbeat_due
         return due if self._transfer is None else min(due, self._transfer.deadline)
-
-    @property
-    def mute(self) -> bool:
-        """Does nothing any more: stopped by Fatal, or its disk failed."""
-        return self.fatal is not None or self.disk_state is DiskState.FAILED
 
     @property
     def peers(self) -> dict[int, Peer]:
@@ -245,7 +242,7 @@ class Raft:
             raise RuntimeError("entries were appended by a member that does not lead")
         self._terms.append(self.term, self._log.last_index)
         for peer in leading.peers.values():
-            self._replicate(now, leading, peer, effects)
+            leading.sender.feed(now, peer, self.commit_index, effects)
         if leading.regrouped:
             leading.regrouped = False
             self._advance_commit(now, leading, effects)
@@ -298,6 +295,7 @@ class Raft:
             if self._leading is not None:
                 self._hand_over(self._leading, now, effects)
             self._become_follower(now, None, effects)
+            self.mute = True
             return effects
         self._look_at_log_again(now, effects)
         if state is DiskState.FULL and self.fatal is None:
@@ -314,7 +312,7 @@ class Raft:
         """
         effects: _Effects = []
         if not self.mute and self._leading is not None and (peer := self._leading.peers.get(member)) is not None:
-            self._send_again(now, self._leading, peer, effects)
+            self._leading.sender.feed_again(now, peer, self.commit_index, effects)
         return effects
 
     # -- what is wanted ------------------------------------------------------------------------------------------------
@@ -344,7 +342,7 @@ class Raft:
         if target is None:
             best = leading.best_successor(now - self._settings.election_timeout_seconds)
             target = None if best is None else best.member
-        refusal = self._transfer_refusal(now, leading, target)
+        refusal = transfer_refusal(now, leading, self._transfer, self._settings, target)
         if refusal is not None or target is None:
             effects.append(TransferEnded(target, refusal or TransferResult.NO_TARGET, self.id))
         else:
@@ -575,12 +573,13 @@ class Raft:
             self.doubt = Doubt.NONE
             effects.append(Readmitted())
         term_start = self._terms.last_index + 1
-        leading = self._leading = Leadership(self.id, self.membership, term_start, now)
+        sender = Sender(self.id, self.term, self._settings, self._log, self._terms, self._history)
+        leading = self._leading = Leadership(self.id, self.membership, term_start, sender, now)
         self._send_heartbeats(now, leading, effects)
         effects.append(AppendOwn(term_start, self.term, EntryKind.NO_OP))
 
     def _stop(self, reason: str, effects: _Effects) -> None:
-        self.fatal = reason
+        self.fatal, self.mute = reason, True
         effects.append(Fatal(reason))
 
     # -- follower: what a leader says ----------------------------------------------------------------------------------
@@ -739,23 +738,23 @@ class Raft:
         if peer is None:
             return
         if reply.incarnation != peer.incarnation and peer.meet(reply.incarnation):
-            self._replicate(now, leading, peer, effects)
+            leading.sender.feed(now, peer, self.commit_index, effects)
             return
         if reply.session != peer.session:
             return  # S3: of what was sent before the member came back with less
         if not reply.success:
             if peer.refused(reply, self._terms):
-                self._replicate(now, leading, peer, effects)
+                leading.sender.feed(now, peer, self.commit_index, effects)
             return
         rose = peer.accepted(reply.match_index, self._log.first_index, now)
         if reply.disk is not DiskState.OK:
             peer.disk = reply.disk
             peer.pause(now)
-        if rose:
+        if rose and reply.match_index > self.commit_index:
             self._advance_commit(now, leading, effects)
             if self._leading is None:
                 return
-        self._replicate(now, leading, peer, effects)
+        leading.sender.feed(now, peer, self.commit_index, effects)
         if self._transfer is not None:
             self._drive_transfer(leading, effects)
 
@@ -778,77 +777,9 @@ class Raft:
         if leading.reads.oldest_round is not None:
             self._confirm_reads(now, leading, effects)
         if anew or can_write_again:
-            self._send_again(now, leading, peer, effects)
-        elif (
-            peer.state is PeerState.PIPELINE
-            and peer.next_index == peer.match_index + 1
-            and reply.commit_index < min(self.commit_index, peer.match_index)
-        ):
-            # It started anew and does not know how far its log agrees: an append without entries tells.
-            self._send_append(leading, peer, peer.match_index, effects)
-
-    def _replicate(self, now: float, leading: Leadership, peer: Peer, effects: _Effects) -> None:
-        """Sends what may be sent to this member now (L7)."""
-        end = self._terms.last_index
-        if peer.state is PeerState.PIPELINE:
-            log, settings = self._log, self._settings
-            while peer.next_index <= end:
-                first_index = log.first_index
-                if peer.next_index < first_index:
-                    self._install(now, peer, effects)
-                    return
-                last = min(end, log.extent(peer.next_index, settings.max_append_bytes))
-                if peer.next_index > peer.match_index + 1:
-                    oldest = max(peer.match_index + 1, first_index)
-                    last = min(last, log.extent(oldest, settings.max_inflight_bytes))
-                    if last < peer.next_index:
-                        return  # the window is full: its next answer goes on from here
-                self._send_append(leading, peer, last, effects)
-                peer.next_index = last + 1
-                if peer.waiting_since is None:
-                    peer.waiting_since = now
-        elif peer.waiting_since is None:
-            if peer.next_index < self._log.first_index:
-                self._install(now, peer, effects)
-            else:
-                self._send_append(leading, peer, min(peer.next_index, end), effects)
-                peer.waiting_since = now
-
-    def _send_append(self, leading: Leadership, peer: Peer, last: int, effects: _Effects) -> None:
-        """The entries from its next one to `last`, none if that is before."""
-        first = peer.next_index
-        if first != leading.batch_first or last != leading.batch_last:
-            prev_term = self._terms.term_of(first - 1)
-            assert prev_term is not None, "an entry before the log's start is not sent"
-            leading.batch_first, leading.batch_last = first, last
-            leading.batch = prev_term, self._terms.runs(first, last), self._history.between(first, last)
-        prev_term, runs, memberships = leading.batch
-        request = AppendRequest(
-            self.id,
-            peer.member,
-            self.term,
-            peer.session,
-            first - 1,
-            prev_term,
-            runs,
-            self.commit_index,
-            memberships,
-        )
-        effects.append(Send(request))
-
-    def _send_again(self, now: float, leading: Leadership, peer: Peer, effects: _Effects) -> None:
-        peer.lost()
-        self._replicate(now, leading, peer, effects)
-
-    def _install(self, now: float, peer: Peer, effects: _Effects) -> None:
-        """It needs entries that were deleted here: a base first (L11)."""
-        base_index = self._log.first_index - 1
-        base_term = self._terms.term_of(base_index)
-        assert base_term is not None, "the base of the log has a term"
-        peer.state, peer.waiting_since = PeerState.INSTALL, now
-        membership = self._history.at(self.commit_index)
-        request = InstallRequest(self.id, peer.member, self.term, peer.session, base_index, base_term, membership)
-        effects.append(Install(request))
+            leading.sender.feed_again(now, peer, self.commit_index, effects)
+        else:
+            leading.sender.tell_commit(peer, reply.commit_index, self.commit_index, effects)
 
     def _lead_on(self, now: float, leading: Leadership, effects: _Effects) -> None:
         """What is due with every heartbeat."""
@@ -860,11 +791,8 @@ class Raft:
             self._become_follower(now, None, effects)  # L4
             return
         for peer in leading.peers.values():
-            if peer.waiting_since is not None:
-                installing = peer.state is PeerState.INSTALL
-                patience = settings.install_timeout_seconds if installing else settings.append_timeout_seconds
-                if now - peer.waiting_since >= patience:
-                    self._send_again(now, leading, peer, effects)
+            if leading.sender.is_overdue(now, peer):
+                leading.sender.feed_again(now, peer, self.commit_index, effects)
         if self._transfer is not None:
             if self._transfer.told:  # it may have been lost
                 effects.append(Send(TimeoutNow(self.id, self._transfer.target, self.term)))
@@ -927,20 +855,12 @@ class Raft:
     def _read(self, now: float, leading: Leadership, read: Read, effects: _Effects) -> None:
         if not leading.ready:
             leading.reads.add_early(read)  # what earlier leaders have committed is not known yet
-        elif self._has_lease(now, leading):
+        elif self._settings.lease_reads and leading.has_lease(now, self._settings):  # R3
             self._answer_read(read, self.commit_index, effects)
         else:
             leading.reads.add(read)
             if leading.reads.round_wanted:
                 self._send_heartbeats(now, leading, effects)
-
-    def _has_lease(self, now: float, leading: Leadership) -> bool:
-        """R3: a majority has promised to elect nobody for T from when it was asked; clocks may differ a little."""
-        settings = self._settings
-        if not settings.lease_reads:
-            return False
-        since = leading.leased_at(now)
-        return since is not None and now < since + settings.election_timeout_seconds * (1 - settings.clock_drift)
 
     def _confirm_reads(self, now: float, leading: Leadership, effects: _Effects) -> None:
         for commit_index, read in leading.reads.confirmed(leading.confirmed_round()):
@@ -978,29 +898,6 @@ class Raft:
 
     # -- transfer ------------------------------------------------------------------------------------------------------
 
-    def _transfer_refusal(self, now: float, leading: Leadership, target: int | None) -> TransferResult | None:
-        """Why leadership cannot be handed to `target` now (T1, T2)."""
-        if not leading.ready:
-            return TransferResult.NOT_READY
-        if self._transfer is not None:
-            return TransferResult.UNDER_WAY
-        if target is None:
-            return TransferResult.NO_TARGET
-        peer = leading.peers.get(target)
-        if peer is None or not peer.voter:
-            return TransferResult.NOT_A_VOTER
-        if peer.acked_at < now - self._settings.election_timeout_seconds:
-            return TransferResult.UNREACHABLE
-        if peer.doubt or peer.disk is not DiskState.OK:
-            return TransferResult.UNHEALTHY
-        if not self._lacks_at_most(peer, self._settings.transfer_within_bytes):
-            return TransferResult.TOO_FAR_BEHIND
-        return None
-
-    def _lacks_at_most(self, peer: Peer, max_bytes: int) -> bool:
-        first, last = peer.match_index + 1, self._log.last_index
-        return first > last or (first >= self._log.first_index and self._log.extent(first, max_bytes) >= last)
-
     def _begin_transfer(self, now: float, leading: Leadership, target: int, effects: _Effects) -> None:
         self._transfer = Transfer(target, now + self._settings.election_timeout_seconds)
         # T5, R3. For the rest of the term: a TimeoutNow may arrive late, and its vote passes over who has a leader.
@@ -1030,7 +927,7 @@ class Raft:
         peer = leading.peers.get(preferred)
         if peer is None:
             return
-        if self._transfer_refusal(now, leading, preferred) is not None:
+        if transfer_refusal(now, leading, self._transfer, self._settings, preferred) is not None:
             peer.healthy_since = None
         elif peer.healthy_since is None:
             peer.healthy_since = now
@@ -1057,7 +954,9 @@ class Raft:
         if self.disk_state is not DiskState.OK:
             return "the leader's disk is full"
         peer = leading.peers.get(change.member) if isinstance(change, Promote) else None
-        if peer is not None and (peer.doubt or not self._lacks_at_most(peer, self._settings.promote_within_bytes)):
+        if peer is not None and (
+            peer.doubt or not leading.sender.lacks_at_most(peer, self._settings.promote_within_bytes)
+        ):
             return f"member {change.member} lacks too much to become a voter"  # M5
         return None
 
@@ -1090,7 +989,7 @@ class Raft:
         if not leading.voters or self._transfer is not None:
             return
         best = leading.best_successor(now - self._settings.election_timeout_seconds)
-        if best is not None and self._transfer_refusal(now, leading, best.member) is None:
+        if best is not None and transfer_refusal(now, leading, self._transfer, self._settings, best.member) is None:
             self._begin_transfer(now, leading, best.member, effects)
         else:
             self._become_follower(now, None, effects)

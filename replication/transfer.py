@@ -1,8 +1,13 @@
-"""A leadership that is being handed over (T1 to T7), and when one is handed over unasked."""
+"""A leadership that is being handed over, and to whom it may be (T1 to T7)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from tallystick.replication.durable import DiskState
+from tallystick.replication.effects import TransferResult
+from tallystick.replication.leadership import Leadership
+from tallystick.replication.settings import RaftSettings
 
 
 @dataclass(slots=True)
@@ -13,3 +18,26 @@ class Transfer:
     deadline: float
     told: bool = False
     """TimeoutNow was sent: the target had everything (T2)."""
+
+
+def transfer_refusal(
+    now: float, leading: Leadership, under_way: Transfer | None, settings: RaftSettings, target: int | None
+) -> TransferResult | None:
+    """Why leadership cannot be handed to `target` now; None: it can. The target must be a voter that answers, with a
+    sound disk and log (T1), and must not lack so much that puts would wait long for it (T2)."""
+    if not leading.ready:
+        return TransferResult.NOT_READY
+    if under_way is not None:
+        return TransferResult.UNDER_WAY
+    if target is None:
+        return TransferResult.NO_TARGET
+    peer = leading.peers.get(target)
+    if peer is None or not peer.voter:
+        return TransferResult.NOT_A_VOTER
+    if peer.acked_at < now - settings.election_timeout_seconds:
+        return TransferResult.UNREACHABLE
+    if peer.doubt or peer.disk is not DiskState.OK:
+        return TransferResult.UNHEALTHY
+    if not leading.sender.lacks_at_most(peer, settings.transfer_within_bytes):
+        return TransferResult.TOO_FAR_BEHIND
+    return None

@@ -16,6 +16,7 @@ from tallystick.replication.leadership import Leadership
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError, MembershipHistory
 from tallystick.replication.messages import AppendReply, TermRun
 from tallystick.replication.reads import Read, Reads
+from tallystick.replication.sender import Sender
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.term_runs import TermRuns
 from tallystick.store.settings import SettingsError
@@ -95,7 +96,9 @@ def test_finding_the_terms_of_a_long_log_reads_little_of_it() -> None:
 def test_committed_is_what_a_majority_has(matches: list[int], own: int, voter: bool) -> None:
     others = range(1, len(matches) + 1)
     membership = Membership.of([*others, 0] if voter else others)
-    leading = Leadership(0, membership, 0, now=0.0)
+    log = MemoryLog()
+    sender = Sender(0, 1, SETTINGS, log, TermRuns.of(log), MembershipHistory([MembershipEntry(-1, membership)]))
+    leading = Leadership(0, membership, 0, sender, now=0.0)
     for peer, match in zip(leading.voters, matches, strict=True):
         peer.match_index = match
     held = [*matches, own] if voter else matches

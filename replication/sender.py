@@ -1,0 +1,130 @@
+"""What a leader sends to one follower now: the next entries, a probe, or a base (L7, L11).
+
+Nothing is queued here. What a member lacks stands in the log, `Peer` says how far it is, and a message is made when it
+may go: in PIPELINE as many as fit the window, in PROBE one, in INSTALL none but the base. A window is measured in bytes
+as they lie on disk, by asking the log how far so many bytes reach.
+"""
+
+from __future__ import annotations
+
+from tallystick.replication.durable import LogView
+from tallystick.replication.effects import Effect, Install, Send
+from tallystick.replication.membership import MembershipEntry, MembershipHistory
+from tallystick.replication.messages import AppendRequest, InstallRequest, TermRun
+from tallystick.replication.peers import Peer, PeerState
+from tallystick.replication.settings import RaftSettings
+from tallystick.replication.term_runs import TermRuns
+
+
+class Sender:
+    """For one leader in one term. Effects are appended to the list that is handed in."""
+
+    __slots__ = ("_batch", "_batch_first", "_batch_last", "_history", "_log", "_member", "_settings", "_term", "_terms")
+
+    def __init__(
+        self,
+        member: int,
+        term: int,
+        settings: RaftSettings,
+        log: LogView,
+        terms: TermRuns,
+        history: MembershipHistory,
+    ) -> None:
+        self._member = member
+        self._term = term
+        self._settings = settings
+        self._log = log
+        self._terms = terms
+        self._history = history
+        # The last request's previous term, terms and memberships: two members that are equally far get the same.
+        self._batch_first = self._batch_last = -2
+        self._batch: tuple[int, tuple[TermRun, ...], tuple[MembershipEntry, ...]] = (-1, (), ())
+
+    def feed(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
+        """Everything that may go to this member now."""
+        end = self._terms.last_index
+        if peer.state is PeerState.PIPELINE:
+            while peer.next_index <= end:
+                first_index = self._log.first_index
+                if peer.next_index < first_index:
+                    self._send_base(now, peer, commit_index, effects)
+                    return
+                last = self._within_window(peer, first_index, end)
+                if last < peer.next_index:
+                    return  # the next answer goes on from here
+                self._send_entries(peer, last, commit_index, effects)
+                peer.next_index = last + 1
+                if peer.waiting_since is None:
+                    peer.waiting_since = now
+        elif peer.waiting_since is None:
+            if peer.next_index < self._log.first_index:
+                self._send_base(now, peer, commit_index, effects)
+            else:
+                self._send_entries(peer, min(peer.next_index, end), commit_index, effects)
+                peer.waiting_since = now
+
+    def feed_again(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
+        """What was on its way is held for lost."""
+        peer.lost()
+        self.feed(now, peer, commit_index, effects)
+
+    def is_overdue(self, now: float, peer: Peer) -> bool:
+        """Whether an answer has been outstanding for too long."""
+        if peer.waiting_since is None:
+            return False
+        settings = self._settings
+        installing = peer.state is PeerState.INSTALL
+        patience = settings.install_timeout_seconds if installing else settings.append_timeout_seconds
+        return now - peer.waiting_since >= patience
+
+    def tell_commit(self, peer: Peer, told_index: int, commit_index: int, effects: list[Effect]) -> None:
+        """To a member that says it knows of commits up to `told_index` only, although it has more of them.
+
+        It started anew and cannot tell how far its log agrees: an append without entries tells. If there are requests
+        on their way, those will.
+        """
+        if (
+            peer.state is PeerState.PIPELINE
+            and peer.next_index == peer.match_index + 1
+            and told_index < min(commit_index, peer.match_index)
+        ):
+            self._send_entries(peer, peer.match_index, commit_index, effects)
+
+    def lacks_at_most(self, peer: Peer, max_bytes: int) -> bool:
+        """Whether the entries that this member is not known to have take no more than that."""
+        first, last = peer.match_index + 1, self._log.last_index
+        return first > last or (first >= self._log.first_index and self._log.extent(first, max_bytes) >= last)
+
+    def _within_window(self, peer: Peer, first_index: int, end: int) -> int:
+        """Index of the last entry of the next request; below the next one if the window is full."""
+        last = min(end, self._log.extent(peer.next_index, self._settings.max_append_bytes))
+        unanswered = peer.match_index + 1
+        if peer.next_index > unanswered:
+            # Entries that were deleted while they were on their way are not measured any more.
+            oldest = max(unanswered, first_index)
+            last = min(last, self._log.extent(oldest, self._settings.max_inflight_bytes))
+        return last
+
+    def _send_entries(self, peer: Peer, last: int, commit_index: int, effects: list[Effect]) -> None:
+        """From its next one to `last`, none if that is before."""
+        first = peer.next_index
+        if first != self._batch_first or last != self._batch_last:
+            prev_term = self._terms.term_of(first - 1)
+            assert prev_term is not None, "an entry before the log's start is not sent"
+            self._batch_first, self._batch_last = first, last
+            self._batch = prev_term, self._terms.runs(first, last), self._history.between(first, last)
+        prev_term, runs, memberships = self._batch
+        request = AppendRequest(
+            self._member, peer.member, self._term, peer.session, first - 1, prev_term, runs, commit_index, memberships
+        )
+        effects.append(Send(request))
+
+    def _send_base(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
+        """It lacks entries that were deleted here."""
+        base_index = self._log.first_index - 1
+        base_term = self._terms.term_of(base_index)
+        assert base_term is not None, "the base of the log has a term"
+        peer.state, peer.waiting_since = PeerState.INSTALL, now
+        membership = self._history.at(commit_index)
+        request = InstallRequest(self._member, peer.member, self._term, peer.session, base_index, base_term, membership)
+        effects.append(Install(request))
