@@ -6,59 +6,227 @@
     timer at `Raft.deadline` ────────────────────────────────────────▶ Raft.tick ────────────────┘
 
 Whoever builds on it opens a member, adds callbacks, and starts it. Callbacks are called on the loop, between effects;
-they must not block, and may call anything here but `close`.
+they must not block, and may call anything here but `close`: what they ask of the core is done after the effects.
+
+Where bytes go: a leader's entries are written once a turn, whatever number of sends made them, and a range that is sent
+to two members is read once (D3: before it is synced). A follower checks a range in the kernel before its core hears of
+it, writes it at once, and answers behind a sync that it shares with all that was written until then (D2). Saving a
+vote and cutting the log block the loop for some syncs: they are rare, and a leader does neither.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import logging
+import os
 import socket
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
-from tallystick.replication.durable import EntryKind
-from tallystick.replication.effects import Role
+from tallystick.replication.durable import DiskState, EntryKind
+from tallystick.replication.effects import (
+    AppendOwn,
+    ChangeRefused,
+    Commit,
+    Effect,
+    Fatal,
+    Install,
+    InstallBase,
+    MembershipChanged,
+    ReadFailed,
+    Readmitted,
+    ReadReady,
+    Ready,
+    RemovedFromGroup,
+    Role,
+    RoleChanged,
+    SaveVote,
+    Send,
+    TransferEnded,
+    TransferResult,
+    Truncate,
+    Write,
+)
 from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.ledger.mark import EntryPoint
+from tallystick.replication.ledger.vote import VoteFile
+from tallystick.replication.member.bases import BaseReceiver, BaseSender
+from tallystick.replication.member.errors import (
+    ChangeError,
+    DiskError,
+    MemberError,
+    NotAcceptingError,
+    OutcomeUnknownError,
+    ReadError,
+    TransferError,
+)
+from tallystick.replication.member.log_writer import Appending, LogWriter
+from tallystick.replication.member.opening import MemberDisk, open_disk
+from tallystick.replication.member.origin import Origin
+from tallystick.replication.member.repair import Scrubber
 from tallystick.replication.member.settings import MemberSettings
-from tallystick.replication.member.status import GroupStatus
-from tallystick.replication.membership import Change, Membership
-from tallystick.replication.transport.handshake import Identity
+from tallystick.replication.member.special import SpecialEntries, body_of
+from tallystick.replication.member.status import GroupStatus, PeerProgress
+from tallystick.replication.member.waiters import Waiters
+from tallystick.replication.membership import Change, Membership, MembershipEntry
+from tallystick.replication.messages import AppendRequest, InstallRequest, Message, TermRun
+from tallystick.replication.raft import Raft
+from tallystick.replication.transport.handshake import Identity, Lane
 from tallystick.replication.transport.peer_lane import Address
+from tallystick.replication.transport.shipping import Shipping
+from tallystick.replication.transport.transport import Transport
+from tallystick.store._kernel import EntryError, check_entries
+from tallystick.store.clock import wall_ms
+from tallystick.store.ledger_format import EntryKind as DiskEntryKind
+from tallystick.store.message import NOWHERE
+from tallystick.store.progress import boot_id as machine_boot_id
+from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Door
+    from tallystick.store._kernel import Door, Entries
+
+_logger = logging.getLogger("tallystick.replication")
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NEVER = float("inf")
+_CLOSED = "the member is closed"
+
+Answers = list[tuple[int, bytes]]
+
+
+class _RangeRefusedError(Exception):
+    """A leader's entries do not continue the own log's chain of CRCs (S13)."""
 
 
 class Member:
-    """Open it, add to its callbacks, `start` it, `close` it. All methods belong to the event loop's thread."""
+    """Open it, add to its callbacks, `start` it, `close` it. All methods belong to the event loop's thread, but those
+    that say otherwise."""
 
-    on_role: list[Callable[[Role, int, int | None], None]]
-    """(role, term, leader). Before a new leader's first entry is staged: derive queue offsets from the whole log here
-    (B3). When leadership is lost: stop what only a leader runs (B7)."""
-    on_ready: list[Callable[[int], None]]
-    """(term): this leader has committed an entry of its own, and all before it is applied (S11)."""
-    on_accepting: list[Callable[[bool], None]]
-    """Whether `accepting` is true now: let the kernel's `feed` serve sends or not (`Log.set_hot`)."""
-    on_commit: list[Callable[[int], None]]
-    """(pos): the log is committed up to this byte. Answers of sends below may go: `Log.release(pos)`."""
-    on_apply: list[Callable[[int, EntryKind, bytes], None]]
-    """(index, kind, body) of committed entries that are no messages, in order, each once, before `on_commit`."""
-    on_truncate: list[Callable[[int], None]]
-    """(pos): the log ends at this byte now, what was behind is gone. Counters roll back (B3)."""
-    on_unknown: list[Callable[[], None]]
-    """What this member took in as a leader and has not committed: nobody knows what becomes of it. Answer all sends
-    that wait with "unknown" (`Log.expire`, B2). After a transfer, not before its grace is over."""
-    on_refused: list[Callable[[list[tuple[int, bytes]]], None]]
-    """(answers) of the kernel's `abandon`: sends that were staged and not written. Deliver them."""
-    on_installed: list[Callable[[int, int], None]]
-    """(index, pos): the log begins anew behind this entry, at this byte; the snapshot was taken over before."""
-    on_fatal: list[Callable[[str], None]]
-    """(reason): the member stopped for good; its disk is kept as it is. End the process."""
-    on_removed: list[Callable[[int], None]]
-    """(index): the committed membership of this entry leaves this member out: stop it (M6, M7)."""
+    def __init__(
+        self,
+        folder: Path,
+        door: Door,
+        identity: Identity,
+        settings: MemberSettings,
+        disk: MemberDisk,
+        special: SpecialEntries,
+        *,
+        applied_index: int,
+        snapshot: Callable[[], bytes],
+        restore: Callable[[bytes], int],
+    ) -> None:
+        """Made by `open`."""
+        self.on_role: list[Callable[[Role, int, int | None], None]] = []
+        """(role, term, leader). Before a new leader's first entry is staged: derive queue offsets from the whole log
+        here (B3). When leadership is lost: stop what only a leader runs (B7)."""
+        self.on_ready: list[Callable[[int], None]] = []
+        """(term): this leader has committed an entry of its own, and all before it is applied (S11)."""
+        self.on_accepting: list[Callable[[bool], None]] = []
+        """Whether `accepting` is true now: let the kernel's `feed` serve sends or not (`Log.set_hot`)."""
+        self.on_commit: list[Callable[[int], None]] = []
+        """(pos): the log is committed up to this byte. Answers of sends below may go: `Log.release(pos)`."""
+        self.on_apply: list[Callable[[int, EntryKind, bytes], None]] = []
+        """(index, kind, body) of committed entries that are no messages, in order, each once, before `on_commit`."""
+        self.on_truncate: list[Callable[[int, int], None]] = []
+        """(pos, was_end): the log ends at `pos` now, what was behind it is gone. Counters roll back (B3)."""
+        self.on_unknown: list[Callable[[], None]] = []
+        """What this member took in as a leader and has not committed: nobody knows what becomes of it. Answer all sends
+        that wait with "unknown" (`Log.expire`, B2). After a transfer not before its grace is over, and not at all if
+        the successor commits everything."""
+        self.on_refused: list[Callable[[Answers], None]] = []
+        """(answers) of the kernel's `abandon`: sends that were staged and not written. Deliver them."""
+        self.on_installed: list[Callable[[int, int], None]] = []
+        """(index, pos): the log begins anew behind this entry, at this byte; `restore` was called before."""
+        self.on_fatal: list[Callable[[str], None]] = []
+        """(reason): the member stopped for good, its disk is kept as it is. End the process."""
+        self.on_removed: list[Callable[[int], None]] = []
+        """(index): the committed membership of this entry leaves this member out: stop it (M6, M7)."""
 
-    ledger: Ledger
-    """Its `log` takes the feeds and appends of a leader that is `accepting`; tell `staged` afterwards."""
+        self.identity = identity
+        self.settings = settings
+        self.folder = folder
+        self.ledger: Ledger = disk.ledger
+        """Its `log` takes the feeds and appends of a leader that is `accepting`; tell `staged` afterwards."""
+        self.last_error = ""
+        """The last thing that went wrong here, for people; empty: nothing did."""
+        self.refused_ranges = 0
+        """Appends of a leader that were dropped because their entries are not sound, or not the ones announced."""
+        self._door = door
+        self._log = disk.ledger.log
+        self._vote: VoteFile = disk.vote
+        self._origin: Origin = disk.origin
+        self._memberships = disk.memberships
+        self._special = special
+        self._snapshot = snapshot
+        self._restore = restore
+        self._asynchronous = settings.flush is FlushDiskType.ASYNC_FLUSH
+
+        hint = max(disk.ledger.committed_hint, disk.ledger.base.index)
+        self._committed_index = hint
+        self._committed_pos = disk.ledger.end_of(hint)
+        self._applied_index = applied_index
+        self._role = Role.FOLLOWER
+        self._leader: int | None = None
+        self._ready = False
+        self._told_accepting = False
+        self._throttled = False
+        self._own_index = -1
+        """Up to here the core knows of this leader's own entries."""
+        self._waiters = Waiters()
+        self._applied = Waiters()
+        self._reads: dict[int, asyncio.Future[int]] = {}
+        self._tokens = count(1)
+        self._transfer: asyncio.Future[TransferEnded] | None = None
+        self._grace: asyncio.TimerHandle | None = None
+
+        self._stopped: str | None = "the member was not started"
+        self._working = False
+        self._in_effect = False
+        self._written_in_effect = False
+        self._inbox: deque[tuple[Callable[..., Sequence[Effect]], tuple[Any, ...]]] = deque()
+        self._then: list[tuple[Callable[..., Sequence[Effect]], tuple[Any, ...]]] = []
+        self._incoming: Entries | None = None
+        self._base: tuple[EntryPoint, bytes] | None = None
+        self._range = (0, -1, b"")
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = _NEVER
+        self._tasks: list[asyncio.Task[None]] = []
+        self._marking = threading.Lock()
+        self._appending: Appending | None = None
+        self._writer: LogWriter | None = None
+        self._raft: Raft
+        self._transport: Transport
+        self._shipping: Shipping
+        self._base_sender: BaseSender
+        self._base_receiver: BaseReceiver
+        self._scrubber: Scrubber
+        self._do: dict[type, Callable[[Any], None]] = {
+            SaveVote: self._save_vote,
+            Truncate: self._truncate,
+            Write: self._write,
+            AppendOwn: self._append_own,
+            Send: self._send,
+            Commit: self._commit,
+            RoleChanged: self._role_changed,
+            Ready: self._become_ready,
+            MembershipChanged: self._membership_changed,
+            RemovedFromGroup: self._removed,
+            Readmitted: self._readmitted,
+            ReadReady: self._read_ready,
+            ReadFailed: self._read_failed,
+            TransferEnded: self._transfer_ended,
+            Install: self._install,
+            InstallBase: self._install_base,
+            Fatal: self._fatal,
+        }
 
     @classmethod
     async def open(
@@ -83,89 +251,864 @@ class Member:
         has a member already it is passed over. A disk that is empty without it waits to be let in, or readmitted.
         `applied_index`: up to where `on_apply` was called for the state that was kept (S12).
         `snapshot()`: the applied state as bytes, with its applied index, for a member that is too far behind (L11).
-        `restore(blob)`: makes such a state durable in place of its own, and returns its applied index.
-        DiskError, VoteError, LedgerError, OSError, SettingsError, TlsError.
+        `restore(blob)`: makes such a state durable in place of its own, and returns its applied index. May raise
+        OSError.
+        `boot_id`: of this start of the machine, the machine's own by default.
+        DiskError, VoteError, LedgerError, EntryError, OSError, SettingsError.
         """
-        raise NotImplementedError
+        settings.validate()
 
-    async def start(self, sockets: Sequence[socket.socket], addresses: Mapping[int, Address]) -> None:
-        """Applies what is known to be committed, listens at bound sockets (ours from here on), and takes part."""
-        raise NotImplementedError
+        def recover() -> tuple[MemberDisk, SpecialEntries]:
+            disk = open_disk(
+                folder,
+                door,
+                identity,
+                open_ledger,
+                bootstrap=bootstrap,
+                asynchronous=settings.flush is FlushDiskType.ASYNC_FLUSH,
+                boot_id=machine_boot_id() if boot_id is None else boot_id,
+            )
+            if applied_index < disk.ledger.base.index and disk.ledger.base.index >= 0:
+                begin = disk.ledger.first_index
+                raise DiskError(f"the state is applied up to {applied_index}, and the log begins at entry {begin}")
+            special = SpecialEntries(disk.ledger)
+            special.find(applied_index + 1)
+            return disk, special
+
+        disk, special = await asyncio.to_thread(recover)
+        return cls(
+            folder, door, identity, settings, disk, special,
+            applied_index=applied_index, snapshot=snapshot, restore=restore,
+        )  # fmt: skip
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        sockets: Sequence[socket.socket],
+        addresses: Mapping[int, Address],
+        *,
+        appending: Appending | None = None,
+    ) -> None:
+        """Applies what is known to be committed, listens at bound sockets (ours from here on), and takes part.
+
+        `appending`: who writes and syncs the log, and tells `log_written`, `log_synced`, `log_failed`: the appender of
+        a store that was opened on it. None: the member does. TlsError; ValueError: a port out of range.
+        """
+        settings = self.settings
+        self._transport = Transport(
+            self.identity, settings.transport, self._deliver, tls=settings.tls, on_room=self._on_room
+        )
+        self._shipping = Shipping(self._transport)
+        self._base_sender = BaseSender(self._transport, self._shipping)
+        self._base_receiver = BaseReceiver(self._shipping, self._base_arrived)
+        self._scrubber = Scrubber(self.folder, self._door, self.ledger, self._shipping)
+        if appending is None:
+            self._writer = LogWriter(self._log, self, sync=not self._asynchronous)
+        self._appending = appending or self._writer
+        self._raft = Raft(
+            self.identity.member,
+            settings.raft,
+            self.ledger,
+            hard_state=self._vote.record.hard_state,
+            memberships=self._memberships,
+            random=Random(),
+            now=time.monotonic(),
+            commit_index=self._committed_index,
+            must_catch_up=self._vote.record.doubt,
+        )
+        self._stopped = None
+        self._call(self._apply_known)
+        self._transport.start(sockets)
+        self._transport.set_peers(addresses)
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._keep_marks(), name="group-marks"))
+        if self._writer is not None and self._asynchronous:
+            self._tasks.append(loop.create_task(self._flush_now_and_then(self._writer), name="group-flush"))
 
     async def close(self, *, transfer: bool = True) -> None:
-        """Hands leadership over if it leads (T7), makes all durable, and notes that the end was in order. OSError."""
-        raise NotImplementedError
+        """Hands leadership over if it leads (T7), makes all durable, and notes that the end was in order. OSError.
 
-    def abort(self) -> None:
-        """Drops everything as a killed process would: nothing is written, synced or said any more."""
-        raise NotImplementedError
+        With a store's appender the store makes it durable (`EngineReplica.close`), and is closed after this.
+        """
+        if transfer and self._stopped is None and self._role is Role.LEADER and len(self._raft.membership.voters) > 1:
+            try:
+                await self.transfer()
+            except TransferError as error:
+                _logger.warning("n%d stops as leader: %s", self.identity.member, error)
+        started, sound = self._appending is not None, self._stopped is None
+        sound = sound and self._raft.disk_state is not DiskState.FAILED if started else True
+        await self._end()
+        if sound and (self._writer is not None or not started):
+            await asyncio.to_thread(self.ledger.close, self._committed_index)
+
+    async def abort(self) -> None:
+        """Drops everything as a killed process would: nothing is written, synced or said any more.
+
+        Returns when no thread of it touches the disk any longer.
+        """
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._appending is None:
+            return
+        self._halt(_CLOSED)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._writer is not None:
+            await self._writer.close()
+        await asyncio.to_thread(self._wait_for_marks)
+        await self._shipping.close()
+        await self._transport.close()
+
+    def _wait_for_marks(self) -> None:
+        with self._marking:
+            pass  # a mark that is being saved on a thread cannot be called off
+
+    def _halt(self, reason: str) -> None:
+        """No input is taken and nothing is done any more; whoever waits is told."""
+        if self._stopped is None:
+            self._stopped = reason
+        self._ready = False
+        self._inbox.clear()
+        self._then.clear()
+        for timer in (self._alarm, self._grace):
+            if timer is not None:
+                timer.cancel()
+        self._alarm, self._grace, self._alarm_at = None, None, _NEVER
+        for task in self._tasks:
+            task.cancel()
+        self._base_receiver.cancel()
+        self._base_sender.withdraw_all()
+        unknown = OutcomeUnknownError(reason)
+        self._waiters.fail_above(-1, unknown)
+        self._applied.fail_above(-1, ReadError(reason))
+        for read in self._reads.values():
+            _fail(read, ReadError(reason))
+        self._reads.clear()
+        if self._transfer is not None:
+            self._end_transfer(TransferEnded(None, TransferResult.NOT_LEADER, None))
+
+    def _stop(self, reason: str) -> None:
+        """Something that must not be gone on from: the disk stays as it is."""
+        if self._stopped is None:
+            _logger.critical("n%d stops: %s", self.identity.member, reason)
+            self.last_error = reason
+            self._halt(reason)
+            self._tell_accepting()
+            for callback in self.on_fatal:
+                callback(reason)
 
     def set_addresses(self, addresses: Mapping[int, Address]) -> None:
         """Where members are, those that may become members included. ValueError: a port out of range."""
-        raise NotImplementedError
+        self._transport.set_peers(addresses)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads, as far as is known."""
+        return self._leader
+
+    @property
     def accepting(self) -> bool:
         """Whether feeds and proposals may be staged now (B8). Ask in the same turn of the loop."""
-        raise NotImplementedError
+        if not self._ready or not self._raft.accepting:
+            return False
+        under_way = self._log.staged - self._committed_pos
+        limit = self.settings.max_uncommitted_bytes
+        self._throttled = under_way >= (limit // 2 if self._throttled else limit)
+        return not self._throttled
 
     def staged(self) -> None:
         """Something was staged in the kernel's log: it is written and replicated at the end of this turn."""
-        raise NotImplementedError
+        assert self._appending is not None, "the member was started"
+        self._appending.kick()
+        if not self._throttled:
+            self._tell_accepting()
 
     def propose(self, kind: EntryKind, body: bytes) -> int:
-        """Stages an entry at once; its index. NotAcceptingError."""
-        raise NotImplementedError
+        """Stages an entry of the kind METADATA at once; its index. NotAcceptingError."""
+        assert kind is EntryKind.METADATA, "messages are fed or appended to the log, the others are the core's"
+        if not self.accepting:
+            raise NotAcceptingError(self._refusal(), self._leader)
+        try:
+            index = self.ledger.append_own(DiskEntryKind(kind), body, wall_ms(), NOWHERE.encode())
+        except OSError as error:
+            self.log_failed(error, final=False)
+            raise NotAcceptingError(str(error), self._leader) from error
+        self._special.append(index, kind, body)
+        self.staged()
+        return index
+
+    def _refusal(self) -> str:
+        if self._stopped is not None:
+            return self._stopped
+        if self._role is not Role.LEADER:
+            return f"n{self.identity.member} does not lead its group"
+        if not self._ready:
+            return "the leader is not ready"
+        if self._raft.transfer_target is not None:
+            return f"leadership is being handed to n{self._raft.transfer_target}"
+        if self._raft.disk_state is not DiskState.OK:
+            return f"the leader's disk: {self.last_error}"
+        return f"{self._log.staged - self._committed_pos} bytes are not committed yet"
 
     async def committed(self, index: int) -> None:
-        """Returns when this entry, staged under this leadership, is committed and applied. OutcomeUnknownError."""
-        raise NotImplementedError
+        """Returns when this entry, staged under this leadership, is committed and applied.
+
+        OutcomeUnknownError; NotAcceptingError: it could not be written.
+        """
+        if index > self._committed_index:
+            if self._stopped is not None or (self._role is not Role.LEADER and self._grace is None):
+                raise OutcomeUnknownError("leadership was lost")
+            await self._waiters.add(index)
 
     @property
     def committed_index(self) -> int:
         """Entries up to here are committed and applied, as far as this member knows."""
-        raise NotImplementedError
+        return self._committed_index
 
     @property
     def committed_pos(self) -> int:
         """The byte behind that entry."""
-        raise NotImplementedError
+        return self._committed_pos
 
     def release_before(self, pos: int) -> int:
         """The log begins at `pos`, a segment's begin, from now on (D10); the caller has looked that nothing before is
-        needed. Returns the new first index. Blocks for a sync; the files go with `Ledger.delete_released`. ValueError.
+        needed. Returns the new first index. The files go with `Ledger.delete_released`.
+
+        On any thread; blocks for syncs. ValueError, OSError.
         """
-        raise NotImplementedError
+        ledger = self.ledger
+        base_index = ledger.index_of(pos)
+        entry = next((entry for entry in reversed(list(self._memberships)) if entry.index <= base_index), None)
+        if entry is not None and entry != self._origin.entry:
+            self._save_origin(entry)
+        ledger.release_before(pos)
+        return ledger.first_index
+
+    def keep_from(self) -> int:
+        """The byte from which on the log is wanted: by what is not applied here, or by a member that is catching up."""
+        pos = self._committed_pos
+        if self._stopped is None:
+            patience = time.monotonic() - self.settings.raft.election_timeout_seconds
+            for peer in self._raft.peers.values():
+                if peer.acked_at >= patience and peer.match_index >= self.ledger.base.index:
+                    pos = min(pos, self.ledger.end_of(peer.match_index))
+        return pos
+
+    @property
+    def disk_state(self) -> DiskState:
+        return DiskState.OK if self._appending is None else self._raft.disk_state
+
+    def _save_origin(self, entry: MembershipEntry) -> None:
+        """Before the log begins later: one that is newer than the log's begin does no harm, one that is older does."""
+        origin = replace(self._origin, entry=entry)
+        origin.save(self._door, self.folder)
+        self._origin = origin
 
     # -- the group -----------------------------------------------------------------------------------------------------
 
     async def transfer(self, target: int | None = None) -> int:
         """Hands leadership to `target`, or to whoever is furthest; returns the new leader. TransferError."""
-        raise NotImplementedError
+        if self._stopped is not None:
+            raise TransferError(TransferResult.NOT_LEADER, target, self._leader)
+        future: asyncio.Future[TransferEnded] = asyncio.get_running_loop().create_future()
+        self._write_staged()
+        self._call(self._begin_transfer, target, future)
+        ended = await future
+        if ended.result is not TransferResult.DONE:
+            raise TransferError(ended.result, ended.target, ended.leader)
+        assert ended.leader is not None
+        return ended.leader
+
+    def _begin_transfer(
+        self, now: float, target: int | None, future: asyncio.Future[TransferEnded]
+    ) -> Sequence[Effect]:
+        effects = self._raft.transfer(now, target)
+        for effect in effects:
+            if isinstance(effect, TransferEnded):  # refused, and another one may be under way
+                _give(future, effect)
+                return [other for other in effects if other is not effect]
+        self._transfer = future
+        return effects
 
     async def change(self, change: Change) -> int:
         """Changes the membership by one member; returns the index of its entry once committed.
 
         ChangeError: it cannot be made now. OutcomeUnknownError.
         """
-        raise NotImplementedError
+        if self._stopped is not None:
+            raise ChangeError(self._stopped)
+        future: asyncio.Future[tuple[int, asyncio.Future[None]]] = asyncio.get_running_loop().create_future()
+        self._write_staged()
+        self._call(self._begin_change, change, future)
+        index, done = await future
+        await done
+        return index
+
+    def _begin_change(
+        self, now: float, change: Change, future: asyncio.Future[tuple[int, asyncio.Future[None]]]
+    ) -> Sequence[Effect]:
+        effects = self._raft.change_membership(now, change)
+        for effect in effects:
+            if isinstance(effect, ChangeRefused):
+                _fail(future, ChangeError(effect.reason))
+                return []
+            if isinstance(effect, AppendOwn):
+                _give(future, (effect.index, self._waiters.add(effect.index)))
+        return effects
 
     async def read(self) -> int:
         """Returns when all that was committed before this call is applied here; the committed pos then (R1, R2).
 
         ReadError.
         """
-        raise NotImplementedError
+        if self._stopped is not None:
+            raise ReadError(self._stopped)
+        token = next(self._tokens)
+        future = self._reads[token] = asyncio.get_running_loop().create_future()
+        self._call(self._raft.read, token)
+        index = await future
+        if index > self._committed_index:
+            await self._applied.add(index)
+        return self._committed_pos
 
     async def scrub(self) -> int:
         """Reads all committed entries again, and fetches damaged ones from another member (D8); how many were mended.
 
         DiskError: a damage that no member could mend.
         """
-        raise NotImplementedError
+        if self._stopped is not None:
+            raise DiskError(self._stopped)
+        peers = sorted(self._raft.membership.members - {self.identity.member})
+        return await self._scrubber.run(self._committed_index, self._committed_pos, peers)
+
+    # -- inputs of the core --------------------------------------------------------------------------------------------
+
+    def _call(self, call: Callable[..., Sequence[Effect]], *arguments: Any) -> None:
+        """One call of the core, and all that comes of it. In the middle of effects it has to wait for their end."""
+        if self._stopped is not None:
+            return
+        if self._working:
+            self._inbox.append((call, arguments))
+            return
+        self._working = True
+        try:
+            self._carry_out(call(time.monotonic(), *arguments))
+            while self._inbox:
+                call, arguments = self._inbox.popleft()
+                self._carry_out(call(time.monotonic(), *arguments))
+        except Exception as error:  # half a list of effects was carried out: nothing may follow
+            _logger.critical("n%d: a mistake", self.identity.member, exc_info=True)
+            self._stop(f"a mistake of this member: {error!r}")
+        finally:
+            self._working = False
+        if self._stopped is None:
+            self._set_alarm()
+            self._tell_accepting()
+            if self._written_in_effect:
+                self._written_in_effect = False
+                self.log_written()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._in_effect = True
+            try:
+                self._do[type(effect)](effect)
+            except OSError as error:
+                self._effect_failed(effect, error)
+                return
+            except _RangeRefusedError as error:
+                self._refused_range(str(error))
+                self._drop_list(self._raft.disk, DiskState.OK)  # what was to be written is forgotten
+                return
+            finally:
+                self._in_effect = False
+            if self._stopped is not None:
+                return
+        if self._then:
+            self._inbox.extendleft(reversed(self._then))
+            self._then.clear()
+
+    def _drop_list(self, call: Callable[..., Sequence[Effect]], *arguments: Any) -> None:
+        """The rest of a list is not carried out, and this is the next thing that the core hears."""
+        self._then.clear()
+        self._inbox.appendleft((call, arguments))
+
+    def _apply_known(self, now: float) -> Sequence[Effect]:
+        """At the start: what is committed is told, though it is not new."""
+        self._commit_up_to(self._raft.commit_index)
+        return []
+
+    def _set_alarm(self) -> None:
+        deadline = self._raft.deadline
+        if deadline < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = deadline
+            wait = max(0.0, deadline - time.monotonic())
+            self._alarm = asyncio.get_running_loop().call_later(wait, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        """The deadline mostly moved on since the alarm was set: it is set anew only here, not with every message."""
+        self._alarm, self._alarm_at = None, _NEVER
+        if self._stopped is not None:
+            return
+        if time.monotonic() >= self._raft.deadline:
+            self._write_staged()  # a tick may begin a transfer: what was accepted before is in the log then
+            self._call(self._raft.tick)
+        else:
+            self._set_alarm()
+
+    def _deliver(self, message: Message, payload: memoryview | None) -> None:
+        if self._stopped is not None:
+            return
+        if type(message) is AppendRequest:
+            if message.runs:
+                self._deliver_entries(message, payload)
+                return
+        elif type(message) is InstallRequest and not (
+            message.term < self._raft.term or message.base_index <= self._raft.commit_index
+        ):
+            self._base_receiver.receive(message)
+            return
+        self._call(self._raft.step, message)
+
+    def _deliver_entries(self, request: AppendRequest, payload: memoryview | None) -> None:
+        """Checked before the core hears of them: what it does not know of needs not be taken back."""
+        prev_index, data = request.prev_index, bytes(payload or b"")
+        try:
+            _, last_index, last_term, chain = self._log.written_point()
+            if prev_index == last_index and request.prev_term == last_term:
+                entries = check_entries(data, self.ledger.segment_bytes, prev_index, last_term, chain)
+            else:
+                entries = self.ledger.check(data, prev_index, request.prev_term)
+        except EntryError as error:
+            self._refused_range(f"entry {error.index} from n{request.source}: {error.reason}")
+            return
+        runs = entries.runs
+        told = (TermRun(runs[0][0], entries.last_index),) if len(runs) == 1 else _runs(prev_index, runs)
+        if told != request.runs:
+            self._refused_range(f"n{request.source} sent other entries than it said")
+            return
+        if request.memberships or entries.special:
+            found = tuple(
+                MembershipEntry(index, Membership.decode(body_of(entries.record(index))))
+                for index, kind, _, _ in entries.special
+                if kind == EntryKind.MEMBERSHIP
+            )
+            if found != request.memberships:
+                request = replace(request, memberships=found)
+        self._call(self._step_entries, request, entries)
+
+    def _step_entries(self, now: float, request: AppendRequest, entries: Entries) -> Sequence[Effect]:
+        self._incoming = entries
+        return self._raft.step(now, request)
+
+    def _refused_range(self, reason: str) -> None:
+        self.refused_ranges += 1
+        if reason != self.last_error:
+            _logger.error("n%d refuses entries: %s", self.identity.member, reason)
+        self.last_error = reason
+
+    def _base_arrived(self, request: InstallRequest, point: EntryPoint, blob: bytes) -> None:
+        self._call(self._step_base, request, point, blob)
+
+    def _step_base(self, now: float, request: InstallRequest, point: EntryPoint, blob: bytes) -> Sequence[Effect]:
+        self._base = point, blob
+        return self._raft.step(now, request)
+
+    def _on_room(self, member: int, lane: Lane) -> None:
+        if lane is Lane.BULK and self._stopped is None:
+            self._call(self._raft.link_opened, member)
+            self._base_sender.send_again(member)
+
+    # -- what the log says ---------------------------------------------------------------------------------------------
+
+    def log_written(self) -> None:
+        """More of what was staged is written. Told by whoever writes the log."""
+        if self._stopped is not None:
+            return
+        if self._in_effect:
+            self._written_in_effect = True
+            return
+        index = self._log.written_index
+        if self._role is Role.LEADER and index > self._own_index:
+            self._own_index = index
+            self._call(self._raft.appended)
+            if self._asynchronous:
+                self._call(self._counted)
+
+    def log_synced(self) -> None:
+        """More of what was written is durable."""
+        if not self._asynchronous:
+            self._call(self._counted)
+
+    def log_failed(self, error: OSError, *, final: bool) -> None:
+        """Writing failed, and what was staged is given up; `final`: a sync did, and nothing will be durable again."""
+        if self._stopped is not None or (self._in_effect and not final):
+            return  # an effect's own write: it says so itself
+        self._note_failure(error)
+        state = DiskState.FULL if error.errno in _NO_ROOM and not final else DiskState.FAILED
+        self._abandon(error.strerror or str(error))
+        if self._working:
+            self._inbox.appendleft((self._disk, (state,)))
+        else:
+            self._call(self._disk, state)
+
+    def _write_staged(self) -> None:
+        """What was accepted goes into the log now, and the core hears of it."""
+        if self._log.staged > self._log.written:
+            assert self._appending is not None
+            self._appending.write()
+
+    def _counted(self, now: float) -> Sequence[Effect]:
+        """As the log is now: it may have been cut since the sync began."""
+        index = self.ledger.last_index if self._asynchronous else self._log.flushed_index
+        return self._raft.synced(now, index)
+
+    def _effect_failed(self, effect: Effect, error: OSError) -> None:
+        self._note_failure(error)
+        # A vote that may or may not be on the disk, or a log that may or may not be cut, is not gone on with.
+        full = error.errno in _NO_ROOM and isinstance(effect, Write | AppendOwn)
+        self._abandon(error.strerror or str(error))
+        self._drop_list(self._disk, DiskState.FULL if full else DiskState.FAILED)
+
+    def _note_failure(self, error: OSError) -> None:
+        if str(error) != self.last_error:
+            _logger.error("n%d: the disk: %s", self.identity.member, error)
+        self.last_error = str(error)
+
+    def _abandon(self, reason: str) -> None:
+        """What is staged and not written will not be."""
+        answers = self._log.abandon(self.settings.abandon_code, reason)
+        last = self._log.written_index
+        self._special.truncate(last)
+        self._waiters.fail_above(last, NotAcceptingError(reason, self._leader))
+        if answers:
+            for callback in self.on_refused:
+                callback(answers)
+
+    def _disk(self, now: float, state: DiskState) -> Sequence[Effect]:
+        # A part of what was staged may have been written before the disk was full.
+        effects: list[Effect] = []
+        index = self._log.written_index
+        if self._role is Role.LEADER and index > self._own_index and state is not DiskState.FAILED:
+            self._own_index = index
+            effects += self._raft.appended(now)
+        effects += self._raft.disk(now, state)
+        if state is DiskState.FAILED:
+            reason = f"the disk failed: {self.last_error}"
+            _logger.critical("n%d takes no part any more: %s", self.identity.member, reason)
+            effects.append(Fatal(reason))
+        elif self._raft.commit_index > self._committed_index:
+            effects.append(Commit(self._raft.commit_index))  # of a list whose rest was dropped
+        return effects
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _save_vote(self, effect: SaveVote) -> None:
+        self._vote.save(effect.term, effect.voted_for)
+
+    def _truncate(self, effect: Truncate) -> None:
+        was_end = self._log.written
+        self.ledger.truncate(effect.last_kept)
+        self._range = (0, -1, b"")
+        self._special.truncate(effect.last_kept)
+        if self._grace is not None:
+            self._end_grace()
+        self._waiters.fail_above(effect.last_kept, OutcomeUnknownError("another leader cut it off"))
+        pos = self.ledger.end_of(effect.last_kept)
+        for callback in self.on_truncate:
+            callback(pos, was_end)
+
+    def _write(self, effect: Write) -> None:
+        entries = self._incoming
+        assert entries is not None and entries.last_index == effect.request.last_index
+        try:
+            self.ledger.append_entries(entries, effect.first_index)
+        except EntryError as error:
+            raise _RangeRefusedError(f"entry {error.index} from n{effect.request.source}: {error.reason}") from error
+        failed = self._write_now()
+        written = self.ledger.last_index
+        if entries.special:
+            self._special.extend(entries, effect.first_index)
+            self._special.truncate(written)
+        if failed is not None:
+            raise failed
+        if self._asynchronous:
+            self._then.append((self._counted, ()))
+
+    def _append_own(self, effect: AppendOwn) -> None:
+        log = self._log
+        assert log.staged_index + 1 == effect.index, "own entries stand at the log's end"
+        log.set_term(effect.term)
+        body = b"" if effect.membership is None else effect.membership.encode()
+        self.ledger.append_own(DiskEntryKind(effect.kind), body, wall_ms(), NOWHERE.encode())
+        self._special.append(effect.index, effect.kind, body)
+        failed = self._write_now()
+        if failed is not None:
+            raise failed
+        self._own_index = effect.index
+        self._then.append((self._raft.appended, ()))
+        if self._asynchronous:
+            self._then.append((self._counted, ()))
+
+    def _write_now(self) -> OSError | None:
+        assert self._appending is not None
+        return self._appending.write()
+
+    def _send(self, effect: Send) -> None:
+        message = effect.message
+        if type(message) is AppendRequest and message.runs:
+            first, last = message.prev_index + 1, message.last_index
+            if self._range[0] != first or self._range[1] != last:
+                try:
+                    self._range = first, last, self._log.read_range(first, last)
+                except EntryError as error:
+                    self.last_error = f"entry {error.index} cannot be read: {error.reason}"
+                    _logger.error("n%d: %s", self.identity.member, self.last_error)
+                    return
+            self._transport.send(message, self._range[2])
+        else:
+            self._transport.send(message)
+
+    def _commit(self, effect: Commit) -> None:
+        if effect.index > self._committed_index:
+            self._commit_up_to(effect.index)
+
+    def _commit_up_to(self, index: int) -> None:
+        """Applies (S12), then tells who waits."""
+        for at, kind, body in self._special.take(index):
+            if at > self._applied_index:
+                for apply in self.on_apply:
+                    apply(at, kind, body)
+        pos = self.ledger.end_of(index)
+        self._committed_index, self._committed_pos = index, pos
+        self._applied_index = max(self._applied_index, index)
+        for told in self.on_commit:
+            told(pos)
+        self._waiters.resolve(index)
+        self._applied.resolve(index)
+        self._scrubber.committed(pos)
+
+    def _role_changed(self, effect: RoleChanged) -> None:
+        led = self._role is Role.LEADER
+        self._role, self._leader = effect.role, effect.leader
+        self._ready = False
+        if led and effect.role is not Role.LEADER:
+            self._lose_leadership()
+        elif effect.role is Role.LEADER:
+            self._own_index = self._log.written_index
+        self._tell_accepting()
+        for callback in self.on_role:
+            callback(effect.role, effect.term, effect.leader)
+
+    def _lose_leadership(self) -> None:
+        self._abandon("leadership was lost")
+        self._base_sender.withdraw_all()
+        if self._raft.transfer_target is not None and self._log.written > self._committed_pos:
+            # The successor has all of it: it commits it within a moment, and nobody need be told "unknown".
+            loop = asyncio.get_running_loop()
+            self._grace = loop.call_later(self.settings.outcome_grace_seconds, self._end_grace)
+        else:
+            self._end_grace()
+
+    def _end_grace(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        self._waiters.fail_above(self._committed_index, OutcomeUnknownError("leadership was lost"))
+        for callback in self.on_unknown:
+            callback()
+
+    def _become_ready(self, effect: Ready) -> None:
+        self._ready = True
+        for callback in self.on_ready:
+            callback(effect.term)
+
+    def _tell_accepting(self) -> None:
+        accepting = self.accepting
+        if accepting is not self._told_accepting:
+            self._told_accepting = accepting
+            for callback in self.on_accepting:
+                callback(accepting)
+
+    def _membership_changed(self, effect: MembershipChanged) -> None:
+        known = [entry for entry in self._memberships if entry.index < effect.entry.index]
+        self._memberships = [*known, effect.entry]
+
+    def _removed(self, effect: RemovedFromGroup) -> None:
+        for callback in self.on_removed:
+            callback(effect.membership_index)
+
+    def _readmitted(self, effect: Readmitted) -> None:
+        _logger.warning("n%d counts as a member again", self.identity.member)
+        self._vote.readmit()
+
+    def _read_ready(self, effect: ReadReady) -> None:
+        future = self._reads.pop(effect.token, None)
+        if future is not None:
+            _give(future, effect.index)
+
+    def _read_failed(self, effect: ReadFailed) -> None:
+        future = self._reads.pop(effect.token, None)
+        if future is not None:
+            _fail(future, ReadError("no majority, or no leader, confirmed an index"))
+
+    def _transfer_ended(self, effect: TransferEnded) -> None:
+        if self._transfer is not None:
+            self._end_transfer(effect)
+
+    def _end_transfer(self, ended: TransferEnded) -> None:
+        future, self._transfer = self._transfer, None
+        assert future is not None
+        _give(future, ended)
+
+    def _install(self, effect: Install) -> None:
+        self._base_sender.send(effect.request, self.ledger.base, self._snapshot)
+
+    def _install_base(self, effect: InstallBase) -> None:
+        request = effect.request
+        assert self._base is not None and self._base[0].index == request.base_index
+        point, blob = self._base
+        self._base = None
+        applied = self._restore(blob)
+        self._save_origin(request.membership)
+        self.ledger.install_base(point.index, point.term, point.chain, point.pos)
+        self._range = (0, -1, b"")
+        self._special.clear()
+        self._memberships = [request.membership]
+        self._committed_index, self._committed_pos = point.index, point.pos
+        self._applied_index = max(applied, point.index)
+        self._waiters.fail_above(-1, OutcomeUnknownError("the log begins anew"))
+        self._scrubber.begin_anew()
+        for callback in self.on_installed:
+            callback(point.index, point.pos)
+        self._then.append((self._raft.installed, (request,)))
+
+    def _fatal(self, effect: Fatal) -> None:
+        self._stop(effect.reason)
+
+    # -- now and then --------------------------------------------------------------------------------------------------
+
+    async def _keep_marks(self) -> None:
+        """Notes how far the log is durable and committed, and looks whether a full disk has room again."""
+        noted = None
+        while True:
+            await asyncio.sleep(self.settings.mark_interval_seconds)
+            if self._raft.disk_state is DiskState.FULL and self._has_room():
+                self.last_error = ""
+                self._call(self._disk, DiskState.OK)
+            state = (self._log.flushed_index, self._committed_index)
+            if self._writer is None or state == noted:
+                continue
+            try:
+                await asyncio.to_thread(self.save_mark)
+                noted = state
+            except OSError as error:  # the mark before still holds
+                self._note_failure(error)
+
+    def save_mark(self) -> None:
+        """Notes how far the log is durable and committed. On any thread; blocks. OSError: the note before holds."""
+        with self._marking:
+            if self._stopped is None:
+                self.ledger.save_mark(self._committed_index)
+
+    def _has_room(self) -> bool:
+        try:
+            disk = os.statvfs(self.folder)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize >= self.ledger.segment_bytes + self.settings.min_free_bytes
+
+    async def _flush_now_and_then(self, writer: LogWriter) -> None:
+        while True:
+            await asyncio.sleep(self.settings.async_flush_interval_seconds)
+            if self._log.flushed < self._log.written:
+                writer.request_sync()
+
+    # -- for operators -------------------------------------------------------------------------------------------------
 
     def status(self) -> GroupStatus:
         """For operators."""
-        raise NotImplementedError
+        raft, ledger = self._raft, self.ledger
+        membership = raft.membership
+        return GroupStatus(
+            cluster=self.identity.cluster,
+            group=self.identity.group,
+            member=self.identity.member,
+            role=self._role,
+            term=raft.term,
+            leader=self._leader,
+            ready=self._ready,
+            accepting=self.accepting,
+            voters=tuple(sorted(membership.voters)),
+            learners=tuple(sorted(membership.learners)),
+            membership_index=raft.membership_index,
+            membership_committed=raft.membership_index <= self._committed_index,
+            first_index=ledger.first_index,
+            last_index=ledger.last_index,
+            synced_index=ledger.synced_index,
+            commit_index=self._committed_index,
+            applied_index=self._applied_index,
+            transfer_target=raft.transfer_target,
+            disk=raft.disk_state,
+            doubt=raft.doubt,
+            fatal=None if self._stopped is _CLOSED else self._stopped,
+            last_error=self.last_error,
+            peers=tuple(self._peer_progress()),
+        )
+
+    def _peer_progress(self) -> list[PeerProgress]:
+        raft, now, end = self._raft, time.monotonic(), self._log.written
+        lanes = {status.member: status for status in self._transport.status()}
+        members = sorted((raft.membership.members | lanes.keys()) - {self.identity.member})
+        progress = []
+        for member in members:
+            peer, status = raft.peers.get(member), lanes.get(member)
+            lag = None
+            if peer is not None:
+                known = peer.match_index >= self.ledger.base.index
+                lag = end - (self.ledger.end_of(peer.match_index) if known else 0)
+            progress.append(
+                PeerProgress(
+                    member=member,
+                    voter=member in raft.membership.voters,
+                    address=None if status is None else status.address,
+                    connected=status is not None
+                    and len(status.lanes) == len(Lane)
+                    and all(lane.connected for lane in status.lanes.values()),
+                    match_index=None if peer is None else peer.match_index,
+                    lag_bytes=lag,
+                    state=None if peer is None else peer.state.value,
+                    seconds_since_heard=None if peer is None else max(0.0, now - peer.acked_at),
+                    disk=None if peer is None else peer.disk,
+                    doubt=None if peer is None else peer.doubt,
+                )
+            )
+        return progress
+
+
+def _runs(prev_index: int, counts: Sequence[tuple[int, int]]) -> tuple[TermRun, ...]:
+    runs, last_index = [], prev_index
+    for term, entries in counts:
+        last_index += entries
+        runs.append(TermRun(term, last_index))
+    return tuple(runs)
+
+
+def _give(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: MemberError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever asked may be gone: it is no fault that nobody looks

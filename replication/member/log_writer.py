@@ -1,0 +1,106 @@
+"""Writes and syncs one member's log where no engine stands on it; else the store's appender does.
+
+    kick ─▶ end of this turn ─▶ write: write_out ─▶ written ─▶ log_written
+                                          └─ token ─▶ thread: fdatasync ─ token ─▶ log_synced
+
+A token that comes while a sync runs makes one more for all that was written meanwhile (group commit). The thread is in
+the kernel all the time, without the GIL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Log
+
+_STOP_TOKEN = 1 << 62  # fixed by the kernel's `serve_syncs`
+
+
+class LogListener(Protocol):
+    """Who is told; a part of `store.replica.Replica`."""
+
+    def log_written(self) -> None: ...
+
+    def log_synced(self) -> None: ...
+
+    def log_failed(self, error: OSError, *, final: bool) -> None: ...
+
+
+class Appending(Protocol):
+    """What a member needs of whoever writes its log: `LogWriter`, or the store's `Appender`."""
+
+    def kick(self) -> None:
+        """Write what is staged at the end of this turn of the loop."""
+        ...
+
+    def write(self) -> OSError | None:
+        """Write what is staged now, and sync it soon. The error, if it was not all written."""
+        ...
+
+
+class LogWriter:
+    """`sync`: every write is synced at once; else only when `request_sync` is called."""
+
+    def __init__(self, log: Log, listener: LogListener, *, sync: bool) -> None:
+        self._log = log
+        self._listener = listener
+        self._sync = sync
+        self._scheduled = False
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._requests = os.eventfd(0, os.EFD_CLOEXEC)
+        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(
+            target=log.serve_syncs, args=(self._requests, self._done), name="log-sync", daemon=True
+        )
+        self._thread.start()
+        self._loop.add_reader(self._done, self._on_synced)
+
+    def kick(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if not self._closed:
+            self.write()
+
+    def write(self) -> OSError | None:
+        log = self._log
+        failed: OSError | None = None
+        try:
+            log.write_out()
+        except OSError as error:
+            failed = error
+        if self._sync and log.flushed < log.written:
+            self.request_sync()
+        self._listener.log_written()
+        if failed is not None:
+            self._listener.log_failed(failed, final=False)
+        return failed
+
+    def request_sync(self) -> None:
+        os.eventfd_write(self._requests, 1)
+
+    def _on_synced(self) -> None:
+        os.eventfd_read(self._done)
+        failure = self._log.sync_failure()
+        if failure is not None:
+            self._listener.log_failed(failure, final=True)
+        else:
+            self._listener.log_synced()
+
+    async def close(self) -> None:
+        """Ends the thread; nobody is told anything any more. What is not synced stays so."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._done)
+            os.eventfd_write(self._requests, _STOP_TOKEN)
+            await asyncio.to_thread(self._thread.join)
+            os.close(self._requests)
+            os.close(self._done)

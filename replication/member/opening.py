@@ -1,0 +1,139 @@
+"""Opens a member's disk: who it is, its vote, its log, and what it may have forgotten.
+
+The order matters after a crash halfway: the origin is durable before the vote's record, so that a member whose making
+was interrupted is made again, and the record before the log, so that a log without a record is a disk that lost a part.
+
+What puts a member in doubt, until the group readmits it:
+
+    the record of its vote is gone (an emptied disk)            VOTES, by `VoteFile`            S14
+    its log is gone, or another one                             LOG, by `VoteFile`              S14
+    its log is damaged before entries that were durable         LOG; the rest is given up and fetched again     D8
+    it acknowledged before syncing, and the power went          LOG                             D9
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.replication.durable import Doubt, EntryKind
+from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.ledger.mark import Flags, LedgerMark
+from tallystick.replication.ledger.vote import Identity as DiskIdentity
+from tallystick.replication.ledger.vote import VoteFile
+from tallystick.replication.member.errors import DiskError
+from tallystick.replication.member.origin import Origin
+from tallystick.replication.member.special import body_of
+from tallystick.replication.membership import Membership, MembershipEntry
+from tallystick.replication.transport.handshake import Identity
+from tallystick.store.ledger_format import GROUP_LOG_TOPIC
+from tallystick.store.message import NOWHERE
+from tallystick.store.progress import NO_BOOT_ID
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+
+_logger = logging.getLogger("tallystick.replication")
+
+# Fixed: entry 0 of a new group is made by every member for itself and has to be the same everywhere. RocketMQ takes a
+# store time of 0 for "no record".
+_BOOTSTRAP_TERM = 0
+_BOOTSTRAP_MS = 1
+
+
+@dataclass(slots=True)
+class MemberDisk:
+    """What was found, or made."""
+
+    vote: VoteFile
+    ledger: Ledger
+    origin: Origin
+    memberships: list[MembershipEntry]
+    """That of the origin and those in the log behind it, oldest first."""
+
+
+def open_disk(
+    folder: Path,
+    door: Door,
+    identity: Identity,
+    open_ledger: Callable[[bytes], Ledger],
+    *,
+    bootstrap: Membership | None,
+    asynchronous: bool,
+    boot_id: bytes,
+) -> MemberDisk:
+    """Blocks. See the module's head, and `Member.open`. DiskError, VoteError, LedgerError, EntryError, OSError."""
+    origin = Origin.load(folder)
+    last_mark = LedgerMark.load(folder)
+    if origin is None:
+        entry = None if bootstrap is None else MembershipEntry(-1, bootstrap)
+        origin = Origin(entry, asynchronous)
+        origin.save(door, folder)
+    who = DiskIdentity(identity.cluster, identity.group, identity.member)
+    vote = VoteFile.open(folder, door, who, new_member=bootstrap is not None)
+    ledger = open_ledger(vote.record.store_id)
+    for note in ledger.recovered.notes:
+        _logger.warning("n%d: recovery of the log: %s", identity.member, note.text)
+    if origin.asynchronous and last_mark is not None and _lost_power_unclean(last_mark, boot_id):
+        vote.doubt(Doubt.LOG)
+    if ledger.damage is not None:
+        _give_up_damaged(ledger, vote, origin)
+    if origin.asynchronous is not asynchronous:
+        origin = Origin(origin.entry, asynchronous)
+        origin.save(door, folder)
+    if origin.entry is not None and origin.entry.index == -1 and ledger.first_index == 0 and ledger.last_index == -1:
+        _write_first_entry(ledger, origin.entry.membership)
+    return MemberDisk(vote, ledger, origin, memberships_of(ledger, origin.entry))
+
+
+def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> list[MembershipEntry]:
+    """What the core begins with, oldest first. Entries older than the origin are passed over."""
+    found = [] if origin is None else [origin]
+    for index in sorted(ledger.memberships):
+        if index >= ledger.first_index and (not found or index > found[-1].index):
+            found.append(MembershipEntry(index, Membership.decode(body_of(ledger.record_of(index)))))
+    return found
+
+
+def _lost_power_unclean(mark: LedgerMark, boot_id: bytes) -> bool:
+    """What a killed process has written is there. Without boot ids nobody knows whether only the process died."""
+    return Flags.CLEAN not in mark.flags and (mark.boot_id != boot_id or boot_id == NO_BOOT_ID)
+
+
+def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
+    """Nothing of it is cut before the member is known to be in doubt: from then on it cannot count for what it lost."""
+    damage = ledger.damage
+    assert damage is not None
+    entry = memberships_of(ledger, origin.entry)[-1:]
+    if entry and entry[0].membership.voters == {vote.record.identity.member}:
+        raise DiskError(
+            f"entry {damage.index} at byte {damage.pos} of the log is damaged ({damage.reason}), entry "
+            f"{damage.next_index} behind it is sound, and no other member has a copy: mend it, or cut it off by hand"
+        )
+    _logger.error(
+        "n%d: entry %d at byte %d of the log is damaged (%s); it and what follows is fetched again, and until then "
+        "this member does not count",
+        vote.record.identity.member, damage.index, damage.pos, damage.reason,
+    )  # fmt: skip
+    vote.doubt(Doubt.LOG)
+    ledger.truncate(ledger.last_index)
+
+
+def _write_first_entry(ledger: Ledger, membership: Membership) -> None:
+    """The first membership as entry 0, so that whoever gets the log gets it too (M8).
+
+    Every member makes it from what it was told; were they told different things, the chain of CRCs would tell.
+    """
+    nowhere = NOWHERE.encode()
+    log = ledger.log
+    log.set_term(_BOOTSTRAP_TERM)
+    log.append(
+        GROUP_LOG_TOPIC.encode(), 0, membership.encode(), b"", now_ms=_BOOTSTRAP_MS, born_timestamp=_BOOTSTRAP_MS,
+        born_host=nowhere, store_host=nowhere, kind=EntryKind.MEMBERSHIP,
+    )  # fmt: skip
+    log.write_out()
+    log.sync()
+    ledger.reopen()  # which finds it, with the membership inside

@@ -1,0 +1,69 @@
+"""The file `tally-group`: the membership that held before the first entry of a member's log.
+
+    {"format": 1, "index": -1, "voters": [0, 1, 2], "learners": [], "asynchronous": false}
+
+Written once when the group is made (M8), and again whenever the log begins later than before: then it is the newest
+membership at the log's begin, or a newer one that is committed. `index` is that of its entry. A start takes the
+memberships from here and from the log, never from a setting.
+
+It also says whether entries were acknowledged before they were synced (`asynchronous`): after an unclean stop of such a
+member some of them may be gone (D9).
+
+It is replaced as a whole: a crash leaves the old or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.replication.member.errors import DiskError
+from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+
+FILE_NAME = "tally-group"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the file says. `entry` is None where nobody has told the member of a membership yet."""
+
+    entry: MembershipEntry | None
+    asynchronous: bool
+
+    @classmethod
+    def load(cls, folder: Path) -> Origin | None:
+        """None: there is no file. DiskError: it cannot be read. OSError."""
+        path = folder / FILE_NAME
+        try:
+            fields = json.loads(path.read_bytes())
+            if fields["format"] != _FORMAT:
+                raise DiskError(f"{path} has the unknown format {fields['format']}")
+            index, asynchronous = fields["index"], fields["asynchronous"]
+            membership = Membership.of(fields["voters"], fields["learners"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, MembershipError) as error:
+            raise DiskError(f"{path} cannot be read: {error}") from error
+        return cls(MembershipEntry(index, membership) if membership.voters else None, asynchronous)
+
+    def save(self, door: Door, folder: Path) -> None:
+        """Replaces the file, durably. OSError."""
+        entry = self.entry or MembershipEntry(-1, Membership(frozenset()))
+        fields = {
+            "format": _FORMAT,
+            "index": entry.index,
+            "voters": sorted(entry.membership.voters),
+            "learners": sorted(entry.membership.learners),
+            "asynchronous": self.asynchronous,
+        }
+        path, temporary = folder / FILE_NAME, folder / (FILE_NAME + ".tmp")
+        door.mkdir(folder)
+        door.write_file(temporary, json.dumps(fields).encode())
+        door.rename(temporary, path)
+        door.sync_dir(folder)
