@@ -51,7 +51,7 @@ class LinkRefusedError(ConnectionError):
 class Link(asyncio.BufferedProtocol):
     """What both ends have in common."""
 
-    def __init__(self, settings: TransportSettings, payload_max_bytes: int, on_lost: Callable[[Link], None]) -> None:
+    def __init__(self, settings: TransportSettings, payload_max_bytes: int) -> None:
         self.closed = False
         self.address = "not connected"
         self.transport: asyncio.Transport | None = None
@@ -60,7 +60,6 @@ class Link(asyncio.BufferedProtocol):
         self.ended_by_us = False
         self.lost = asyncio.Event()
         """The connection is gone."""
-        self._on_lost = on_lost
         self._buffer = ReceiveBuffer()
         self._header: FrameHeader | None = None
         self._settings = settings
@@ -113,7 +112,6 @@ class Link(asyncio.BufferedProtocol):
         if not self.reason:
             self.reason = f"the connection was lost: {error}" if error else "the peer closed the connection"
         self.lost.set()
-        self._on_lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -189,10 +187,9 @@ class CallerLink(Link):
         *,
         queue_bytes: int,
         inspect: Callable[[asyncio.Transport], str | None],
-        on_lost: Callable[[Link], None],
         on_room: Callable[[], None],
     ) -> None:
-        super().__init__(settings, 0, on_lost)
+        super().__init__(settings, 0)
         self.welcomed: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self.paused = False
         self._hello = hello
@@ -257,7 +254,7 @@ class CallerLink(Link):
             self.welcomed.exception()  # seen: the one who waited may have given up
 
     def pause_writing(self) -> None:
-        """More is unsent than the lane may hold."""
+        """More is unsent than the lane may hold. Said within the `write` that made it so, by both loops."""
         self.paused = True
 
     def resume_writing(self) -> None:
@@ -283,9 +280,9 @@ class CalledLink(Link):
         judge: Callable[[CalledLink, Hello], Welcome | Refusal],
         check: Callable[[FrameHeader], None],
         deliver: Callable[[CalledLink, FrameHeader, memoryview, memoryview | None], None],
-        on_lost: Callable[[Link], None],
+        on_lost: Callable[[CalledLink], None],
     ) -> None:
-        super().__init__(settings, settings.payload_max_bytes, on_lost)
+        super().__init__(settings, settings.payload_max_bytes)
         self.hello: Hello | None = None
         """Of a caller that was taken in."""
         self.counters: ReceivedCounters | None = None
@@ -293,6 +290,7 @@ class CalledLink(Link):
         self._judge = judge
         self._check = check
         self._deliver = deliver
+        self._on_lost = on_lost
         self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -341,6 +339,7 @@ class CalledLink(Link):
         """The connection is gone."""
         self._stop_deadline()
         super().connection_lost(error)
+        self._on_lost(self)
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:

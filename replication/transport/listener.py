@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from tallystick.replication.transport.counters import ReceivedCounters
 from tallystick.replication.transport.frames import FrameError, FrameHeader
 from tallystick.replication.transport.handshake import Hello, Lane, Refusal, RefusalCode, Welcome, judge
-from tallystick.replication.transport.link import CalledLink, Link
+from tallystick.replication.transport.link import CalledLink
 from tallystick.replication.transport.shared import Shared
 
 _BACKLOG = 128
@@ -175,8 +175,7 @@ class Listener:
             self._shared.log.warning("mistake", member, "a message of n%d could not be handled", member, exc_info=True)
             link.fail("one of its messages could not be handled")
 
-    def _link_lost(self, link: Link) -> None:
-        assert isinstance(link, CalledLink)
+    def _link_lost(self, link: CalledLink) -> None:
         self._links.discard(link)
         if link.hello is None:
             self.refused += 1

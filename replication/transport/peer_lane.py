@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tallystick.replication.transport.backoff import Backoff
 from tallystick.replication.transport.counters import LaneStatus, SentCounters
 from tallystick.replication.transport.handshake import Hello, Identity, Lane
-from tallystick.replication.transport.link import CallerLink, Link, Payload
+from tallystick.replication.transport.link import CallerLink, Payload
 from tallystick.replication.transport.shared import Shared
 
 Address = tuple[str, int]
@@ -39,7 +39,6 @@ class PeerLane:
         self._backoff = Backoff(settings.reconnect_first_ms / 1000, settings.reconnect_max_ms / 1000, shared.dice)
         self._link: CallerLink | None = None
         self._hurry = asyncio.Event()
-        self._room_due = False
         self._task = self._loop.create_task(self._keep(), name=f"lane-{lane.name.lower()}-n{member}")
 
     @property
@@ -63,9 +62,8 @@ class PeerLane:
         if link is None or link.closed:
             self.sent.dropped_unconnected += 1
             return False
-        if link.paused or link.queued_bytes >= self._queue_bytes:
+        if link.paused:
             self.sent.dropped_full += 1
-            self._ask_for_room()
             return False
         link.write(head, payload)
         if link.closed:
@@ -149,7 +147,6 @@ class PeerLane:
                     hello,
                     queue_bytes=self._queue_bytes,
                     inspect=self._inspect,
-                    on_lost=self._link_lost,
                     on_room=self._room,
                 )
             )
@@ -161,8 +158,11 @@ class PeerLane:
                     factory, host, port, ssl=context, server_hostname=None if context is None else host
                 )
             link = made[-1]
-            async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
-                await asyncio.shield(link.welcomed)
+            try:
+                async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
+                    await asyncio.shield(link.welcomed)
+            except TimeoutError:
+                raise ConnectionError(f"no answer to who we are within {settings.handshake_timeout_ms} ms") from None
         except BaseException:
             for each in made:
                 each.fail("the attempt was given up")
@@ -185,26 +185,10 @@ class PeerLane:
         own = shared.identity
         return shared.tls.stranger(transport.get_extra_info("peercert"), Identity(own.cluster, own.group, self._member))
 
-    def _link_lost(self, link: Link) -> None:
-        if link is self._link:
-            self._link = None
-
     # --- room ---
 
-    def _ask_for_room(self) -> None:
-        """uvloop writes at the end of a turn: a lane that is full now may have room without ever having paused."""
-        if not self._room_due:
-            self._room_due = True
-            self._loop.call_soon(self._look_for_room)
-
-    def _look_for_room(self) -> None:
-        self._room_due = False
-        link = self._link
-        if link is not None and not link.paused and link.queued_bytes < self._queue_bytes:
-            self._room()
-
     def _room(self) -> None:
-        if self._link is not None:
+        if self.connected:
             self._on_room(self._member, self._lane)
 
 

@@ -26,7 +26,7 @@ import random
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, assert_never
 
@@ -114,6 +114,7 @@ class Shipping:
         *,
         answer_timeout_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         settings = transport.settings
         self.bytes_sent = 0
@@ -123,6 +124,7 @@ class Shipping:
         self._transport = transport
         self._answer_timeout_s = answer_timeout_s
         self._clock = clock
+        self._sleep = sleep
         self._chunk_bytes = settings.ship_chunk_bytes
         self._throttle = Throttle(settings.ship_bytes_per_second, _CHUNKS_UNDER_WAY * settings.ship_chunk_bytes)
         self._offers: dict[int, _Offer] = {}
@@ -196,7 +198,7 @@ class Shipping:
                 file = offer.file(number)
                 if not 0 < size <= self._transport.settings.payload_max_bytes or offset + size > file.size:
                     raise _NotServedError(f"{file.name} has no {size} bytes at {offset}")
-                await asyncio.sleep(self._throttle.take(size, self._clock()))
+                await self._sleep(self._throttle.take(size, self._clock()))
                 data = await asyncio.to_thread(offer.source.read, file, offset, size)
                 if len(data) != size:
                     raise _NotServedError(f"{file.name} is shorter than it was")

@@ -76,6 +76,11 @@ class Member:
     def start(self) -> None:
         self.transport.start([self.socket])
 
+    async def room(self, peer: int) -> None:
+        """Waits for the bulk lane, but not in vain."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.transport.room(peer, Lane.BULK)
+
     def connected(self, peer: int, *lanes: Lane) -> bool:
         found = {status.member: status for status in self.transport.status()}
         return peer in found and all(

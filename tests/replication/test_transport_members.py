@@ -53,7 +53,7 @@ async def test_a_lane_keeps_the_order_and_payloads_arrive_whole() -> None:
     bodies = [dice.randbytes(dice.choice([0, 1, 100, 16_383, 16_384, 70_000, 1 << 20])) for _ in range(60)]
     for index, body in enumerate(bodies):
         while not a.transport.send(append(0, 1, index, index), body):
-            await a.transport.room(1, Lane.BULK)
+            await a.room(1)
     await until(lambda: len(b.inbox) == len(bodies))
     for index, ((message, payload), body) in enumerate(zip(b.inbox, bodies, strict=True)):
         assert (payload or b"") == body, "every payload is kept here, and is still what it was"

@@ -108,6 +108,28 @@ async def test_all_files_arrive_in_order_and_whole() -> None:
     await close(a, b)
 
 
+async def test_the_rate_is_kept_for_all_members_together() -> None:
+    a, b, c = (
+        Member(0, replace(SMALL_CHUNKS, ship_bytes_per_second=100_000)),
+        Member(1, SMALL_CHUNKS),
+        Member(2, SMALL_CHUNKS),
+    )
+    await group(a, b, c)
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    shipping = Shipping(a.transport, clock=lambda: now, sleep=sleep)
+    source, targets = Files(1, {"data/0": 1_000_000}), (Target(), Target())
+    shipping.offer(7, source)
+    await asyncio.gather(*(Shipping(m.transport).fetch(0, 7, t) for m, t in zip((b, c), targets, strict=True)))
+    assert [target.finished for target in targets] == [source.content] * 2
+    assert now == pytest.approx((2_000_000 - 40_000) / 100_000), "what is asked for at once is not waited for"
+    await close(a, b, c)
+
+
 async def test_what_is_there_is_not_fetched_again() -> None:
     """A member that restarted in the middle, and a sealed segment that another member gave before."""
     a, b = Member(0, SMALL_CHUNKS), Member(1, SMALL_CHUNKS)

@@ -107,7 +107,7 @@ async def test_a_full_lane_is_bounded_with_tls_too(authority: Authority) -> None
         if a.transport.send(append(0, 1, sent, sent), body):
             sent += 1
         else:
-            await a.transport.room(1, Lane.BULK)
+            await a.room(1)
         assert a.transport.status()[0].lanes[Lane.BULK].queued_bytes <= (1 << 20) + 2 * 100_092
     assert a.sent(1, Lane.BULK).dropped_full > 0
     await until(lambda: len(b.inbox) == 300)
