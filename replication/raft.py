@@ -114,8 +114,11 @@ class Raft:
     ) -> None:
         """`log`: all that it shows is durable. `memberships`: all membership entries in the log and the newest before
         its first entry, oldest first; the bootstrap's has index -1; none for a member that waits to be let in.
-        `commit_index`: a hint, as it was last saved (D6). `must_catch_up`: what may have been forgotten since (D9,
-        S14); such a member neither votes nor counts, except where all voters agree, until a leader readmits it.
+        `commit_index`: a hint, as it was last saved (D6).
+
+        `must_catch_up`: what may have been forgotten since the last start. LOG after an unclean stop with asynchronous
+        flushing (D9); VOTES with an empty disk under a number that was a member's before (S14), and whenever that is
+        not known. Until a leader readmits it, such a member neither votes nor counts, except where all voters agree.
         """
         settings.validate()
         self.id = member_id
@@ -293,8 +296,9 @@ class Raft:
         self.disk_state = state
         if state is DiskState.FAILED:
             if self._leading is not None:
-                self._hand_over(self._leading, now, effects)
+                self._hand_over(now, self._leading, effects)
             self._become_follower(now, None, effects)
+            self._end_transfer(TransferResult.TIMED_OUT, effects)
             self.mute = True
             return effects
         self._look_at_log_again(now, effects)
@@ -356,7 +360,7 @@ class Raft:
         """
         effects: _Effects = []
         leading = self._leading
-        reason = self._change_refusal(leading, change)
+        reason = self._change_refusal(now, leading, change)
         if reason is None:
             try:
                 membership = changed(self.membership, change)
@@ -452,6 +456,7 @@ class Raft:
         effects.append(Send(reply))  # L3: nothing durable, no new term, no timer
 
     def _on_vote_request(self, now: float, request: VoteRequest, effects: _Effects) -> None:
+        """Learners are not asked; one that is was made a voter by an entry that it has not yet, and answers (M5)."""
         up_to_date = self._is_up_to_date(request)
         if request.term >= self.term:
             if not request.transfer and self._sticks(now):
@@ -476,27 +481,18 @@ class Raft:
         if reply.term > self.term:
             self._enter_term(now, reply.term, None, None, effects)
             return
-        campaign = self._campaign
-        if (
-            campaign is None
-            or not campaign.pre
-            or (reply.asked_term, reply.campaign)
-            != (
-                campaign.term,
-                campaign.number,
-            )
-        ):
-            return
-        campaign.count(reply.source, granted=reply.granted, doubt=reply.doubt)
-        if campaign.won(self.membership):
-            self._stand(now, effects)
+        campaign, answered = self._campaign, (reply.asked_term, reply.campaign)
+        if campaign is not None and campaign.pre and answered == (campaign.term, campaign.number):
+            campaign.count(reply.source, granted=reply.granted, doubt=reply.doubt)
+            if campaign.won(self.membership):
+                self._stand(now, effects)
 
     def _on_vote_reply(self, now: float, reply: VoteReply, effects: _Effects) -> None:
         campaign = self._campaign
         if not self._is_current(now, reply.term, effects) or campaign is None:
             return
-        if campaign.pre or reply.campaign != campaign.number:
-            return  # S3
+        if campaign.pre or reply.campaign != campaign.number:  # S3
+            return
         campaign.count(reply.source, granted=reply.granted, doubt=reply.doubt)
         if campaign.won(self.membership):
             self._lead(now, effects)
@@ -559,10 +555,9 @@ class Raft:
         effects.append(RoleChanged(role, self.term, leader))
         effects.extend(ReadFailed(token) for token in self._asked)
         self._asked.clear()
-        if self._transfer is not None and leader is not None:  # T7
-            result = TransferResult.DONE if leader == self._transfer.target else TransferResult.NOT_TAKEN
-            effects.append(TransferEnded(self._transfer.target, result, leader))
-            self._transfer = None
+        if leader is not None:
+            taken = leader == self.transfer_target
+            self._end_transfer(TransferResult.DONE if taken else TransferResult.NOT_TAKEN, effects)
 
     def _lead(self, now: float, effects: _Effects) -> None:
         """Elected. Heartbeats say so at once; the no-op commits what earlier terms left (S10, S11)."""
@@ -575,6 +570,7 @@ class Raft:
         term_start = self._terms.last_index + 1
         sender = Sender(self.id, self.term, self._settings, self._log, self._terms, self._history)
         leading = self._leading = Leadership(self.id, self.membership, term_start, sender, now)
+        leading.heartbeat_due = now + self._settings.heartbeat_interval_seconds
         self._send_heartbeats(now, leading, effects)
         effects.append(AppendOwn(term_start, self.term, EntryKind.NO_OP))
 
@@ -782,10 +778,11 @@ class Raft:
             leading.sender.tell_commit(peer, reply.commit_index, self.commit_index, effects)
 
     def _lead_on(self, now: float, leading: Leadership, effects: _Effects) -> None:
-        """What is due with every heartbeat."""
+        """What is due once a heartbeat interval, however many rounds reads have sent meanwhile."""
         settings = self._settings
-        heard_at = leading.heard_at(now)
-        if now - leading.heartbeat_due > settings.election_timeout_seconds / 2 and leading.patient_from <= heard_at:
+        heard_at, late_by = leading.heard_at(now), now - leading.heartbeat_due
+        leading.heartbeat_due = now + settings.heartbeat_interval_seconds
+        if late_by > settings.election_timeout_seconds / 2 and leading.patient_from <= heard_at:
             leading.patient_from = now  # L9: it was our own loop that stood still; what was answered may lie unread
         if max(heard_at, leading.patient_from) + settings.election_timeout_seconds <= now:
             self._become_follower(now, None, effects)  # L4
@@ -803,7 +800,6 @@ class Raft:
     def _send_heartbeats(self, now: float, leading: Leadership, effects: _Effects) -> None:
         """A round to everybody. It serves the reads that have gathered (R1), and readmits who is in doubt (D9, S14)."""
         leading.round += 1
-        leading.heartbeat_due = now + self._settings.heartbeat_interval_seconds
         leading.reads.sent(leading.round, self.commit_index)
         for peer in leading.peers.values():
             if peer.doubt:
@@ -833,10 +829,8 @@ class Raft:
 
     def _advance_commit(self, now: float, leading: Leadership, effects: _Effects) -> None:
         index = leading.committed_index(self.synced_index)
-        if (
-            index <= self.commit_index or index < leading.term_start
-        ):  # S10: entries of earlier terms only with one of ours
-            return
+        if index <= self.commit_index or index < leading.term_start:
+            return  # S10: entries of earlier terms are committed with one of this term, never by themselves
         self.commit_index = index
         effects.append(Commit(index))
         if not leading.ready:
@@ -846,7 +840,7 @@ class Raft:
             if leading.reads.round_wanted:
                 self._send_heartbeats(now, leading, effects)
         if not leading.counts_itself and self.membership_index <= index:  # M7
-            self._hand_over(leading, now, effects)
+            self._hand_over(now, leading, effects)
             self._become_follower(now, None, effects)
             effects.append(RemovedFromGroup(self.membership_index))
 
@@ -915,12 +909,16 @@ class Raft:
 
     def _transfer_timed_out(self, now: float, effects: _Effects) -> None:
         """This member goes on to lead, if it still does (T4)."""
-        assert self._transfer is not None
-        effects.append(TransferEnded(self._transfer.target, TransferResult.TIMED_OUT, self.leader))
-        self._transfer = None
+        self._end_transfer(TransferResult.TIMED_OUT, effects)
         self._prefer_again_at = now + self._settings.preferred_retry_seconds
         if self._leading is not None and self.disk_state is DiskState.FULL:
             self._become_follower(now, None, effects)  # L10
+
+    def _end_transfer(self, result: TransferResult, effects: _Effects) -> None:
+        """Whoever asked is told how it ended and who leads (T7)."""
+        if self._transfer is not None:
+            effects.append(TransferEnded(self._transfer.target, result, self.leader))
+            self._transfer = None
 
     def _consider_preferred(self, now: float, leading: Leadership, preferred: int, effects: _Effects) -> None:
         """T6: only to a member that has been fit to take it for some time, and not again soon after it failed."""
@@ -934,7 +932,7 @@ class Raft:
         elif now - peer.healthy_since >= self._settings.preferred_after_seconds and now >= self._prefer_again_at:
             self._begin_transfer(now, leading, preferred, effects)
 
-    def _hand_over(self, leading: Leadership, now: float, effects: _Effects) -> None:
+    def _hand_over(self, now: float, leading: Leadership, effects: _Effects) -> None:
         """Leaving without a transfer: the furthest follower need not wait for silence."""
         best = leading.best_successor(now - self._settings.election_timeout_seconds)
         if best is not None:
@@ -942,7 +940,7 @@ class Raft:
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
-    def _change_refusal(self, leading: Leadership | None, change: Change) -> str | None:
+    def _change_refusal(self, now: float, leading: Leadership | None, change: Change) -> str | None:
         if self.mute or leading is None:
             return "this member does not lead"
         if not leading.ready:
@@ -954,10 +952,11 @@ class Raft:
         if self.disk_state is not DiskState.OK:
             return "the leader's disk is full"
         peer = leading.peers.get(change.member) if isinstance(change, Promote) else None
-        if peer is not None and (
-            peer.doubt or not leading.sender.lacks_at_most(peer, self._settings.promote_within_bytes)
-        ):
-            return f"member {change.member} lacks too much to become a voter"  # M5
+        if peer is not None:  # M5
+            if peer.acked_at < now - self._settings.election_timeout_seconds:
+                return f"member {change.member} does not answer"
+            if peer.doubt or not leading.sender.lacks_at_most(peer, self._settings.promote_within_bytes):
+                return f"member {change.member} lacks too much to become a voter"
         return None
 
     def _fall_back(self, last_kept: int, effects: _Effects) -> None:

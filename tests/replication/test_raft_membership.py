@@ -97,6 +97,17 @@ def test_a_learner_that_lacks_much_is_not_promoted() -> None:
     assert member.effects(AppendOwn)
 
 
+def test_a_learner_that_does_not_answer_is_not_promoted() -> None:
+    group = Group()
+    leader = group.elect(0)
+    group.join(3)
+    change(leader, AddLearner(3))
+    group.deliver()
+    group.down = {3}
+    group.wait(2 * T)
+    assert "answer" in refusal(leader, Promote(3))
+
+
 def test_a_membership_counts_from_when_it_is_appended() -> None:
     group = Group(4)
     leader = group.elect(0)

@@ -10,6 +10,7 @@ from tallystick.replication.durable import Doubt
 from tallystick.replication.effects import Effect, ReadFailed, ReadReady, Ready, Role
 from tallystick.replication.messages import (
     AppendReply,
+    AppendRequest,
     Heartbeat,
     HeartbeatReply,
     PreVoteReply,
@@ -120,6 +121,19 @@ def test_learners_and_members_in_doubt_confirm_nothing() -> None:
     assert member.effects(ReadReady) == []
     answer(member, 1)
     assert member.effects(ReadReady)
+
+
+def test_reads_do_not_keep_a_leader_from_its_other_duties() -> None:
+    """Rounds for reads follow each other without a pause; what is due with heartbeats is due all the same."""
+    member = ready_leader()
+    member.propose(3)
+    again = 0
+    for token in range(40):
+        read(member, token)
+        answer(member, 1)
+        member.tick(HEARTBEAT / 2)
+        again += len([m for m in member.messages(AppendRequest) if m.target == 2])
+    assert again == 1, "member 2 does not answer: after a second it is sent the entries again"
 
 
 # -- followers (R2) ----------------------------------------------------------------------------------------------------
