@@ -252,12 +252,13 @@ class Ledger:
         found = [
             index for index, kind, _, _ in entries.special if kind == EntryKind.MEMBERSHIP and index >= first_index
         ]
-        known = newest_memberships(self.memberships, found)
+        known = newest_memberships(self.memberships, found) if found else self._memberships
         try:
             self.log.append_entries(entries, first_index)
         finally:
             # A segment that could not be made leaves the entries before it staged.
-            self._memberships = tuple(index for index in known if index <= self.log.staged_index)
+            if found:
+                self._memberships = tuple(index for index in known if index <= self.log.staged_index)
 
     def _must_be_whole(self) -> None:
         if self.damage is not None:

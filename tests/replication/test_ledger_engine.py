@@ -31,14 +31,15 @@ from tallystick.store._kernel import Door
 from tallystick.store.engine import MessageStore
 from tallystick.store.ledger_format import EntryKind
 from tallystick.store.message import GetStatus, MessageBatch, PutResult, PutStatus
-from tallystick.store.settings import SettingsError, StoreSettings
+from tallystick.store.settings import FlushDiskType, SettingsError, StoreSettings
 from tallystick.store.verify import verify
 
 STORE_ID = b"the store's id.."
 
 
 def settings(root: Path, **changes: Any) -> StoreSettings:
-    return small(root, enableDLegerCommitLog=True, dLegerSelfId="n0", flushDiskType=SYNC, **changes)
+    fixed = {"enableDLegerCommitLog": True, "dLegerSelfId": "n0", "flushDiskType": SYNC}
+    return small(root, **(fixed | changes))
 
 
 class Member:
@@ -174,6 +175,22 @@ async def test_the_short_way_waits_for_the_commit_too(tmp_path: Path) -> None:
         assert [answer["opaque"] for answer in answers_in(b"".join(got))] == [1]
         one.commit(1)
         assert [answer["opaque"] for answer in answers_in(b"".join(got))] == [1, 2]
+
+
+async def test_without_a_sync_before_the_answer_the_commit_still_comes_first(tmp_path: Path) -> None:
+    """The weaker profile: the driver may count what is written, but nothing is answered before it says so."""
+    async with member(tmp_path, flushDiskType=FlushDiskType.ASYNC_FLUSH) as one:
+        one.lead(1)
+        one.store.set_topic("T", 4)
+        got: list[bytes] = []
+        connection = one.store.attach(PEER, got.append)
+        one.store.feed(connection, send_frame(b"a", opaque=1))
+        await one.until_written(0)
+        waiting = put(one, b"b")
+        await one.until_written(1)
+        assert got == [] and not waiting.done()
+        one.commit(1)
+        assert (await waiting).status is PutStatus.PUT_OK and len(got) == 1
 
 
 async def test_a_batch_is_answered_when_its_last_entry_is_committed(tmp_path: Path) -> None:
@@ -407,6 +424,42 @@ async def test_queues_that_know_more_than_the_log_forget_it(tmp_path: Path) -> N
         last = again.ledger.last_index
         assert again.ledger.damage is not None or last < 19
         assert len(read_queue(again.store)) <= last + 1
+
+
+async def test_one_queue_may_have_lost_more_than_another(tmp_path: Path) -> None:
+    """Killed without a mark: RocketMQ goes on behind the queue that got furthest, and loses what this one lacks."""
+    async with member(tmp_path) as one:
+        one.auto = True
+        one.lead(1)
+        await asyncio.gather(*(put(one, b"m%d" % number, queue=number % 2) for number in range(20)))
+        rows = [read_queue(one.store, queue=queue) for queue in (0, 1)]
+    (tmp_path / "abort").touch()
+    (tmp_path / "tally-progress").unlink()
+    units = tmp_path / "consumequeue" / "T" / "1" / f"{0:020}"
+    units.write_bytes(units.read_bytes()[: 20 * 4].ljust(20 * 16, b"\0"))
+    async with member(tmp_path) as again:
+        assert [read_queue(again.store, queue=queue) for queue in (0, 1)] == rows
+
+
+async def test_of_a_damaged_log_only_what_is_before_the_damage_is_served(tmp_path: Path) -> None:
+    """Its queues, and their mark, know more."""
+    async with member(tmp_path) as one:
+        one.auto = True
+        one.lead(1)
+        await asyncio.gather(*(put(one, b"m%d" % number) for number in range(20)))
+        assert one.store.max_offset("T", 0) == 20
+        lost = one.ledger.read_range(10, 12)
+        at = one.ledger.pos_of(10) + 60
+    folder = one.store.settings.log_folder
+    Door().write(folder / f"{at - at % 4096:020}", at % 4096, b"\xff")
+    (folder.parent / "tally-ledger").unlink()
+    async with member(tmp_path) as again:
+        assert again.ledger.damage is not None and again.ledger.damage.index == 10
+        assert [record.body for record in read_queue(again.store)] == [b"m%d" % number for number in range(10)]
+        again.ledger.rewrite(lost)
+        assert again.ledger.last_index == 19
+        again.commit(19)
+        assert len(read_queue(again.store)) == 20
 
 
 async def test_a_member_that_begins_behind_a_base(tmp_path: Path) -> None:

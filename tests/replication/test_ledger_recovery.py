@@ -393,6 +393,22 @@ def test_a_peers_bytes_mend_what_is_damaged(tmp_path: Path, boot: int) -> None:
     assert_is(open_ledger(tmp_path, boot=boot), twin)
 
 
+def test_what_power_loss_left_behind_damage_is_judged_when_that_is_mended(tmp_path: Path) -> None:
+    """By the next start of the process, too: the machine was not restarted since, but it was since this was written."""
+    made(tmp_path)
+    twin = made(tmp_path / "twin")[1]
+    big = next(header for header, _ in twin.entries[20:] if header.size > 2000)
+    sector = -(-(big.pos + 100) // 512) * 512
+    Door().write(tmp_path / "data" / f"{sector - sector % SEGMENT_BYTES:020}", sector % SEGMENT_BYTES, bytes(512))
+    flip(tmp_path, twin.entries[12][0].pos + 9)
+    open_ledger(tmp_path, boot=2)
+    ledger = open_ledger(tmp_path, boot=2)
+    assert ledger.damage is not None and ledger.damage.index == 12
+    ledger.rewrite(twin.span(12, 12))
+    assert ledger.damage is None
+    assert_is(ledger, twin, big.log_index - 1)
+
+
 def test_a_flipped_byte_far_below_the_mark_is_found_when_read_and_mended(tmp_path: Path) -> None:
     ledger, twin = made(tmp_path)
     ledger.save_mark()
