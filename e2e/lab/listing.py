@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lab.history import History
 from lab.ledger import Ledger, Problems
 from lab.places import PEER, TALLY
 
@@ -45,6 +46,25 @@ def check_listing(opened: dict[str, Any], ledger: Ledger, problems: Problems) ->
     for queue in opened["queues"]:
         if queue["maxOffset"] - queue["minOffset"] != len(queue["entries"]):
             problems.add(f"{queue['topic']} queue {queue['queueId']}: {len(queue['entries'])} units listed")
+    return len(messages)
+
+
+def check_group_listing(opened: dict[str, Any], history: History, problems: Problems) -> int:
+    """Every message that a group acknowledged is there and in its queue. How many messages RocketMQ sees."""
+    messages = {message["offset"]: message for message in opened["messages"]}
+    units = {
+        (queue["topic"], queue["queueId"], queue["minOffset"] + number): pos
+        for queue in opened["queues"]
+        for number, (pos, _, _) in enumerate(queue["entries"])
+    }
+    for send in history.acknowledged():
+        place = (*send.queue, send.queue_offset)
+        message = messages.get(send.pos)
+        found = None if message is None else (message["topic"], message["queueId"], message["queueOffset"])
+        if found != place:
+            problems.add(f"{send.key}: acknowledged at {place}, position {send.pos}; RocketMQ sees {found} there")
+        if units.get(place) != send.pos:
+            problems.add(f"{send.key}: acknowledged at {place}, RocketMQ's queue says {units.get(place)}")
     return len(messages)
 
 

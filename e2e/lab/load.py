@@ -164,7 +164,7 @@ class _Sender:
 
     async def _batch(self, topic: str, queue_id: int) -> None:
         messages = [self._message(topic) for _ in range(self._rng.randint(2, 12))]
-        body = b"".join(_batch_entry(body, pairs) for _, body, pairs in messages)
+        body = b"".join(batch_entry(body, pairs) for _, body, pairs in messages)
         answer = await self._send(topic, queue_id, body, {properties.WAIT: "true"}, batch=True)
         if answer is not None:
             first = int(answer["queueOffset"])
@@ -202,7 +202,7 @@ def _place(topic: str, queue_id: int, answer: dict[str, str]) -> Place:
     return Place(topic, queue_id, int(answer["queueOffset"]), decode_message_id(answer["msgId"])[1])
 
 
-def _batch_entry(body: bytes, pairs: dict[str, str]) -> bytes:
+def batch_entry(body: bytes, pairs: dict[str, str]) -> bytes:
     """size, magic and CRC (0: nobody reads them), flag, body, properties, as MessageDecoder.encodeMessage has it."""
     text = properties.encode(pairs).encode()
     size = 4 * 4 + 4 + len(body) + 2 + len(text)

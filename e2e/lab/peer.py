@@ -124,9 +124,12 @@ class Peer:
             raise ProcessError(f"the suite brought no result, see {self.log}\n{output[-2000:]}")
         return [Step(each["step"], each["ok"], each["ms"], tuple(each["failures"])) for each in steps]
 
-    def open_store(self, folder: Path, settings: Iterable[str], out: Path) -> dict[str, Any]:
-        """What RocketMQ 4.8.0 sees in a copy of a store. ProcessError: it could not load it or did not catch up."""
-        arguments = ["open-store", str(folder), "--out", str(out)]
+    def open_store(self, folder: Path, settings: Iterable[str], out: Path, *, dledger: str = "") -> dict[str, Any]:
+        """What RocketMQ 4.8.0 sees in a copy of a store. ProcessError: it could not load it or did not catch up.
+
+        `dledger`: the member's name, if the store is one of a group; it is opened as a group of one.
+        """
+        arguments = ["open-store", str(folder), "--out", str(out), *(["--dledger", dledger] if dledger else [])]
         for setting in settings:
             arguments += ["--set", setting]
         status, _ = self.call(*arguments)

@@ -1,0 +1,58 @@
+"""Faults come from the seed alone, every kind of them, and full disks only where disks are small."""
+
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+E2E = str(Path(__file__).resolve().parents[2] / "e2e")
+if E2E not in sys.path:
+    sys.path.append(E2E)  # the suites are programs, no part of the package
+
+from lab.schedule import DECK, KINDS, SMALL_DISK_DECK, STRETCH_FAULTS, plan  # noqa: E402
+
+ALL = sum(DECK.values()) + sum(SMALL_DISK_DECK.values())
+
+
+def kinds(seed: int, rounds: int) -> list[str]:
+    return [fault.kind for stretch in plan(seed, rounds) for fault in stretch.faults]
+
+
+def test_a_seed_gives_one_plan_and_another_seed_another() -> None:
+    assert plan(1, 50) == plan(1, 50)
+    assert plan(1, 50) != plan(2, 50)
+
+
+def test_a_longer_run_begins_as_a_shorter_one() -> None:
+    assert kinds(3, 2 * ALL)[:ALL] == kinds(3, ALL)
+
+
+def test_one_deck_has_every_kind_as_often_as_it_says() -> None:
+    assert Counter(kinds(5, ALL)) == Counter({**DECK, **SMALL_DISK_DECK})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stretches_are_short_and_of_one_sort_of_disk(seed: int) -> None:
+    stretches = plan(seed, 3 * ALL)
+    for stretch in stretches:
+        assert 1 <= len(stretch.faults) <= STRETCH_FAULTS
+        assert all((fault.kind in SMALL_DISK_DECK) is stretch.small_disks for fault in stretch.faults)
+    for one, other in pairwise(stretches):
+        assert one.small_disks is not other.small_disks or len(one.faults) == STRETCH_FAULTS
+    assert sum(len(stretch.faults) for stretch in stretches) == 3 * ALL
+
+
+def test_only_what_is_wanted_comes() -> None:
+    wanted = ["transfer", "full-leader"]
+    found = [fault.kind for stretch in plan(1, 9, wanted) for fault in stretch.faults]
+    assert set(found) == set(wanted) and len(found) == 9
+
+
+def test_wishes_that_cannot_be_met_are_told() -> None:
+    with pytest.raises(ValueError, match="no such kind of fault: earthquake"):
+        plan(1, 5, ["transfer", "earthquake"])
+    with pytest.raises(ValueError, match="no kind"):
+        plan(1, 5, [])
+    assert "transfer" in KINDS
