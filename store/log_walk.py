@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import mmap
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -94,6 +95,10 @@ def step_at(log: SegmentFiles, pos: int, *, entry_header_bytes: int = 0, check_c
         return Step(StepKind.DAMAGE, pos, reason=error.reason)
     if entry.pos != pos:
         return Step(StepKind.DAMAGE, pos, reason=f"the entry says that it lies at {entry.pos}")
+    if check_crc and entry.chain_crc and entry.size <= left:
+        body = log.read(pos + ENTRY_HEADER_BYTES, entry.body_bytes)
+        if body is None or zlib.crc32(body) != entry.body_crc:
+            return Step(StepKind.DAMAGE, pos, entry.size, entry=entry, reason="the entry's body CRC differs")
     if entry.body_bytes == 0:
         return Step(StepKind.EMPTY, pos, entry.size, entry=entry)
     return _record(log, pos, ENTRY_HEADER_BYTES, entry.size, left, check_crc)._replace(entry=entry)

@@ -4,7 +4,7 @@ Nothing is written, so it works on read-only media; a store in use can be checke
 moving end. Sizes of files are found by looking. In this order:
 
 1. the log: every record's magic, sizes, CRC and PHYSICALOFFSET, every filler; with dledger's layout also the entries'
-   chain of index and term, and their index units;
+   chain of index and term, their CRCs where they have any, and their index units;
 2. the ConsumeQueues: `verify_queues`;
 3. the index: `verify_index`;
 4. checkpoint and `abort`.
@@ -23,7 +23,14 @@ from tallystick.store import fastjson
 from tallystick.store.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
 from tallystick.store.derive import has_queue_unit
 from tallystick.store.findings import Progress, Report
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, UNIT_BYTES, EntryHeader, IndexUnit, LedgerFormatError
+from tallystick.store.ledger_format import (
+    ENTRY_HEADER_BYTES,
+    UNIT_BYTES,
+    EntryHeader,
+    IndexUnit,
+    LedgerFormatError,
+    chain_crc,
+)
 from tallystick.store.log_walk import Step, StepKind, durable_segment, resync, walk
 from tallystick.store.queue_format import IndexGeometry
 from tallystick.store.segment_files import SegmentFiles
@@ -159,6 +166,8 @@ class _LogCheck:
             report.add_damage(*self._place(entry.pos), f"entry {entry.log_index} follows entry {before.log_index}")
         if before is not None and entry.term < before.term:
             report.add_damage(*self._place(entry.pos), f"term {entry.term} follows term {before.term}")
+        if before is not None and entry.log_index == before.log_index + 1:
+            self._chain(entry, before)
         at = entry.log_index * UNIT_BYTES
         data = ledger_index.read(at, UNIT_BYTES)
         start = ledger_index.start_of(at)
@@ -172,6 +181,14 @@ class _LogCheck:
         if unit != IndexUnit.of(entry):
             # dledger writes index units again at its next start, from the first one that does not fit.
             report.add_note(ledger_index.path(start), at - start, f"the unit of entry {entry.log_index} is {unit}")
+
+    def _chain(self, entry: EntryHeader, before: EntryHeader) -> None:
+        if entry.chain_crc == 0:
+            if before.chain_crc:
+                reason = f"entry {entry.log_index} has no CRC, and the one before has"
+                self.report.add_damage(*self._place(entry.pos), reason)
+        elif chain_crc(entry.encode(), before.chain_crc) != entry.chain_crc:
+            self.report.add_damage(*self._place(entry.pos), f"the chain CRC of entry {entry.log_index} differs")
 
     def _stop(self, step: Step) -> int | None:
         behind = resync(self.log, step.pos, entry_header_bytes=self.layout.entry_header_bytes)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 # Fixed by dledger, which refuses index files of another length: 5 242 880 units.
 INDEX_SEGMENT_BYTES = 32 * 5 * 1024 * 1024
 _FILLER = struct.Struct(">ii")
+_MARKS_A_CHECKPOINT = 10
 
 
 class DamagedLogError(Exception):
@@ -64,6 +65,9 @@ class Ledger:
         self._door = door
         self._boot_id = boot_id
         self._marking = threading.Lock()
+        # A cut or reset has begun and not ended: if it failed, the next start finishes it, and has to.
+        self._half_done = False
+        self._marks = 0
         self._begin(recovered)
 
     @classmethod
@@ -261,6 +265,8 @@ class Ledger:
                 self._memberships = tuple(index for index in known if index <= self.log.staged_index)
 
     def _must_be_whole(self) -> None:
+        if self._half_done:
+            raise DamagedLogError("a cut of the log failed halfway: the next start finishes it")
         if self.damage is not None:
             damage = self.damage
             raise DamagedLogError(f"entry {damage.index} at byte {damage.pos} of the log is damaged: {damage.reason}")
@@ -284,6 +290,7 @@ class Ledger:
         point = self.point(last_kept)
         kept = tuple(index for index in self.memberships if index <= last_kept)
         with self._marking:
+            self._half_done = True
             mark = self._save(flags=Flags.CUTTING, synced=point, memberships=kept)
             self._memberships = kept
             if self.damage is not None:
@@ -291,6 +298,7 @@ class Ledger:
                 return
             self.log.cut(point.pos, last_kept, point.term, point.chain)
             self._save(flags=mark.flags & ~Flags.CUTTING)
+            self._half_done = False
 
     def install_base(self, index: int, term: int, chain: int, pos: int) -> None:
         """Throws all entries away and begins anew behind entry `index`, at `pos` (L11); durable when it returns.
@@ -301,11 +309,13 @@ class Ledger:
             raise ValueError(f"a log cannot begin behind entry {index} of term {term} at {pos}")
         base = EntryPoint(index, term, chain, pos)
         with self._marking:
+            self._half_done = True
             self._save(flags=Flags.RESETTING, base=base, synced=base, memberships=())
             empty_folders(self._door, self.folder)
             self.log.start(pos, 0, index, term, chain)
             self._save(flags=Flags.NONE)
             self.base, self._memberships, self.damage = base, (), None
+            self._half_done = False
 
     def release_before(self, pos: int) -> None:
         """Notes durably that the log begins at `pos`, a segment's begin: what is before may be deleted now (D10).
@@ -382,25 +392,28 @@ class Ledger:
     def _recover_again(self) -> None:
         mark = self._mark
         self.log.forget_files()
-        self._begin(
-            recover(
-                self.folder,
-                mark.segment_bytes,
-                mark.index_segment_bytes,
-                self._door,
-                boot_id=self._boot_id,
-                store_id=mark.store_id,
-            )
+        recovered = recover(
+            self.folder,
+            mark.segment_bytes,
+            mark.index_segment_bytes,
+            self._door,
+            boot_id=self._boot_id,
+            store_id=mark.store_id,
         )
+        self._begin(recovered)
+        self._half_done = False
 
     # -- the mark ------------------------------------------------------------------------------------------------------
 
     def save_mark(self, committed_index: int = -1, *, clean: bool = False) -> None:
         """Syncs the index and notes up to where all is durable: about once a second, on a thread that may block.
 
-        `committed_index`: a hint for the next start, and for dledger. OSError: the mark before still holds.
+        `committed_index`: a hint for the next start, and for dledger, whose file is written at every tenth mark and at
+        the end. OSError: the mark before still holds.
         """
         with self._marking:
+            if self._half_done:
+                return  # what is noted of the cut must stay
             pos, index, term, chain = self.log.flushed_point()
             self.log.sync_index()
             if self.damage is None:
@@ -408,7 +421,9 @@ class Ledger:
                 kept = tuple(known for known in self.memberships if known <= index)
                 flags = Flags.CLEAN if clean else Flags.NONE
                 self._save(flags=flags, synced=synced, memberships=kept)
-            dledger_files.write_checkpoint(self._door, self.folder, index, min(committed_index, index))
+            if clean or self._marks % _MARKS_A_CHECKPOINT == 0:
+                dledger_files.write_checkpoint(self._door, self.folder, index, min(committed_index, index))
+            self._marks += 1
 
     def _save(self, **changes: object) -> LedgerMark:
         self._mark = self._mark.save(self._door, self.folder, boot_id=self._boot_id, **changes)

@@ -486,6 +486,26 @@ def test_every_crash_in_a_truncate_ends_before_or_behind_it(tmp_path: Path) -> N
     assert len(outcomes) >= 2
 
 
+@pytest.mark.parametrize("op", ["write", "sync"])
+def test_nothing_goes_on_behind_a_cut_that_failed(tmp_path: Path, op: str) -> None:
+    """Its note is on the disk, perhaps: the next start would cut what was written since."""
+    for after in range(6):
+        folder = tmp_path / str(after)
+        door = Door()
+        ledger, twin = made(folder, door=door)
+        door.fail(op, "", errno.EIO, after=after, times=1)
+        try:
+            ledger.truncate(10)
+        except OSError:
+            if LedgerMark.load(folder).flags == Flags.CUTTING:  # type: ignore[union-attr]
+                with pytest.raises(DamagedLogError, match="failed halfway"):
+                    ledger.append_entries(entries_of(ledger, twin, 11, 12), 11)
+                ledger.save_mark()
+                assert LedgerMark.load(folder).flags == Flags.CUTTING  # type: ignore[union-attr]
+                assert open_ledger(folder).last_index == 10
+        door.heal()
+
+
 def test_entries_written_behind_a_cut_survive_the_next_start(tmp_path: Path) -> None:
     """The mark of the cut is taken back before anything else is written: else the next start would cut again."""
     ledger, twin = made(tmp_path)
