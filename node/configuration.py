@@ -7,6 +7,9 @@ Keys are RocketMQ's option names. In the file they stand in the tables `[broker]
 `name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ; the other parts' names
 are given with their table: `nameserver.listenPort`, `TALLY_HTTP_PORT`.
 Nothing is opened before all of it is sound; an error names the key and where it stands.
+
+A member of a replicated group (`enableDLegerCommitLog`) has other defaults than RocketMQ for a few (`GROUP_DEFAULTS`):
+what is lost, or done twice, when a leader is lost should be little unless somebody asks for more.
 """
 
 from __future__ import annotations
@@ -71,6 +74,20 @@ class _Value:
 
 Layer = dict[tuple[str, str], _Value]
 
+GROUP_DEFAULTS: dict[tuple[str, str], Any] = {
+    # An acknowledged message is on the disks of a majority; RocketMQ's DLedger mode acknowledges page caches.
+    ("store", "flushDiskType"): "SYNC_FLUSH",
+    # What consumers committed, and what was delivered of delayed messages, since the last write is done again after a
+    # change of leadership. Both go into the log as one small entry.
+    ("broker", "flushConsumerOffsetInterval"): 1000,
+    ("store", "flushDelayOffsetInterval"): 1000,
+}
+
+
+def _is_grouped(layer: Layer) -> bool:
+    written = layer.get(("store", "enableDLegerCommitLog"))
+    return written is not None and str(written.value).lower() == "true"
+
 
 def load(
     *,
@@ -92,6 +109,8 @@ def load(
     merged.update(_from_environment(environment or {}))
     merged.update(_from_assignments(assignments))
     merged.update(_from_flags(flags))
+    if _is_grouped(merged):
+        merged = {place: _Value(value, "group default") for place, value in GROUP_DEFAULTS.items()} | merged
     built: dict[str, Any] = {}
     for table, kind in _TABLES.items():
         chosen = {key: value for (where, key), value in merged.items() if where == table}

@@ -22,6 +22,8 @@ from tallystick.store.settings import SettingsError
 WILDCARDS = ("0.0.0.0", "::")
 """Addresses to listen on that mean all of this host's; nobody can connect to them."""
 PERMISSION_INHERIT, PERMISSION_WRITE, PERMISSION_READ = 1, 2, 4
+UNDECIDED = -1
+"""`brokerId` of a member of a replicated group before it is known who leads: it is registered nowhere."""
 
 
 def _host_name() -> str:
@@ -75,7 +77,8 @@ class BrokerSettings:
     brokerClusterName: str = "DefaultCluster"
     """Cluster this broker registers in; also the name of a topic and part of `<cluster>_REPLY_TOPIC`."""
     brokerId: int = 0
-    """0 is the master; any other number is a slave for clients: they send nothing to it."""
+    """0 is the master; any other number is a slave for clients: they send nothing to it. In a replicated group
+    (`enableDLegerCommitLog`) it is not set: the leader has 0, a follower the number of its `dLegerSelfId` plus one."""
     listenPort: int = 10911
     """Port for clients (0: any free one). With `vipListenerEnable` port - 2 listens as well, unless it is 0."""
     bindAddress: str = "0.0.0.0"
@@ -158,6 +161,27 @@ class BrokerSettings:
     registerBrokerTimeoutMills: int = 6000
     """Milliseconds to wait for one name server's answer."""
 
+    # Replicated group (`enableDLegerCommitLog` and the other `dLeger...` settings are the store's)
+    groupBootstrap: bool = False
+    """Own setting. Make a new group of the members in `dLegerPeers`. Give it to all of them at their very first start
+    and never again: to a member whose disk was lost it would say that there is nothing it could have forgotten, and
+    such a member may vote twice. A disk that has a member already passes it over."""
+    groupElectionTimeoutMills: int = 1000
+    """Own setting. Milliseconds without a word of the leader after which a member stands for election; at least ten
+    times a round trip and a slow fsync, or members are elected away for being busy."""
+    groupHeartbeatMills: int = 100
+    """Own setting. Milliseconds between the leader's heartbeats."""
+    groupTlsCa: str = ""
+    """Own setting. PEM file of the authorities that other members' certificates must come from. With it, members speak
+    TLS with each other; then certificate and key are needed too. Changed files are taken while the broker runs."""
+    groupTlsCertificate: str = ""
+    """Own setting. PEM file of this member's certificate and what leads from it to the authority."""
+    groupTlsKey: str = ""
+    """Own setting. PEM file of its private key, not encrypted."""
+    groupTlsPeerName: str = ""
+    """Own setting. The name that a member's certificate must carry, with {cluster}, {group} and {member} filled in,
+    such as `n{member}.{group}`. Empty: any certificate of the authorities may speak for any member."""
+
     # Access control
     aclEnable: bool = False
     """Check signatures and permissions of requests. True is refused: there is no such check yet, and a broker that only
@@ -218,6 +242,10 @@ class BrokerSettings:
         if self.aclEnable:
             raise SettingsError("aclEnable", "access control is not supported yet")
         check_addresses("namesrvAddr", self.namesrvAddr)
+        tls = {name: getattr(self, name) for name in ("groupTlsCa", "groupTlsCertificate", "groupTlsKey")}
+        for name, value in tls.items():
+            if any(tls.values()) and not value:
+                raise SettingsError(name, "is needed as well, as the other groupTls settings are given")
         if self.vipListenerEnable and 0 < self.listenPort <= 2:
             raise SettingsError("listenPort", f"must be above 2: port - 2 listens too, not {self.listenPort}")
 
@@ -249,7 +277,9 @@ CHANGEABLE = frozenset(
 
 
 _BROKER_RANGES: dict[str, tuple[int, int]] = {
-    "brokerId": (0, _LONG),
+    "brokerId": (UNDECIDED, _LONG),
+    "groupElectionTimeoutMills": (50, 600_000),
+    "groupHeartbeatMills": (5, 300_000),
     "listenPort": _PORT,
     "serverChannelMaxIdleTimeSeconds": (1, _INT),
     "brokerPermission": (0, PERMISSION_READ | PERMISSION_WRITE),

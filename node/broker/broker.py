@@ -3,6 +3,9 @@
 It composes and owns; what requests mean is in `processors/`. Order matters at both ends. At the start: the store
 recovers, the tables load, then the services, then the ports, and the name servers last, so that nobody is sent to a
 broker that is not ready. At the end the other way round: name servers first, ports, services, tables, the store last.
+
+A member of a replicated group has its log from the member, begins as nothing in particular, and becomes follower or
+leader as `group.py` says: its services and its registration follow that.
 """
 
 from __future__ import annotations
@@ -18,9 +21,12 @@ from pathlib import Path
 from tallystick.node.broker.clients import ConsumerTable, ProducerTable
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.filters import ConsumerFilterTable
+from tallystick.node.broker.group import BrokerGroup, with_role
 from tallystick.node.broker.groups import SubscriptionGroupTable
 from tallystick.node.broker.holds import HoldTable
+from tallystick.node.broker.leader_only import leader_only
 from tallystick.node.broker.locks import QueueLocks
+from tallystick.node.broker.membership import GroupPlan, GroupReplica
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
@@ -35,7 +41,10 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
-from tallystick.node.settings import PERMISSION_WRITE, BrokerSettings
+from tallystick.node.settings import PERMISSION_WRITE, UNDECIDED, BrokerSettings
+from tallystick.replication.member.member import Member
+from tallystick.replication.metadata import snapshot
+from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
 from tallystick.store.engine import MessageStore
 from tallystick.store.message import Host
@@ -51,7 +60,15 @@ _CHANGES_FILE = "tally-settings.json"
 class Broker:
     """A running broker; the attributes are those that processors see (`context.BrokerContext`)."""
 
-    def __init__(self, settings: BrokerSettings, store: MessageStore, changes: JsonTable) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        changes: JsonTable,
+        member: Member | None = None,
+        committed: ReplicatedTables | None = None,
+    ) -> None:
+        """`member`: of the group it belongs to, with the tables that were `committed` when they were saved last."""
         self.settings = settings
         self.store = store
         self.host = store.store_host
@@ -74,7 +91,20 @@ class Broker:
         self.registration = Registration(
             self._client, Host(settings.brokerIP1, settings.listenPort), self.topics, settings
         )
+        self.group: BrokerGroup | None = None
         routes = all_routes(self)
+        if member is not None:
+            replicated = (self.topics, self.groups, self.offsets, self.schedule.offsets)
+            self.group = BrokerGroup(
+                self,
+                member,
+                committed or ReplicatedTables(),
+                [(table, self._table(config, table.what)) for table in replicated],
+                (self.schedule, self.transactions),
+                door=store.door,
+                folder=config,
+            )
+            routes = leader_only(routes, self, self.group.refusal)
         self._quick_pulls = QuickPulls(self)
         self._server = RemotingServer(
             routes,
@@ -128,9 +158,12 @@ class Broker:
         kept = changes.load() or {}
         if kept:
             settings = parse_text(settings, {str(key): str(value) for key, value in kept.items()}, str(changes.path))
+        host = await _store_host(settings)
+        if store_settings.enableDLegerCommitLog:
+            return await cls._open_member(settings, store_settings, door, host, changes, listeners, vip_listeners)
         store = await MessageStore.open(
             store_settings,
-            store_host=await _store_host(settings),
+            store_host=host,
             cluster=settings.brokerClusterName,
             region=settings.regionId,
             trace_on=settings.traceOn,
@@ -144,14 +177,64 @@ class Broker:
             raise
         return broker
 
+    @classmethod
+    async def _open_member(
+        cls,
+        settings: BrokerSettings,
+        store_settings: StoreSettings,
+        door: Door,
+        host: Host,
+        changes: JsonTable,
+        listeners: Sequence[socket.socket],
+        vip_listeners: Sequence[socket.socket],
+    ) -> Broker:
+        """The member recovers the log, the store what is made from it, and then the member takes part."""
+        plan = GroupPlan(settings, store_settings)
+        own = await bind(settings.bindAddress, plan.own[1])
+        try:
+            config = store_settings.root / "config"
+            committed = await asyncio.to_thread(snapshot.load, config) or ReplicatedTables()
+            brokers: list[Broker] = []  # the member asks for tables only when it takes part
+            member = await plan.open_member(
+                door,
+                host,
+                applied_index=committed.applied_index,
+                snapshot=lambda: brokers[0]._grouped.tables.encoded(),
+                restore=lambda blob: brokers[0]._grouped.tables.restore(blob),
+            )
+            replica = GroupReplica(member)
+            store = await MessageStore.open(store_settings, store_host=host, door=door, replica=replica)
+            try:
+                broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, member, committed)
+                brokers.append(broker)
+                replica.saved_index = lambda: broker._grouped.tables.saved_index
+                await broker._start(listeners, vip_listeners)
+                await member.start(own, plan.peers, appending=store.appender)
+            except BaseException:
+                await member.close(transfer=False)
+                await store.close()
+                raise
+        except BaseException:
+            close_all(own)
+            raise
+        return broker
+
+    @property
+    def _grouped(self) -> BrokerGroup:
+        assert self.group is not None
+        return self.group
+
     async def _start(self, listeners: Sequence[socket.socket], vip_listeners: Sequence[socket.socket]) -> None:
         for name, _ in self.topics.items():
             self._topic_changed(name)
         self.topics.on_change.append(self._topic_changed)
         self.store.on_arrival = self.holds.on_arrival
         self._set_hot()
-        await self.schedule.start()
-        await self.transactions.start()
+        if self.group is None:
+            await self.schedule.start()
+            await self.transactions.start()
+        else:
+            self.group.start()
         self._every(1.0, self._each_second)
         self._every(10.0, self._each_ten_seconds)
         self._every(self.settings.flushConsumerOffsetInterval / 1000, lambda: self._save(self.offsets))
@@ -162,14 +245,26 @@ class Broker:
 
     async def stop(self) -> None:
         """Ends in order; every table and all of the log are on disk afterwards."""
+        if self.group is not None:
+            await self.group.hand_over()
         await self.registration.stop()
         self.holds.release_all()
         await self._server.stop()
         await self._vip_server.stop()
-        await self.schedule.stop()
-        await self.transactions.stop()
+        if self.group is None:
+            await self.schedule.stop()
+            await self.transactions.stop()
         for timer in self._timers:
             timer.cancel()
+        if self.group is not None:
+            await self.group.stop()
+            await self._save(self.filters)
+        else:
+            await self._save_all()
+        await self._client.close()
+        await self.store.close()
+
+    async def _save_all(self) -> None:
         try:
             # Offsets may only name what is on disk: the log first, then the tables.
             await self.store.flush()
@@ -183,12 +278,38 @@ class Broker:
                 _logger.error("offsets of delays are not saved, some are delivered again: %s", error)
         for table in (self.topics, self.groups, self.offsets, self.filters):
             await self._save(table)
-        await self._client.close()
-        await self.store.close()
 
     @property
     def connection_count(self) -> int:
         return len(self._server.connections) + len(self._vip_server.connections)
+
+    def failure(self) -> str | None:
+        """What only a restart can mend, if anything; None: nothing."""
+        if self.group is not None and self.group.fatal is not None:
+            return self.group.fatal
+        return self.store.failure()
+
+    def unready(self) -> str | None:
+        """Why nobody should count on this broker; None: it takes messages, or follows a leader closely."""
+        if self.group is None or self.group.leads:
+            return self.store.trouble()
+        return self.group.unready()
+
+    # -- what a group changes ------------------------------------------------------------------------------------------
+
+    def take_role(self, broker_id: int, term: int) -> None:
+        """Be this from now on, in all that is answered; name servers hear of it by `tell_name_servers`."""
+        self.settings = self.registration.settings = with_role(self.settings, broker_id)
+        self.registration.term = term
+
+    def serve(self, serving: bool) -> None:
+        """Take sends, or do not."""
+        self.store.serve(serving)
+        self._set_hot()
+
+    async def tell_name_servers(self) -> None:
+        """Register as what this broker is now, with all of them at once."""
+        await self.registration.register_all()
 
     # -- what processors use -------------------------------------------------------------------------------------------
 

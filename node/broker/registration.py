@@ -2,6 +2,9 @@
 
 Name servers do not talk to each other and forget a broker that is silent for two minutes, so each is told by itself,
 all at once; one that does not answer delays nobody. Changes that come together go out as one registration.
+
+A member of a replicated group has no broker id (-1) until it is decided who leads, and is not registered before; then
+it says with its id in which term it has it, and tells of each change at once (B6).
 Source: reference `remoting.md` §5.1.
 """
 
@@ -14,9 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.topics import READ_WRITE
+from tallystick.node.nameserver.registration import TERM_FIELD
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
+from tallystick.node.settings import UNDECIDED
 from tallystick.store import fastjson
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ class Registration:
 
     def __init__(self, client: RemotingClient, host: Host, topics: TopicTable, settings: BrokerSettings) -> None:
         self.settings = settings
+        self.term = 0
+        """Of a replicated group, in which `settings.brokerId` holds; 0: there is no group."""
         self._client = client
         self._host = host
         self._topics = topics
@@ -54,14 +61,17 @@ class Registration:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        await asyncio.gather(*(self._tell(address, self._goodbye()) for address in self.nameservers))
+        if self.settings.brokerId != UNDECIDED:
+            await asyncio.gather(*(self._tell(address, self._goodbye()) for address in self.nameservers))
 
     def soon(self) -> None:
         """Something changed: register at the next turn of the loop."""
         self._wake.set()
 
     async def register_all(self) -> int:
-        """Tells every name server now; how many took it."""
+        """Tells every name server now; how many took it. Nobody is told of a member without a role."""
+        if self.settings.brokerId == UNDECIDED:
+            return 0
         told = await asyncio.gather(*(self._tell(address, self._hello()) for address in self.nameservers))
         return sum(told)
 
@@ -109,6 +119,8 @@ class Registration:
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
         }
+        if self.term:
+            ext[TERM_FIELD] = str(self.term)
         return Command(RequestCode.REGISTER_BROKER, ext=ext, body=body)
 
     def _topic_wrapper(self) -> dict[str, Any]:

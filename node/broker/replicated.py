@@ -27,6 +27,7 @@ from tallystick.node.broker.saving import NotReplicatedError, ReplicatedTable, T
 from tallystick.replication.durable import EntryKind
 from tallystick.replication.member.errors import NotAcceptingError, OutcomeUnknownError
 from tallystick.replication.metadata import snapshot
+from tallystick.replication.metadata.entry import TablePatch
 from tallystick.replication.metadata.merge_patch import PatchError, Picture
 from tallystick.replication.metadata.staging import StagedTables
 from tallystick.replication.metadata.tables import ReplicatedTables
@@ -91,6 +92,9 @@ class GroupTables:
             table.replica = self
         self._take_all()
 
+    def all(self) -> list[ReplicatedTable]:
+        return list(self._tables.values())
+
     # -- what tables ask -----------------------------------------------------------------------------------------------
 
     @property
@@ -152,19 +156,20 @@ class GroupTables:
 
     # -- what the member tells -----------------------------------------------------------------------------------------
 
-    def on_apply(self, index: int, kind: EntryKind, body: bytes) -> None:
-        """A committed entry that is no message. MetadataError: not understood, the member must stop."""
+    def on_apply(self, index: int, kind: EntryKind, body: bytes) -> TablePatch | None:
+        """A committed entry that is no message; what it changed, if anything. MetadataError: the member must stop."""
         if kind != EntryKind.METADATA:
             self.committed.pass_over(index)
-            return
+            return None
         new = {what for what in self._tables if not self.committed.picture(what)}
         change = self.committed.apply(index, body)
         if change is None or self.leads:
-            return
+            return change
         table = self._tables.get(change.table)
         if table is not None:
             rows = None if change.table in new else change.patch.get(table.rows_field, {})
             table.take(self.committed.picture(change.table), rows)
+        return change
 
     def on_ready(self) -> None:
         """This member leads, and all entries before are applied."""

@@ -181,6 +181,11 @@ class LevelQueue:
         self._tries = 0  # of the message at the front
         self.delivered = self.passed_over = 0
 
+    def begin(self) -> None:
+        """What was known of messages ahead of the offset is of an earlier time."""
+        self._ahead.clear()
+        self._tries = 0
+
     @property
     def offset(self) -> int:
         return self._offsets.get(self.level, 0)
@@ -265,12 +270,18 @@ class ScheduleService:
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
-        """Begin to deliver."""
+        """Begin to deliver, from the offsets as they are."""
         self._stopping.clear()
+        for queue in self.queues:
+            queue.begin()
         self._tasks = [
             asyncio.create_task(self._work(queue), name=f"delay level {queue.level}") for queue in self.queues
         ]
         self._tasks.append(asyncio.create_task(self._persist_forever(), name="delay offsets"))
+
+    def halt(self) -> None:
+        """Begin no delivery from now on; `stop` waits for those under way."""
+        self._stopping.set()
 
     async def stop(self) -> None:
         """End the workers, each after what it is doing: one that is cut off would deliver the same again after a start.

@@ -51,19 +51,29 @@ class TransactionService:
     def __init__(self, broker: BrokerContext, *, reserved_ms: int = 72 * 3600_000) -> None:
         self._broker = broker
         self._reserved_ms = reserved_ms
-        self._links = HalfLinks()
-        self._unnoted: dict[int, None] = {}  # ended halves whose op record could not be stored
-        self._offsets: tuple[int, int] | None = None  # half, op: where the next round begins
-        self._settled: tuple[int, int, int] | None = None  # log position to be flushed first, half, op
+        self._forget()
         self._timer: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.asked = self.discarded = self.without_producer = 0
 
+    def _forget(self) -> None:
+        """What was found in the half queue is of no use after another broker of the group went on with it."""
+        self._links = HalfLinks()
+        self._unnoted: dict[int, None] = {}  # ended halves whose op record could not be stored
+        self._offsets: tuple[int, int] | None = None  # half, op: where the next round begins
+        self._settled: tuple[int, int, int] | None = None  # log position to be flushed first, half, op
+
     async def start(self) -> None:
         """Make the half topic and begin to check."""
+        if self._stopping.is_set():  # it ran before
+            self._forget()
         self._broker.topics.create_on_send_back(HALF_TOPIC, 1)
         self._stopping.clear()
         self._timer = asyncio.create_task(self._check_forever(), name="transaction check")
+
+    def halt(self) -> None:
+        """Begin no step from now on; `stop` waits for the one under way."""
+        self._stopping.set()
 
     async def stop(self) -> None:
         """End the timer after the step it is at. Call `settle` once more when the store is flushed."""

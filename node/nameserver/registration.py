@@ -25,6 +25,9 @@ from typing import Any
 from tallystick.store import fastjson
 from tallystick.store.tables import DataVersion
 
+TERM_FIELD = "groupTerm"
+"""Header field of a registration: the term in which a replicated group's member speaks. Others leave it out, and name
+servers that do not know it pass it over."""
 MAX_BYTES = 64 << 20  # of a body once it is not compressed any more; half a million topics
 
 

@@ -8,6 +8,10 @@ Topics come from masters only. A registration adds topics and replaces those of 
 broker tells of one changed topic by registering that one alone. They go when the broker name goes, or by
 `delete_topic`. A master that registers again with an unchanged data version is not compared topic by topic, so `wipe`
 lasts until the broker changes something. Source: apache/rocketmq 4.8.0, namesrv/routeinfo/RouteInfoManager.java.
+
+Members of a replicated group say in which term they speak. Registrations may overtake each other on their way, so one
+of a lower term never takes the place of one of a higher term (B6): a leader that was deposed and does not know it yet
+cannot take the route from its successor, nor can an old farewell end it.
 """
 
 from __future__ import annotations
@@ -26,11 +30,12 @@ _UNIT, _UNIT_SUB = 1, 2
 
 @dataclass(slots=True)
 class Broker:
-    """One broker name: its cluster, and its addresses by broker id."""
+    """One broker name: its cluster, and its addresses by broker id. `master_term`: in which its master was elected."""
 
     cluster: str
     name: str
     addresses: dict[int, str] = field(default_factory=dict)
+    master_term: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {"brokerAddrs": dict(self.addresses), "brokerName": self.name, "cluster": self.cluster}
@@ -38,12 +43,17 @@ class Broker:
 
 @dataclass(slots=True)
 class Live:
-    """One address that registered. `owner` is the connection it came over."""
+    """One address that registered. `owner` is the connection it came over, `term` the one it spoke in (0: none)."""
 
     seen_ms: int
     data_version: DataVersion
     owner: object
     ha_address: str
+    term: int = 0
+
+
+class StaleTermError(ValueError):
+    """A registration of a term that is over; the text says which one holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +87,27 @@ class RouteTable:
         *,
         owner: object,
         now_ms: int,
+        term: int = 0,
     ) -> MasterAddress:
-        """A broker tells of itself. It may have changed its id or its address since the last time."""
+        """A broker tells of itself. It may have changed its id or its address since the last time.
+
+        `term`: of a replicated group's member; 0: it does not say. StaleTermError: a higher one was here.
+        """
+        self._refuse_stale(name, broker_id, address, term)
         self._clusters.setdefault(cluster, set()).add(name)
         broker = self._brokers.setdefault(name, Broker(cluster, name))
         for other_id, other_address in list(broker.addresses.items()):
             if other_address == address and other_id != broker_id:
                 del broker.addresses[other_id]  # a slave became master, or the other way round
-        first = broker_id not in broker.addresses
+        # Another master has something to tell, though its version is that of its time as a slave, whose topics we left.
+        first = broker.addresses.get(broker_id) != address
         broker.addresses[broker_id] = address
+        if broker_id == MASTER_ID:
+            broker.master_term = term
         if broker_id == MASTER_ID and (first or self.is_changed(address, body.data_version)):
             for topic, queues in body.topics.items():
                 self._topics.setdefault(topic, {})[name] = queues
-        self._live[address] = Live(now_ms, body.data_version, owner, ha_address)
+        self._live[address] = Live(now_ms, body.data_version, owner, ha_address, term)
         if body.filter_servers:
             self._filter_servers[address] = body.filter_servers
         elif body.filter_servers is not None:
@@ -99,13 +117,24 @@ class RouteTable:
             return MasterAddress()
         return MasterAddress(self._live[master].ha_address, master)
 
+    def _refuse_stale(self, name: str, broker_id: int, address: str, term: int) -> None:
+        if not term:
+            return
+        live = self._live.get(address)
+        if live is not None and term < live.term:
+            raise StaleTermError(f"{address} spoke in term {live.term}, this is of term {term}")
+        broker = self._brokers.get(name)
+        if broker is not None and broker_id == MASTER_ID and term < broker.master_term:
+            raise StaleTermError(f"{name} has had a master of term {broker.master_term}, this is of term {term}")
+
     def unregister(self, name: str, broker_id: int, address: str) -> None:
-        """A broker says goodbye. One that is not known is fine."""
+        """A broker says goodbye. One that is not known is fine, and so is one whose place another has taken."""
         self._live.pop(address, None)
         self._filter_servers.pop(address, None)
         broker = self._brokers.get(name)
         if broker is not None:
-            broker.addresses.pop(broker_id, None)
+            if broker.addresses.get(broker_id) == address:
+                del broker.addresses[broker_id]
             self._forget_if_empty(broker)
 
     def expire(self, now_ms: int, silent_ms: int) -> list[object]:

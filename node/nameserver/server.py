@@ -13,8 +13,8 @@ from typing import Any
 
 from tallystick.node.nameserver import registration
 from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
-from tallystick.node.nameserver.registration import RegisterBody, RegistrationError
-from tallystick.node.nameserver.routes import RouteTable
+from tallystick.node.nameserver.registration import TERM_FIELD, RegisterBody, RegistrationError
+from tallystick.node.nameserver.routes import RouteTable, StaleTermError
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import (
     Command,
@@ -23,6 +23,7 @@ from tallystick.node.remoting.command import (
     need_str,
     opt_bool,
     opt_int,
+    opt_long,
 )
 from tallystick.node.remoting.server import Connection, Handler, RemotingServer
 from tallystick.node.settings import NameServerSettings
@@ -130,16 +131,20 @@ class NameServer:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         name, address = need_str(ext, "brokerName"), need_str(ext, "brokerAddr")
         is_new = self.routes.data_version(address) is None
-        master = self.routes.register(
-            need_str(ext, "clusterName"),
-            name,
-            need_long(ext, "brokerId"),
-            address,
-            need_str(ext, "haServerAddr"),
-            body,
-            owner=connection,
-            now_ms=self._now_ms(),
-        )
+        try:
+            master = self.routes.register(
+                need_str(ext, "clusterName"),
+                name,
+                need_long(ext, "brokerId"),
+                address,
+                need_str(ext, "haServerAddr"),
+                body,
+                owner=connection,
+                now_ms=self._now_ms(),
+                term=opt_long(ext, TERM_FIELD),
+            )
+        except StaleTermError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         if is_new:
             _logger.info("broker %s registered at %s with %d topics", name, address, len(body.topics))
         answer = {"haServerAddr": master.ha_address, "masterAddr": master.address}

@@ -87,10 +87,11 @@ class AdminProcessor:
         name = need_str(command.ext, "topic")
         self._check_topic(name)
         self._broker.topics.delete(name)
+        # In a group everything that came before is committed then, and dispatched before the queues go.
+        await self._broker.topics.saved()
         self._broker.store.remove_topic(name)
         self._broker.offsets.remove_topic(name)
         self._broker.stats.forget_topic(name)
-        await self._broker.topics.saved()
         await self._broker.offsets.saved()
         return command.reply()
 

@@ -1,0 +1,165 @@
+"""From settings to a member of a replicated group: who it is, where the others are, its folder, its log.
+
+RocketMQ's names say who the members are: `dLegerPeers` is `n0-host:port;n1-host:port`, `dLegerSelfId` is one of these
+ids, `dLegerGroup` the group (the broker's name, if it is not given). A member listens at its own port in `dLegerPeers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.member.engine import EngineReplica
+from tallystick.replication.member.member import Member
+from tallystick.replication.member.settings import MemberSettings
+from tallystick.replication.membership import Membership
+from tallystick.replication.settings import RaftSettings
+from tallystick.replication.transport.handshake import Identity
+from tallystick.replication.transport.settings import TlsSettings, TransportSettings
+from tallystick.store.properties import CLUSTER
+from tallystick.store.settings import SettingsError, StoreSettings
+
+if TYPE_CHECKING:
+    from tallystick.node.settings import BrokerSettings
+    from tallystick.store._kernel import Door
+    from tallystick.store.message import Host
+
+Address = tuple[str, int]
+
+_ID = re.compile(r"n(0|[1-9][0-9]{0,8})")
+_ENTRY_ROOM = 128 * 1024  # topic and properties beside the largest body
+
+
+def member_number(key: str, text: str) -> int:
+    """`n0` is 0. SettingsError names `key`."""
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise SettingsError(key, f"{text!r} is no member's id: n0, n1, ...")
+    return int(match[1])
+
+
+def parse_address(key: str, text: str) -> Address:
+    """`host:port`, an IPv6 address in brackets. SettingsError names `key`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise SettingsError(key, f"{text!r} is no host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_peers(text: str) -> dict[int, Address]:
+    """Where each member is, by number. SettingsError: not of the form, or a member stands there twice."""
+    peers: dict[int, Address] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, dash, address = part.partition("-")
+        if not dash:
+            raise SettingsError("dLegerPeers", f"{part!r} is not of the form n0-host:port")
+        number = member_number("dLegerPeers", name)
+        if number in peers:
+            raise SettingsError("dLegerPeers", f"{name} stands there twice")
+        peers[number] = parse_address("dLegerPeers", address)
+    return peers
+
+
+class GroupPlan:
+    """What the settings say about this member and its group, checked. SettingsError: they cannot be."""
+
+    def __init__(self, broker: BrokerSettings, store: StoreSettings) -> None:
+        self.peers = parse_peers(store.dLegerPeers)
+        self.number = member_number("dLegerSelfId", store.dLegerSelfId)
+        if self.number not in self.peers:
+            raise SettingsError("dLegerSelfId", f"{store.dLegerSelfId} is not among dLegerPeers {store.dLegerPeers!r}")
+        group = store.dLegerGroup or broker.brokerName
+        try:
+            self.identity = Identity(broker.brokerClusterName, group, self.number)
+        except ValueError as error:
+            raise SettingsError("dLegerGroup", str(error)) from error
+        old = store.commit_log_folder
+        if old.is_dir() and any(path.name.isdecimal() for path in old.iterdir()):
+            raise SettingsError(
+                "enableDLegerCommitLog",
+                f"{old} has messages of a broker without a group, which would not be seen: use another folder",
+            )
+        self.folder = store.log_folder.parent
+        self.bootstrap = Membership.of(self.peers) if broker.groupBootstrap else None
+        preferred = member_number("preferredLeaderId", store.preferredLeaderId) if store.preferredLeaderId else None
+        if preferred is not None and preferred not in self.peers:
+            raise SettingsError("preferredLeaderId", f"{store.preferredLeaderId} is not among dLegerPeers")
+        transport = TransportSettings()
+        tls = None
+        if broker.groupTlsCa:
+            files = (Path(broker.groupTlsCa), Path(broker.groupTlsCertificate), Path(broker.groupTlsKey))
+            tls = TlsSettings(*files, peer_name=broker.groupTlsPeerName or None)
+        self.settings = MemberSettings(
+            raft=RaftSettings(
+                heartbeat_interval_seconds=broker.groupHeartbeatMills / 1000,
+                election_timeout_seconds=broker.groupElectionTimeoutMills / 1000,
+                preferred_leader=preferred,
+            ),
+            transport=replace(
+                transport, payload_max_bytes=max(transport.payload_max_bytes, store.maxMessageSize + _ENTRY_ROOM)
+            ),
+            tls=tls,
+            flush=store.flushDiskType,
+        )
+        self._store, self._broker = store, broker
+
+    @property
+    def own(self) -> Address:
+        return self.peers[self.number]
+
+    async def open_member(
+        self,
+        door: Door,
+        store_host: Host,
+        *,
+        applied_index: int,
+        snapshot: Callable[[], bytes],
+        restore: Callable[[bytes], int],
+    ) -> Member:
+        """Recovers the member's disk: see `Member.open` for the rest, and for errors."""
+        store, broker = self._store, self._broker
+
+        def open_ledger(store_id: bytes) -> Ledger:
+            return Ledger.open(
+                self.folder,
+                door,
+                segment_bytes=store.mappedFileSizeCommitLog,
+                max_message_bytes=store.maxMessageSize,
+                store_host=store_host.encode(),
+                store_id=store_id,
+                suffix=f"{CLUSTER}\x01{broker.brokerClusterName}\x02".encode(),
+                region=broker.regionId,
+                trace_on=broker.traceOn,
+            )
+
+        door.mkdir(str(self.folder))
+        return await Member.open(
+            self.folder,
+            door,
+            self.identity,
+            self.settings,
+            open_ledger,
+            bootstrap=self.bootstrap,
+            applied_index=applied_index,
+            snapshot=snapshot,
+            restore=restore,
+        )
+
+
+class GroupReplica(EngineReplica):
+    """The member's log as the engine sees it. Entries that are in no saved snapshot of the tables are kept (D10)."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(member)
+        self._ledger = member.ledger
+        self.saved_index: Callable[[], int] = lambda: -1
+        """Up to where the tables' entries are in their file."""
+
+    def keep_from(self) -> int:
+        """See `store.replica.Replica`."""
+        index = max(self.saved_index(), self._ledger.base.index)
+        return min(super().keep_from(), self._ledger.end_of(min(index, self._ledger.last_index)))
