@@ -52,6 +52,13 @@ peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VE
 crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync)
 
+.PHONY: group-faults peer-group
+group-faults: build ## three members under faults of all kinds, nothing lost: ROUNDS=22 SEED=1 ONLY=kill-leader JSON=FILE
+	$(BIN)/python e2e/group_faults.py --rounds $(or $(ROUNDS),22) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
+
+peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (its leader changes every 10 s)
+	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE))
+
 mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 	$(BIN)/python e2e/mqadmin.py $(if $(COMPARE),--compare)
 

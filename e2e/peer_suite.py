@@ -4,9 +4,15 @@
     python e2e/peer_suite.py --version 5.x                the newest 5 client that the lab knows
     python e2e/peer_suite.py --version 5.x --compare      and the same client against real RocketMQ 4.8.0
     python e2e/peer_suite.py --only delay --again 3       one step, and three times more if it fails
+    python e2e/peer_suite.py --group                      a group of three members instead of one broker
+    python e2e/peer_suite.py --group --move 10            and its leader changes every 10 s
 
 With --compare the verdict is about the difference: every step that passes against RocketMQ 4.8.0 must pass against
 ours. A step that failed on a side is repeated alone `--again` times on both; the table shows how often it passed.
+
+With --group a Java producer's way through the death of its leader is timed as well: kill -9 under load, and the time to
+its next acknowledged send, with the client's defaults and with one that looks at the route every second. The latter has
+a limit of 5 s; the former depends on the 30 s after which the client looks by itself.
 
 Exit status: 0 as it should be, 1 a step failed (with --compare: that RocketMQ passes), 2 it could not be tried.
 Progress goes to standard error, the table to standard output; logs stay in build/e2e when something failed.
@@ -16,15 +22,20 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from lab.group import Group, Mover
 from lab.peer import SERVER_VERSION, Peer, PeerMissingError, Step
 from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
+from lab.send_again import DEFAULTS, measure_send_again
 from lab.tally import EARLY_CHECKS, Tally
 
 OURS, THEIRS = "tallystick", f"RocketMQ {SERVER_VERSION}"
+_SEND_AGAIN_S = 5.0
+_WHOLE_S = 60.0
 
 
 class Side:
@@ -70,7 +81,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--skip", default="", help="names of steps, comma between")
     parser.add_argument("--again", type=int, default=0, metavar="N", help="repeat steps that failed, alone (0)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of our broker")
-    return parser.parse_args(arguments)
+    parser.add_argument("--group", action="store_true", help="three members instead of one broker")
+    parser.add_argument(
+        "--move", type=float, default=0.0, metavar="S", help="with --group: transfer leadership so often"
+    )
+    parser.add_argument("--kills", type=int, default=3, help="with --group: leaders killed under a Java producer (3)")
+    options = parser.parse_args(arguments)
+    if options.move and not options.group:
+        parser.error("--move: only with --group")
+    return options
 
 
 def table(sides: list[Side]) -> str:
@@ -105,7 +124,8 @@ def verdict(ours: Side, theirs: Side | None) -> tuple[int, str]:
 
 def measure(options: argparse.Namespace, work: Path) -> int:
     """Both sides one after the other (never at the same time: the suite looks at delays), then the table."""
-    tally = Tally(work / "tally", (*EARLY_CHECKS, *options.set))
+    settings = (*EARLY_CHECKS, *options.set)
+    tally = Group(work / "group", settings) if options.group else Tally(work / "tally", settings)
     client = Peer(work / "client", options.version)
     server = Peer(work / "server") if options.compare else None
     ours = Side(OURS, tally.nameserver, client)
@@ -113,10 +133,15 @@ def measure(options: argparse.Namespace, work: Path) -> int:
     ups: list[tuple[Side, Callable[[], object], Callable[[], None]]] = [(ours, tally.start, tally.stop)]
     if server is not None and theirs is not None:
         ups.append((theirs, lambda: server.up(EARLY_CHECKS), server.down))
+    again_s: dict[str, list[float]] = {}
     try:
         for side, start, stop in ups:
             start()
-            side.run(only=options.only, skip=options.skip, verbose=True)
+            with moving(tally if side is ours else None, options.move):
+                side.run(only=options.only, skip=options.skip, verbose=True)
+            if isinstance(tally, Group) and side is ours and options.kills:
+                again_s = measure_send_again(client, tally, options.kills)
+                tally.wait(tally.is_whole, _WHOLE_S, "the group is whole")
             stop()
         again = sorted({name for side, _, _ in ups for name, step in side.first.items() if not step.ok})
         for side, start, stop in ups if again and options.again else ():
@@ -131,8 +156,26 @@ def measure(options: argparse.Namespace, work: Path) -> int:
     print(f"client {options.version}")
     print(table([side for side, _, _ in ups]))
     status, line = verdict(ours, theirs)
-    print(line)
-    return status
+    for name, times in again_s.items():
+        print(f"after kill -9 of the leader, a Java producer with {name} sent again after {_seconds(times)} s")
+    slow = [name for name, times in again_s.items() if max(times) >= _SEND_AGAIN_S and name != DEFAULTS]
+    print(line if not slow else f"{line}; TOO SLOW to send again: {', '.join(slow)}")
+    return 1 if slow else status
+
+
+@contextmanager
+def moving(group: Group | Tally | None, every_s: float) -> Iterator[None]:
+    """Leadership moves meanwhile, if that is wanted; tells how often it did."""
+    if not every_s or not isinstance(group, Group):
+        yield
+        return
+    with Mover(group, every_s) as mover:
+        yield
+    print(f"leadership moved {mover.moves} times; failures: {mover.failures or 'none'}")
+
+
+def _seconds(times: list[float]) -> str:
+    return ", ".join(f"{time:.2f}" for time in times)
 
 
 def main(arguments: list[str]) -> int:

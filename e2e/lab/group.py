@@ -10,12 +10,14 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from lab.places import HOST, TALLY, free_block
@@ -323,3 +325,34 @@ class Group:
 def _clean_environment() -> dict[str, str]:
     """Ours without the settings that a developer may have in it."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
+
+
+class Mover:
+    """Moves leadership to the next member, again and again, while the context lasts; `moves` and `failures` count."""
+
+    def __init__(self, group: Group, every_s: float) -> None:
+        self._group, self._every_s = group, every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mover")
+        self.moves = 0
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Mover:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            leader = self._group.leader()
+            if leader is None:
+                self.failures.append("nobody leads")
+                continue
+            try:
+                leader.transfer((leader.number + 1) % len(MEMBERS))
+                self.moves += 1
+            except AdminError as error:
+                self.failures.append(str(error))

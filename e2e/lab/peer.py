@@ -85,6 +85,15 @@ class Peer:
         command = [str(PEER / "peer.sh"), *arguments]
         return run(command, timeout_s=timeout_s, log=self.log, cwd=self.work, env=self.environment, on_line=on_line)
 
+    def client_command(self, source: Path, *arguments: str) -> list[str]:
+        """What runs a Java program, given as its source, with RocketMQ's client. ProcessError: it cannot be had."""
+        status, path = self.call("classpath")
+        if status != 0:
+            raise ProcessError(f"peer.sh classpath ended with status {status}, see {self.log}")
+        options = ["--add-opens", "java.base/java.nio=ALL-UNNAMED", "-Djava.net.preferIPv4Stack=true", "-Xmx256m"]
+        options += [f"-Duser.home={self.work}", "-Drocketmq.client.logUseSlf4j=true"]
+        return ["java", *options, "-cp", path.strip(), str(source), *arguments]
+
     def up(self, settings: Iterable[str] = (), *, keep: bool = False) -> None:
         """RocketMQ 4.8.0, one master. ProcessError: it did not start."""
         arguments = ["up", "--version", SERVER_VERSION, *(["--keep"] if keep else [])]

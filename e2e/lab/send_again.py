@@ -1,0 +1,102 @@
+"""RocketMQ's own producer through the death of a leader: how long until it sends again.
+
+An application's producer learns of a new leader when it looks at the route, every 30 s unless it is told otherwise
+(`pollNameServerInterval`). So two of them send at the same time: one with the client's defaults, which shows what users
+get without doing anything, and one that looks every second, which shows what the group makes possible.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.group import Group
+from lab.peer import Peer
+from lab.processes import ProcessError, Server
+
+SOURCE = Path(__file__).with_name("SendAgain.java")
+TOPIC = "send-again"
+DEFAULTS = "the client's defaults"
+
+_START_S = 60.0
+_AGAIN_S = 60.0
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One send of the producer; times in ms since 1970."""
+
+    ok: bool
+    begin_ms: int
+    end_ms: int
+    text: str
+
+    @classmethod
+    def parse(cls, line: str) -> Sent | None:
+        """None: the line is no send."""
+        words = line.split(" ", 3)
+        if len(words) < 3 or words[0] not in ("ok", "failed") or not (words[1].isdecimal() and words[2].isdecimal()):
+            return None
+        return cls(words[0] == "ok", int(words[1]), int(words[2]), words[3] if len(words) > 3 else "")
+
+
+class JavaProducer:
+    """One of them; `poll_ms` 0: the client's default."""
+
+    def __init__(self, peer: Peer, nameserver: str, poll_ms: int) -> None:
+        self.name = f"route every {poll_ms} ms" if poll_ms else DEFAULTS
+        log = peer.work / f"send-again-{poll_ms}.log"
+        self._server = Server(peer.client_command(SOURCE, nameserver, TOPIC, str(poll_ms)), log)
+        self._server.wait_for("started", _START_S)
+
+    def sends(self) -> list[Sent]:
+        """All so far, in order."""
+        return [sent for line in self._server.said().splitlines() if (sent := Sent.parse(line)) is not None]
+
+    def wait_for_send(self, since_ms: int) -> Sent:
+        """The first one that was begun after this time and was acknowledged. ProcessError: none in time."""
+        end = time.monotonic() + _AGAIN_S
+        while time.monotonic() < end:
+            for sent in self.sends():
+                if sent.ok and sent.begin_ms >= since_ms:
+                    return sent
+            if not self._server.alive:
+                raise ProcessError(f"the Java producer ended, see {self._server.log}")
+            time.sleep(_LOOK_S)
+        raise ProcessError(f"the Java producer with {self.name} did not send again within {_AGAIN_S:g} s")
+
+    def end(self) -> None:
+        self._server.kill()
+
+
+def measure_send_again(peer: Peer, group: Group, times: int) -> dict[str, list[float]]:
+    """Kills the leader so many times; seconds until each producer's next acknowledged send, by its name."""
+    producers: list[JavaProducer] = []
+    found: dict[str, list[float]] = {}
+    try:
+        for poll_ms in (1000, 0):
+            producers.append(JavaProducer(peer, group.nameserver, poll_ms))
+        for _ in range(times):
+            group.wait(group.is_whole, _START_S, "the group is whole")
+            for producer in producers:
+                producer.wait_for_send(_now_ms())
+            leader = group.leader()
+            if leader is None:
+                raise ProcessError("the group is whole, and nobody leads")
+            killed_ms = _now_ms()
+            leader.kill()
+            for producer in producers:
+                # One that was under way may have been acknowledged by the dead; what counts was begun after.
+                sent = producer.wait_for_send(killed_ms)
+                found.setdefault(producer.name, []).append((sent.end_ms - killed_ms) / 1000)
+            leader.launch()
+    finally:
+        for producer in producers:
+            producer.end()
+    return found
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
