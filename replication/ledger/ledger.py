@@ -326,7 +326,7 @@ class Ledger:
         if pos <= self.base.pos:
             return
         last = self.index_of(pos)
-        if pos % self.segment_bytes or last >= self.synced_index or last < self.first_index:
+        if pos % self.segment_bytes or last > self.synced_index or last < self.first_index:
             raise ValueError(f"the log cannot begin at {pos}")
         base = replace(self.point(last), pos=pos)
         with self._marking:

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import struct
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -522,6 +523,23 @@ def test_a_cut_asks_that_all_is_written(tmp_path: Path) -> None:
     put(log, b"one")
     with pytest.raises(ValueError, match="cannot be cut"):
         log.cut(0, -1, -1, 0)
+
+
+def test_a_cut_waits_for_the_sync_that_runs(tmp_path: Path) -> None:
+    """Otherwise the sync, when it is done, calls flushed what is no more. Each sync here takes the disk a while."""
+    log = make_log(tmp_path, segment_bytes=1 << 24)
+    bodies = batch_of([bytes(1500)])
+    for _ in range(12):
+        for _ in range(3000):
+            log.append_batch(b"T", 0, bodies, b"", now_ms=NOW_MS, born_timestamp=5, born_host=PEER.encode())
+        log.write_out()
+        syncing = threading.Thread(target=log.sync)
+        syncing.start()
+        pos, size, term, _, chain, _ = log.header(10)  # type: ignore[misc]
+        log.cut(pos + size, 10, term, chain)
+        syncing.join()
+        assert log.flushed <= log.written == pos + size
+        assert log.flushed_index <= log.written_index == 10
 
 
 def test_a_filler_without_an_entry_is_cut_away(tmp_path: Path) -> None:
