@@ -139,7 +139,10 @@ class RemovedFromGroup:
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """This member is in doubt no more: remove the mark for `must_catch_up` from its disk, before the next effect."""
+    """This member is in doubt no more: remove the mark for `must_catch_up` from its disk, before the next effect.
+
+    That of an emptied disk: an unclean stop marks itself anew with each start, and only a clean stop removes it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

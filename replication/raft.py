@@ -389,8 +389,11 @@ class Raft:
             self._ask_whether_to_stand(effects)
 
     def _may_stand(self) -> bool:
+        # One whose removal is not committed may be the only one that has what others need, and leads without counting
+        # itself until it is (M7).
+        committed = self._history.at(self.commit_index).membership
         return (
-            self.id in self.membership.voters
+            (self.id in self.membership.voters or self.id in committed.voters)
             and self.disk_state is DiskState.OK  # L10
             and self.doubt is not Doubt.VOTES  # S14: its own vote is worth nothing
             and self._removed_at <= self.membership_index  # M6
@@ -609,6 +612,10 @@ class Raft:
             return
         # All up to the base is committed, here and there alike. Behind it, entry by entry (S6).
         agreed = terms.agree_up_to(max(prev_index, terms.base_index), request.runs)
+        # What is committed of it is told first: a write that fails must not take the word of it along.
+        self._verified_index = max(self._verified_index, min(agreed, last))
+        self._leader_commit = max(self._leader_commit, request.commit_index)
+        self._follow_commit(effects)
         if agreed < last:
             if self.disk_state is DiskState.OK:
                 if agreed < terms.last_index and not self._cut(agreed, effects):
@@ -618,8 +625,6 @@ class Raft:
                 last = agreed  # L10: and the reply says why
         self._verified_index = max(self._verified_index, last)
         self._acknowledge(self._append_reply(request, prev_index, last), effects)
-        self._leader_commit = max(self._leader_commit, request.commit_index)
-        self._follow_commit(effects)
 
     def _cut(self, last_kept: int, effects: _Effects) -> bool:
         """Entries that no leader ever committed make room (S6). Committed ones never do (S7)."""
@@ -833,16 +838,16 @@ class Raft:
             return  # S10: entries of earlier terms are committed with one of this term, never by themselves
         self.commit_index = index
         effects.append(Commit(index))
-        if not leading.ready:
+        if not leading.counts_itself and self.membership_index <= index:  # M7
+            self._hand_over(now, leading, effects)
+            self._become_follower(now, None, effects)
+            effects.append(RemovedFromGroup(self.membership_index))
+        elif not leading.ready:
             leading.ready = True
             effects.append(Ready(self.term))
             leading.reads.make_ready()
             if leading.reads.round_wanted:
                 self._send_heartbeats(now, leading, effects)
-        if not leading.counts_itself and self.membership_index <= index:  # M7
-            self._hand_over(now, leading, effects)
-            self._become_follower(now, None, effects)
-            effects.append(RemovedFromGroup(self.membership_index))
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 

@@ -234,6 +234,22 @@ def test_a_leader_that_removes_itself_leaves_when_that_is_committed_without_it()
     assert leader.raft.role is Role.FOLLOWER, "and does not come back"
 
 
+def test_a_leader_whose_removal_is_not_committed_may_be_needed() -> None:
+    """It alone has the entry that removes it, and the longer log: the other cannot be elected without its vote."""
+    group = Group(2)
+    leader = group.elect(0)
+    group.cut(0, 1)
+    change(leader, Remove(0))
+    group.deliver()
+    leader.crash()
+    assert leader.raft.membership == Membership.of([1])
+    group.heal()
+    group.wait(10 * T)
+    assert group[1].raft.role is Role.LEADER
+    assert group[1].raft.membership == Membership.of([1])
+    assert [effect for effect in leader.history if isinstance(effect, RemovedFromGroup)]
+
+
 def test_a_removed_member_disturbs_nobody_and_is_told() -> None:
     group = Group()
     leader = group.elect(0)

@@ -112,6 +112,14 @@ def test_a_write_that_failed_behind_a_cut_leaves_what_was_cut_away() -> None:
     assert (reply.success, reply.conflict_index) == (False, 1)
 
 
+def test_a_write_that_failed_does_not_hide_a_commit() -> None:
+    member = Member(0, terms=[1, 1, 1])
+    member.fails = DiskState.FULL
+    member.step(AppendRequest(1, 0, 1, 0, 2, 1, (TermRun(1, 4),), 4))
+    assert member.effects(Commit) == [Commit(2)]
+    assert member.raft.commit_index == 2
+
+
 def test_a_write_that_went_half_way_counts_half() -> None:
     member = Member(0, terms=[1], syncs=False)
     member.raft.step(0.0, AppendRequest(1, 0, 2, 0, 0, 1, (TermRun(2, 4),), -1))
