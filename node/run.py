@@ -1,8 +1,9 @@
 """The processes of `tally run`, `tally broker` and `tally nameserver`: they start and end in order.
 
 HTTP comes first and goes last, so that probes are answered while a long log is recovered and while everything ends.
-SIGTERM and SIGINT end a process in order; a second one ends it at once. The line for people goes to standard output
-when everything serves; logs go to standard error.
+SIGTERM and SIGINT end a process in order; a second one ends it at once. A member of a replicated group that finds that
+it must not go on ends the process with status 1; one whose log begins anew has its broker opened again on it. The line
+for people goes to standard output when everything serves; logs go to standard error.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import replace
 import uvloop
 
 from tallystick.node.broker.broker import Broker
+from tallystick.node.broker.group import BrokerGroup
 from tallystick.node.configuration import Settings
 from tallystick.node.http import HttpServer, Probes
 from tallystick.node.metrics import BrokerMetrics
@@ -35,8 +37,9 @@ def run(settings: Settings, *, with_nameserver: bool, with_broker: bool) -> int:
     """Runs until a signal comes; the exit code. Errors of the start are the caller's to show."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _raise_file_limit()
-    uvloop.run(_Process(settings).serve(with_nameserver, with_broker))
-    return 0
+    process = _Process(settings)
+    uvloop.run(process.serve(with_nameserver, with_broker))
+    return process.exit_status
 
 
 class _Process:
@@ -49,6 +52,8 @@ class _Process:
         self._ready = False
         self._broker: Broker | None = None
         self._metrics: BrokerMetrics | None = None
+        self._again = False
+        self.exit_status = 0
 
     async def serve(self, with_nameserver: bool, with_broker: bool) -> None:
         """Starts, waits for a signal, ends."""
@@ -58,7 +63,8 @@ class _Process:
         places: dict[str, Host] = {}
         async with AsyncExitStack() as stack:  # ends in the opposite order
             if settings.http.port >= 0:
-                http = HttpServer(settings.http, Probes(self._unhealthy, self._unready, self._metrics_text))
+                probes = Probes(self._unhealthy, self._unready, self._metrics_text)
+                http = HttpServer(settings.http, probes, self._group)
                 places["http"] = Host(settings.http.host, await http.start())
                 stack.push_async_callback(http.stop)
             if with_nameserver:
@@ -67,9 +73,8 @@ class _Process:
                 stack.push_async_callback(_timed, "name server", nameserver.stop)
                 settings = _registered_with(places["name server"], settings)
             if with_broker:
-                self._broker = await Broker.start(settings.broker, settings.store)
-                stack.push_async_callback(_timed, "broker", self._broker.stop)
-                self._metrics = BrokerMetrics(self._broker)
+                self._broker = await self._start_broker(settings)
+                stack.push_async_callback(_timed, "broker", self._stop_broker)
                 places["broker"] = self._broker.host
                 if not settings.broker.namesrvAddr:
                     _logger.warning("namesrvAddr is empty: this broker registers nowhere, and no client finds it")
@@ -78,11 +83,51 @@ class _Process:
                 named = ", ".join(f"{name} {places[name]}" for name in _ORDER if name in places)
                 print(f"tally is ready in {time.perf_counter() - self._begin:.2f} s: {named}", flush=True)
                 await self._stop.wait()
+                while self._again:
+                    await self._start_again(settings)
+                    await self._stop.wait()
             _logger.info("stopping")
 
+    async def _start_broker(self, settings: Settings) -> Broker:
+        broker = await Broker.start(settings.broker, settings.store)
+        self._metrics = BrokerMetrics(broker)
+        if broker.group is not None:
+            broker.group.on_fatal.append(self._on_fatal)
+            broker.group.on_restart.append(self._on_restart)
+            if broker.group.fatal is not None:
+                self._on_fatal(broker.group.fatal)
+        return broker
+
+    async def _stop_broker(self) -> None:
+        if self._broker is not None:
+            await self._broker.stop()
+
+    async def _start_again(self, settings: Settings) -> None:
+        self._again = self._ready = False
+        self._stop.clear()
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            await broker.stop()
+        self._broker = await self._start_broker(settings)
+        self._ready = True
+
+    def _group(self) -> BrokerGroup | None:
+        return self._broker.group if self._broker is not None else None
+
+    def _on_fatal(self, reason: str) -> None:
+        self.exit_status = 1
+        self._again = False
+        self._stop.set()
+
+    def _on_restart(self) -> None:
+        if not self._stop.is_set():
+            self._again = True
+            self._stop.set()
+
     def _on_signal(self) -> None:
-        if self._stop.is_set():
+        if self._stop.is_set() and not self._again:
             os._exit(130)  # asked twice: not in order, as after a kill; the next start recovers
+        self._again = False
         self._stop.set()
 
     def _unready(self) -> str | None:
@@ -90,10 +135,10 @@ class _Process:
             return "stopping"
         if not self._ready:
             return "starting: the store is recovered"
-        return self._broker.store.trouble() if self._broker is not None else None
+        return self._broker.unready() if self._broker is not None else None
 
     def _unhealthy(self) -> str | None:
-        failure = self._broker.store.failure() if self._broker is not None else None
+        failure = self._broker.failure() if self._broker is not None else None
         return failure and f"only a restart can help: {failure}"
 
     def _metrics_text(self) -> bytes:

@@ -1,0 +1,145 @@
+"""A replicated group over HTTP, for its operator and for `tally group`: JSON in, JSON out.
+
+    GET    /group                  what this member knows of its group
+    POST   /group/transfer         {"target": 1}; {} for whoever is furthest       200 {"leader": 1}
+    POST   /group/members          {"member": 3, "role": "learner" | "voter"}      200 {"index": 57}
+    DELETE /group/members/3                                                       200 {"index": 58}
+
+Changes are asked of the leader. A member that does not lead answers 409 with who does; so does a leader that cannot do
+it now, with the reason. 503: leadership was lost before it was known whether it is done. 404: there is no group here.
+A failure is {"error": "...", "leader": 1 or null}.
+
+A new member begins as a learner (M5) and may become a voter when it is close to the leader's end: asking for `voter`
+lets a member that is not known in as a learner and promotes one that is a learner, one step with each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from tallystick.replication.member.errors import ChangeError, OutcomeUnknownError, TransferError
+from tallystick.replication.membership import AddLearner, Promote, Remove
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.group import BrokerGroup
+
+_ROLES = ("learner", "voter")
+_MAX_NUMBER = (1 << 31) - 1
+
+
+class _BadRequestError(ValueError):
+    """What was sent is not what is described above."""
+
+
+def group_json(group: BrokerGroup) -> dict[str, Any]:
+    """The body of GET /group. Members are numbers; the peers' `lag_bytes` and `match_index` are known to the leader."""
+    status = asdict(group.status())
+    status["broker"] = {
+        "leads": group.leads,
+        "unready": group.unready(),
+        "tables_saved_index": group.tables.saved_index,
+    }
+    return {key: _plain(value) for key, value in status.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.name.lower() if isinstance(value.value, int) else value.value
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def group_routes(group: Callable[[], BrokerGroup | None]) -> list[web.RouteDef]:
+    """Routes for a server whose broker may be of a group, or not be there yet."""
+
+    def route(work: Callable[[BrokerGroup, web.Request], Awaitable[Any]]) -> Callable[[web.Request], Any]:
+        async def handle(request: web.Request) -> web.Response:
+            found = group()
+            if found is None:
+                return _failed(404, "this broker belongs to no replicated group, or has not started yet", None)
+            try:
+                return web.json_response(await work(found, request))
+            except _BadRequestError as error:
+                return _failed(400, str(error), found.member.leader)
+            except (TransferError, ChangeError) as error:
+                return _failed(409, _with_leader(found, str(error)), found.member.leader)
+            except OutcomeUnknownError as error:
+                return _failed(503, f"it may be done or not: {error}", found.member.leader)
+
+        return handle
+
+    return [
+        web.get("/group", route(_status)),
+        web.post("/group/transfer", route(_transfer)),
+        web.post("/group/members", route(_admit)),
+        web.delete("/group/members/{member}", route(_remove)),
+    ]
+
+
+def _failed(status: int, reason: str, leader: int | None) -> web.Response:
+    return web.json_response({"error": reason, "leader": leader}, status=status)
+
+
+def _with_leader(group: BrokerGroup, reason: str) -> str:
+    leader = group.member.leader
+    if leader == group.number:
+        return reason
+    who = "no leader is known" if leader is None else f"n{leader} leads: ask it"
+    return f"{reason} ({who})"
+
+
+async def _status(group: BrokerGroup, request: web.Request) -> Any:
+    return group_json(group)
+
+
+async def _transfer(group: BrokerGroup, request: web.Request) -> Any:
+    body = await _object(request)
+    target = None if body.get("target") is None else _member(body["target"])
+    return {"leader": await group.member.transfer(target)}
+
+
+async def _admit(group: BrokerGroup, request: web.Request) -> Any:
+    body = await _object(request)
+    member, role = _member(body.get("member")), body.get("role", "voter")
+    if role not in _ROLES:
+        raise _BadRequestError(f"role is one of {', '.join(_ROLES)}, not {role!r}")
+    status = group.status()
+    if member in status.learners and role == "voter":
+        return {"index": await group.member.change(Promote(member)), "role": "voter"}
+    if member in status.voters + status.learners:
+        return {"index": status.membership_index, "role": "voter" if member in status.voters else "learner"}
+    known = {peer.member for peer in status.peers if peer.address is not None}
+    if member not in known:
+        raise _BadRequestError(f"nobody knows where n{member} is: it has to stand in dLegerPeers of every member")
+    return {"index": await group.member.change(AddLearner(member)), "role": "learner"}
+
+
+async def _remove(group: BrokerGroup, request: web.Request) -> Any:
+    return {"index": await group.member.change(Remove(_member(request.match_info["member"])))}
+
+
+def _member(value: Any) -> int:
+    text = str(value).removeprefix("n") if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    if not text.isdecimal() or int(text) > _MAX_NUMBER:
+        raise _BadRequestError(f"a member is a number from 0, not {value!r}")
+    return int(text)
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    if not request.can_read_body:
+        return {}
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise _BadRequestError(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise _BadRequestError("the body is no JSON object")
+    return body
