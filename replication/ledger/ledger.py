@@ -34,6 +34,7 @@ from tallystick.replication.ledger.recovery import (
     remove,
     segments_from,
 )
+from tallystick.replication.ledger.vote import VoteRecord
 from tallystick.store._kernel import Entries, Log, check_entries
 from tallystick.store.ledger_format import FILLER_MAGIC, GROUP_LOG_TOPIC, UNIT_BYTES, EntryKind
 from tallystick.store.progress import boot_id as machine_boot_id
@@ -408,8 +409,8 @@ class Ledger:
     def save_mark(self, committed_index: int = -1, *, clean: bool = False) -> None:
         """Syncs the index and notes up to where all is durable: about once a second, on a thread that may block.
 
-        `committed_index`: a hint for the next start, and for dledger, whose file is written at every tenth mark and at
-        the end. OSError: the mark before still holds.
+        `committed_index`: a hint for the next start, and for dledger, whose files (that of the term, too) are written
+        at every tenth mark and at the end. OSError: the mark before still holds.
         """
         with self._marking:
             if self._half_done:
@@ -422,8 +423,14 @@ class Ledger:
                 flags = Flags.CLEAN if clean else Flags.NONE
                 self._save(flags=flags, synced=synced, memberships=kept)
             if clean or self._marks % _MARKS_A_CHECKPOINT == 0:
-                dledger_files.write_checkpoint(self._door, self.folder, index, min(committed_index, index))
+                self._write_dledger_files(index, min(committed_index, index))
             self._marks += 1
+
+    def _write_dledger_files(self, index: int, committed_index: int) -> None:
+        dledger_files.write_checkpoint(self._door, self.folder, index, committed_index)
+        vote = VoteRecord.load(self.folder)
+        if vote is not None and dledger_files.read_term(self.folder) != (vote.term, vote.voted_for):
+            dledger_files.write_term(self._door, self.folder, vote.term, vote.voted_for)
 
     def _save(self, **changes: object) -> LedgerMark:
         self._mark = self._mark.save(self._door, self.folder, boot_id=self._boot_id, **changes)

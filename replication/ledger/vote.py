@@ -81,6 +81,14 @@ class VoteRecord:
         return data + _CRC.pack(zlib.crc32(data))
 
     @classmethod
+    def load(cls, folder: Path) -> VoteRecord | None:
+        """The record in `folder`; None: there is none, or it is not sound. OSError: the disk."""
+        try:
+            return cls.decode((folder / FILE_NAME).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @classmethod
     def decode(cls, data: bytes) -> VoteRecord | None:
         """None: it is not sound."""
         body = data[: -_CRC.size]

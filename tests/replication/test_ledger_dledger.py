@@ -17,6 +17,7 @@ from ledger_twin import TwinLedger
 from tallystick.replication.ledger import dledger_files
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.recovery import NoteKind
+from tallystick.replication.ledger.vote import Identity, VoteFile
 from tallystick.store._kernel import Door
 from tallystick.store.ledger_format import EntryHeader, EntryKind
 from tallystick.store.message import Host
@@ -128,6 +129,17 @@ def test_the_small_files_are_javas(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text("committedIndex\n")
     assert dledger_files.read_committed_index(tmp_path) == -1
     assert dledger_files.read_term(tmp_path / "nowhere") == (-1, None)
+
+
+def test_term_and_vote_are_told_to_dledger(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    ledger.save_mark()
+    assert not (tmp_path / "currterm").exists(), "nobody has voted here"
+    vote = VoteFile.open(tmp_path, Door(), Identity("c", "g", 0), new_member=True)
+    vote.save(4, 2)
+    ledger.close(committed_index=-1)
+    assert dledger_files.read_term(tmp_path) == (4, 2)
+    assert (tmp_path / "checkpoint").read_text() == "endIndex=-1\ncommittedIndex=-1\n"
 
 
 # -- the other way -----------------------------------------------------------------------------------------------------
