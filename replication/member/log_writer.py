@@ -77,9 +77,11 @@ class LogWriter:
             log.write_out()
         except OSError as error:
             failed = error
+        # A leader's entries are sent first: waking the thread takes as long as sending does, and the way over a follower
+        # is the longer one.
+        self._listener.log_written()
         if self._sync and log.flushed < log.written:
             self.request_sync()
-        self._listener.log_written()
         if failed is not None:
             self._listener.log_failed(failed, final=False)
         return failed

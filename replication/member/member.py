@@ -31,7 +31,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tallystick.replication.durable import DiskState, EntryKind
+from tallystick.replication.durable import DiskState, Doubt, EntryKind
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
@@ -412,6 +412,11 @@ class Member:
     def leader(self) -> int | None:
         """Who leads, as far as is known."""
         return self._leader
+
+    @property
+    def doubt(self) -> Doubt:
+        """What this member may have forgotten, as noted on its disk."""
+        return self._vote.record.doubt
 
     @property
     def accepting(self) -> bool:

@@ -1,0 +1,320 @@
+"""What befalls one member: a cut network, an emptied or full or damaged disk, a log that begins later than its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+from member_lab import SEGMENT_BYTES, Group, Node, leads, until
+from transport_lab import Proxy
+
+from tallystick.replication.durable import DiskState, Doubt, EntryKind
+from tallystick.replication.member.errors import (
+    DiskError,
+    MemberError,
+    NotAcceptingError,
+    OutcomeUnknownError,
+)
+from tallystick.replication.member.member import Member
+from tallystick.replication.membership import AddLearner, Membership, Promote, Remove
+from tallystick.store._kernel import Door
+
+
+def others(group: Group, node: Node) -> list[Node]:
+    return [each for each in group.nodes if each is not node]
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_leader_that_is_cut_off_stops_and_follows(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group, Proxy(0) as a, Proxy(0) as b, Proxy(0) as c:
+        # Everybody is reached through a proxy of its own, so that one member can be cut off from all.
+        proxies = [a, b, c]
+        for node, proxy in zip(group.nodes, proxies, strict=True):
+            proxy.target = node.port
+        addresses = {node.id: ("127.0.0.1", proxy.port) for node, proxy in zip(group.nodes, proxies, strict=True)}
+        for node in group.nodes:
+            node.up.set_addresses(addresses)
+        await group.put_somehow(20)
+        old = await group.leader()
+
+        # It reaches nobody, and nobody it.
+        nowhere = {each.id: ("127.0.0.1", 1) for each in others(group, old)}
+        proxies[old.id].refuse = True
+        proxies[old.id].cut()
+        old.up.set_addresses(nowhere)
+        last, _ = group.stage(old, 10)  # acknowledged to nobody
+        with pytest.raises(OutcomeUnknownError):
+            await old.up.committed(last)
+        assert old.unknown == 1
+        new = await group.leader(among=others(group, old))
+        await group.put(new, 30)
+
+        proxies[old.id].refuse = False
+        old.up.set_addresses(addresses)
+        await group.level()
+        assert old.truncated, "its own entries, which nobody had, made room"
+        assert not leads(old)
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_emptied_member_is_readmitted_and_filled(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(300, 500)
+        await group.put_somehow(300, 500)
+        node = others(group, await group.leader())[0]
+        await node.kill(1)
+        shutil.rmtree(node.folder)
+        node.door = Door(record=True)
+        await node.start(group.addresses)
+        assert node.doubt_at_start is Doubt.VOTES
+        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        await group.level()
+        assert node.up.status().voters == (0, 1, 2), "the first membership came with the log"
+        # It may lead again.
+        await (await group.leader()).up.transfer(node.id)
+        await group.put(await group.leader(among=[node]), 5)
+
+
+async def test_members_of_a_new_group_that_were_told_different_things_do_not_mix(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    try:
+        for node, voters in zip(group.nodes, [{0, 1, 2}, {0, 1, 2}, {0, 2}], strict=True):
+            await node.start(group.addresses, Membership.of(voters))
+        await until(lambda: any(node.up.refused_ranges for node in group.nodes), "entries that continue another log")
+        assert group.nodes[2].up.committed_index <= 0, "it commits nothing with the others, whoever leads"
+        assert any(node.up.last_error for node in group.nodes)
+    finally:
+        await group.__aexit__()
+
+
+def flip(node: Node, pos: int) -> None:
+    path = node.folder / "data" / f"{pos - pos % SEGMENT_BYTES:020}"
+    with path.open("r+b") as file:
+        file.seek(pos % SEGMENT_BYTES)
+        byte = file.read(1)[0]
+        file.seek(pos % SEGMENT_BYTES)
+        file.write(bytes([byte ^ 0x10]))
+
+
+@pytest.mark.parametrize("offset", [4, 30, 45, 200])
+async def test_a_flipped_byte_in_a_sealed_segment_is_fetched_again(tmp_path: Path, offset: int) -> None:
+    async with Group(tmp_path) as group:
+        for _ in range(4):
+            await group.put_somehow(100, 500)
+        await group.level()
+        for node in group.nodes:
+            before = (node.folder / "data" / f"{0:020}").read_bytes()
+            flip(node, node.up.ledger.pos_of(60) + offset)
+            assert (node.folder / "data" / f"{0:020}").read_bytes() != before
+            assert await node.up.scrub() >= 1
+            assert (node.folder / "data" / f"{0:020}").read_bytes() == before
+            assert await node.up.scrub() == 0
+        await group.level()
+
+
+async def test_damage_that_nobody_can_mend_is_named(tmp_path: Path) -> None:
+    async with Group(tmp_path, 1) as group:
+        for _ in range(4):
+            await group.put_somehow(100, 500)
+        node = group.nodes[0]
+        flip(node, node.up.ledger.pos_of(60) + 100)
+        with pytest.raises(DiskError, match="entry 60"):
+            await node.up.scrub()
+
+
+async def test_damage_found_at_a_start_is_fetched_again_and_does_not_count_meanwhile(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        for _ in range(4):
+            await group.put_somehow(100, 500)
+        await group.level()
+        node = others(group, await group.leader())[0]
+        pos = node.up.ledger.pos_of(60)
+        await node.kill()
+        flip(node, pos + 100)
+        (node.folder / "tally-ledger").unlink()  # without a mark the start reads everything
+        await node.start(group.addresses)
+        assert node.doubt_at_start is not Doubt.NONE
+        assert not node.fatal
+        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        await group.level()
+
+
+async def test_a_lone_member_does_not_cut_off_what_is_damaged(tmp_path: Path) -> None:
+    async with Group(tmp_path, 1) as group:
+        for _ in range(4):
+            await group.put_somehow(100, 500)
+        node = group.nodes[0]
+        pos = node.up.ledger.pos_of(60)
+        await node.kill()
+        flip(node, pos + 100)
+        mark = node.folder / "tally-ledger"
+        mark.unlink()
+        before = (node.folder / "data" / f"{0:020}").read_bytes()
+        with pytest.raises(DiskError, match="entry 60"):
+            await node.start(group.addresses)
+        assert (node.folder / "data" / f"{0:020}").read_bytes() == before
+
+
+async def test_a_leader_with_a_full_disk_hands_over_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+    monkeypatch.setattr(Member, "_has_room", lambda self: not full)
+    async with Group(tmp_path) as group:
+        await group.put_somehow(20)
+        old = await group.leader()
+        old.door.fail("write", "data/", errno.ENOSPC)
+        last, _ = group.stage(old, 3)
+        with pytest.raises(NotAcceptingError):
+            await old.up.committed(last)
+        new = await group.leader(among=others(group, old))
+        await group.put(new, 30)
+        assert old.up.status().disk is DiskState.FULL
+        assert not old.fatal
+        old.door.heal()
+        full = False
+        await group.level()
+        await until(lambda: old.up.status().disk is DiskState.OK)
+
+
+async def test_a_follower_with_a_full_disk_falls_behind_and_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+    monkeypatch.setattr(Member, "_has_room", lambda self: not full)
+    async with Group(tmp_path) as group:
+        await group.put_somehow(20)
+        leader = await group.leader()
+        node = others(group, leader)[0]
+        node.door.fail("write", "data/", errno.ENOSPC)
+        for _ in range(5):
+            await group.put_somehow(20)
+        await until(lambda: node.up.status().disk is DiskState.FULL)
+        behind = node.up.ledger.last_index
+        await group.put_somehow(20)
+        assert node.up.ledger.last_index == behind
+        node.door.heal()
+        full = False
+        await group.level()
+        assert not node.fatal
+
+
+@pytest.mark.parametrize("which", ["leader", "follower"])
+async def test_a_sync_that_fails_ends_the_member_and_nothing_is_lost(tmp_path: Path, which: str) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(20)
+        leader = await group.leader()
+        node = leader if which == "leader" else others(group, leader)[0]
+        node.door.fail("sync", "data/", errno.EIO, times=1)
+        await group.put_somehow(20)
+        await until(lambda: node.fatal, "it says that it stopped")
+        assert "failed" in node.fatal[0]
+        with pytest.raises(MemberError):
+            node.up.propose(EntryKind.METADATA, b"{}")
+        rest = others(group, node)
+        await group.put(await group.leader(among=rest), 20)
+        await node.kill(3)
+        node.door.heal()
+        await node.start(group.addresses)
+        await group.level()
+
+
+async def test_a_vote_that_cannot_be_saved_is_not_given(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        first, second = others(group, leader)
+        for node in (first, second):
+            node.door.fail("rename", "tally-vote", errno.EIO)
+        await leader.kill()
+        await until(lambda: first.fatal or second.fatal, "one stood, and could not save its own vote")
+        assert not any(leads(node) for node in (first, second))
+
+
+# -- a log that begins later -------------------------------------------------------------------------------------------
+
+
+async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        node = others(group, leader)[0]
+        index = leader.up.propose(EntryKind.METADATA, b"first")
+        await leader.up.committed(index)
+        await group.level()
+        await node.kill()
+        for _ in range(6):
+            await group.put_somehow(100, 500)
+        leader = await group.leader()
+        second = leader.up.propose(EntryKind.METADATA, b"second")
+        await leader.up.committed(second)
+        for each in group.running:
+            await until(lambda n=each: n.up.committed_index >= second)  # type: ignore[misc]
+            each.up.release_before(3 * SEGMENT_BYTES)
+            each.up.ledger.delete_released()
+        await node.start(group.addresses)
+        await until(lambda: node.installed, "a base came")
+        await group.level()
+        assert node.state.applied == [(index, b"first"), (second, b"second")]
+        assert node.up.ledger.first_index == leader.up.ledger.first_index
+        # What it begins with is known after a restart, too.
+        await node.kill(5)
+        node.state.restore(leader.state.snapshot())
+        await node.start(group.addresses)
+        assert node.up.status().voters == (0, 1, 2)
+        await group.put_somehow(5)
+        await group.level()
+
+
+# -- the membership ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_member_is_added_promoted_and_removed(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(100, 500)
+        new = Node(3, tmp_path)
+        group.nodes.append(new)
+        group.addresses[3] = ("127.0.0.1", new.port)
+        await new.start(group.addresses)
+        for node in group.nodes:
+            node.up.set_addresses(group.addresses)
+        leader = await group.leader(among=group.nodes[:3])
+        await leader.up.change(AddLearner(3))
+        await until(lambda: new.up.status().doubt is Doubt.NONE, "readmitted")
+        await group.level()
+
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await leader.up.change(Promote(3))
+                    break
+                except MemberError:
+                    await asyncio.sleep(0.02)
+        assert leader.up.status().voters == (0, 1, 2, 3)
+
+        removed = others(group, leader)[0]
+        await leader.up.change(Remove(removed.id))
+        await group.put_somehow(20)
+        group.nodes.remove(removed)
+        await group.level()
+        assert leader.up.status().voters == tuple(sorted(node.id for node in group.nodes))
+        # It does not know, until it asks.
+        await until(lambda: removed.removed, "it was told that it does not belong to the group")
+        await removed.kill()
+
+
+async def test_a_leader_that_removes_itself_leaves(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(20)
+        leader = await group.leader()
+        await leader.up.change(Remove(leader.id))
+        await until(lambda: leader.removed)
+        await leader.kill()
+        group.nodes.remove(leader)
+        await group.put_somehow(20)
+        await group.level()
