@@ -64,12 +64,15 @@ class Disk:
         self.damaged: set[int] = set()
         self.lost: dict[int, int] = {}
         """Index and term of what was durable once and is gone by damage; until the member is readmitted."""
+        self.former_last_index = -1
+        """In doubt: what was acknowledged before the doubt began ends here at the latest."""
 
     @classmethod
     def emptied(cls, old: Disk, bootstrap: Membership | None) -> Disk:
         """What a known member finds when somebody replaced its volume: nothing, and so it is in doubt (S14)."""
         disk = cls(bootstrap)
         disk.doubt = Doubt.VOTES
+        disk.former_last_index = max(old.synced_index, old.former_last_index)
         disk.lost = old.lost | {old.base_index: old.base_term}
         for index in range(old.first_index, old.synced_index + 1):
             disk.lost[index] = old.entries[index - old.first_index].term
@@ -172,7 +175,7 @@ class Disk:
 
     def distrust_unsynced(self) -> None:
         """After an unclean stop of a member that answers before it syncs: what it said last may be forgotten (D9)."""
-        self.doubt = max(self.doubt, Doubt.LOG)
+        self._doubt(self.last_index)
         for index in range(self.synced_index + 1, self.last_index + 1):
             self.lost[index] = self.entries[index - self.first_index].term
 
@@ -181,8 +184,12 @@ class Disk:
         if self.damaged:
             broken = min(self.damaged)
             if broken <= self.synced_index:
-                self.doubt = max(self.doubt, Doubt.LOG)
+                self._doubt(self.synced_index)
                 for index in range(broken, self.synced_index + 1):
                     self.lost[index] = self.entries[index - self.base_index - 1].term
             self.truncate(broken - 1)
         self.synced_index = self.last_index  # recovery ends with a sync: what it found stays found
+
+    def _doubt(self, former_last_index: int) -> None:
+        if self.doubt is Doubt.NONE:
+            self.doubt, self.former_last_index = Doubt.LOG, former_last_index

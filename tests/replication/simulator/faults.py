@@ -94,6 +94,18 @@ def dead_link(simulation: Simulation, seconds: float) -> None:
 
 
 @fault
+def leader_out_of_sight(simulation: Simulation, seconds: float) -> None:
+    """One follower and the leader lose each other; nothing is proposed meanwhile, so that its log stays good enough to be
+    elected by the others, who still hear the leader."""
+    leaders = [member for member in simulation.members.values() if member.leads]
+    if leaders and len(simulation.members) > 2:
+        leader = simulation.dice.choice(leaders)
+        follower = simulation.dice.choice([each for each in simulation.members if each != leader.id])
+        _cut(simulation, seconds, [(leader.id, follower), (follower, leader.id)])
+        simulation.quiet_until = simulation.queue.now + seconds
+
+
+@fault
 def bad_weather(simulation: Simulation, seconds: float) -> None:
     """Loss, duplicates, and packets that are late by more than an election takes."""
     dice = simulation.dice
@@ -109,7 +121,7 @@ def bad_weather(simulation: Simulation, seconds: float) -> None:
 
 def _calm_down(simulation: Simulation, weather: Weather) -> None:
     if simulation.network.weather is weather:
-        simulation.network.weather = CALM
+        simulation.network.weather = simulation.profile.weather
 
 
 def _sides(simulation: Simulation, ids: list[int]) -> tuple[list[int], list[int]]:
@@ -236,6 +248,28 @@ def emptied_disk(simulation: Simulation, seconds: float) -> None:
 
 
 @fault
+def emptied_disk_beside_a_sleeping_leader(simulation: Simulation, seconds: float) -> None:
+    """The leader sleeps while others elect another one; when it wakes, it meets only a member that remembers nothing."""
+    leaders = [member for member in simulation.members.values() if member.leads]
+    if not leaders or len(simulation.members) < 3:
+        return
+    leader = simulation.dice.choice(leaders)
+    forgetful = simulation.members[simulation.dice.choice([each for each in simulation.members if each != leader.id])]
+    others = [each for each in simulation.members if each not in (leader.id, forgetful.id)]
+    _cut(simulation, seconds, [(a, leader.id) for a in others] + [(leader.id, b) for b in others])
+    leader.stall(seconds * 0.7)
+    simulation.queue.after(seconds * 0.6, _empty_disk, simulation, forgetful)
+
+
+def _empty_disk(simulation: Simulation, member: Member) -> None:
+    if simulation.may_damage(member):
+        simulation.faults["emptied disk"] += 1
+        member.crash()
+        member.disk = Disk.emptied(member.disk, simulation.bootstrap_of(member.id))
+        simulation.restart_later(member, 0.05)
+
+
+@fault
 def log_start_moved(simulation: Simulation, seconds: float) -> None:
     """Old segments are deleted on one member: no fault, but others may still need them (L11)."""
     del seconds
@@ -253,9 +287,21 @@ def log_start_moved(simulation: Simulation, seconds: float) -> None:
 def transfer(simulation: Simulation, seconds: float) -> None:
     """Somebody asks a leader, or who was one, to hand over to whomever."""
     del seconds
-    member = victim(simulation)
+    leaders = [member for member in simulation.members.values() if member.leads]
+    member = simulation.dice.choice(leaders) if leaders and simulation.dice.random() < 0.8 else victim(simulation)
     if member is not None:
         member.transfer(simulation.dice.choice([None, *simulation.members]))
+
+
+@fault
+def transfer_over_a_dead_link(simulation: Simulation, seconds: float) -> None:
+    """The target hears its leader and is not heard by it: it is elected, and the old leader learns of it by others."""
+    leaders = [member for member in simulation.members.values() if member.leads]
+    if leaders and len(simulation.members) > 2:
+        leader = simulation.dice.choice(leaders)
+        target = simulation.dice.choice([each for each in simulation.members if each != leader.id])
+        _cut(simulation, seconds, [(target, leader.id)])
+        leader.transfer(target)
 
 
 @fault
@@ -299,11 +345,13 @@ class Profile:
     """Voters at the start, drawn."""
     most_members: int = 6
     """Numbers that members may have, from 0."""
-    chaos_seconds: float = 6.0
-    fault_gap_seconds: tuple[float, float] = (0.1, 1.0)
-    fault_seconds: tuple[float, float] = (0.1, 2.5)
-    proposal_gap_seconds: float = 0.12
-    read_gap_seconds: float = 0.2
+    chaos_seconds: float = 10.0
+    fault_gap_seconds: tuple[float, float] = (0.05, 0.7)
+    fault_seconds: tuple[float, float] = (0.05, 2.0)
+    proposal_gap_seconds: float = 0.1
+    read_gap_seconds: float = 0.15
+    weather: Weather = CALM
+    """Of the network when no fault says otherwise."""
     clock_skew: float = 0.03
     """Clocks run between 1 - this and 1 + this times as fast as time."""
     pause: float = 0.05
@@ -314,11 +362,11 @@ class Profile:
     """A membership change is asked for in the moment in which somebody begins to lead."""
     settings: RaftSettings = field(
         default_factory=lambda: RaftSettings(
-            heartbeat_interval_seconds=0.2,
-            election_timeout_seconds=1.0,
+            heartbeat_interval_seconds=0.1,
+            election_timeout_seconds=0.5,
             max_append_bytes=4 * ENTRY_BYTES,
             max_inflight_bytes=12 * ENTRY_BYTES,
-            append_timeout_seconds=0.5,
+            append_timeout_seconds=0.3,
             install_timeout_seconds=1.0,
             promote_within_bytes=20 * ENTRY_BYTES,
             transfer_within_bytes=40 * ENTRY_BYTES,

@@ -129,13 +129,13 @@ class Member:
         return self.disk.last_index if self._simulation.profile.asynchronous_flush else self.disk.synced_index
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether it may be counted for the entry: it is there for good, or was and is lost by damage to the disk."""
+        """Whether it may be counted for the entry: has it for good, and was not in doubt when it said so."""
         disk = self.disk
+        if disk.doubt and index > disk.former_last_index:
+            return False
         if index <= disk.base_index:
             return True  # only what is committed is ever deleted
-        if index <= self.promised_index and disk.term_of(index) == term:
-            return True
-        return disk.lost.get(index) == term
+        return (index <= self.promised_index and disk.term_of(index) == term) or disk.lost.get(index) == term
 
     @property
     def busy(self) -> bool:
@@ -380,6 +380,7 @@ class Member:
             case InstallBase():
                 self._install(effect)
             case Readmitted():
+                self._oracle.readmitted(self)
                 self.disk.readmit()
 
     def _truncate(self, last_kept: int) -> None:
@@ -478,6 +479,7 @@ class Member:
         if self.role is Role.LEADER and self._clients:
             for index in [index for index in self._clients if index <= effect.index]:
                 self._oracle.acknowledge(self, index, self._clients.pop(index))
+            self._simulation.on_acknowledged(self)
         return 0.0
 
     def _role_changed(self, effect: RoleChanged) -> float:
@@ -492,6 +494,7 @@ class Member:
 
     def _ready(self, effect: Ready) -> float:
         self._oracle.became_ready(self, effect.term)
+        self._simulation.on_ready(self)
         return 0.0
 
     def _membership_changed(self, effect: MembershipChanged) -> float:

@@ -117,6 +117,14 @@ class Oracle:
         if index < member.commit_index:
             raise Violation("committed entries stay (S7)", f"{member}: base {index}, committed {member.commit_index}")
 
+    def readmitted(self, member: Member) -> None:
+        """Before its doubts are over: what it had of the committed log, it has again (D9, S14)."""
+        disk = member.disk
+        for index, term in disk.lost.items():
+            committed = index < len(self.committed) and self.committed[index].term == term
+            if committed and index > disk.base_index and (index > member.promised_index or disk.term_of(index) != term):
+                raise Violation("readmitted with all that it had (D9)", f"{member} lacks {index} of term {term}")
+
     def proposed_membership(self, member: Member, effect: AppendOwn) -> None:
         """Before the leader appends it."""
         before = member.disk.memberships[-1]
@@ -204,8 +212,10 @@ class Oracle:
     def committed_to(self, member: Member, index: int) -> None:
         """Before `member` takes it over."""
         disk = member.disk
-        if index <= member.commit_index:
+        if index < member.commit_index:
             raise Violation("commit index monotonic", f"{member} goes from {member.commit_index} to {index}")
+        if index == member.commit_index:
+            return  # said once more
         if index > disk.last_index:
             raise Violation("commit index at most last index", f"{member} commits {index} of {disk.last_index}")
         if member.role is Role.LEADER:

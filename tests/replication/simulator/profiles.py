@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .faults import Profile
+from .network import Weather
 
 _NETWORK = {
     "partition": 3,
@@ -41,16 +42,37 @@ NETWORK = Profile("network", {**_NETWORK, "stall": 1, "clock jump": 1})
 
 STORM = Profile(
     "storm",
-    {**_NETWORK, **_CRASHES, "slow disk": 2},
+    {"partition": 6, "one way partition": 3, "bad weather": 3, "crash": 5, "crash at boundary": 6, "power cut": 1},
     sizes=(2, 3, 3, 4, 5),
-    fault_gap_seconds=(0.05, 0.4),
-    fault_seconds=(0.1, 1.5),
-    proposal_gap_seconds=0.08,
+    fault_gap_seconds=(0.2, 0.9),
+    fault_seconds=(0.4, 1.1),
+)
+
+LATE = replace(
+    STORM,
+    name="late",
+    faults={**_NETWORK, "crash": 2, "stall": 3},
+    weather=Weather(loss=0.1, duplicate=0.1, late=0.5, late_seconds=1.5),
 )
 
 DISKS = Profile(
     "disks",
-    {**_CRASHES, **_DAMAGE, "slow disk": 2, "full disk": 3, "failing sync": 3, "log start moved": 2, "bad weather": 2},
+    {
+        **_CRASHES,
+        **_DAMAGE,
+        "slow disk": 2,
+        "full disk": 4,
+        "failing sync": 3,
+        "log start moved": 2,
+        "bad weather": 2,
+        "partition": 2,
+    },
+    sizes=(3, 3, 4, 5),
+)
+
+DOUBT = Profile(
+    "doubt",
+    {**_NETWORK, "bit flip": 6, "emptied disk": 6, "emptied disk beside a sleeping leader": 6, "crash": 2, "stall": 2},
     sizes=(3, 3, 4, 5),
 )
 
@@ -69,14 +91,24 @@ BEHIND = Profile(
     proposal_gap_seconds=0.06,
 )
 
-LEASES = replace(
-    NETWORK,
-    name="leases",
-    faults={**_NETWORK, "transfer": 6, "stall": 3, "crash": 2, "slow disk": 1},
-    sizes=(2, 3, 3, 4, 5),
+READS = Profile(
+    "reads",
+    {
+        **_NETWORK,
+        "leader out of sight": 6,
+        "stall": 6,
+        "transfer": 2,
+        "transfer over a dead link": 6,
+    },
+    sizes=(3, 3, 4, 5),
+    fault_gap_seconds=(0.1, 0.6),
+    fault_seconds=(0.2, 2.0),
+    proposal_gap_seconds=0.3,
     read_gap_seconds=0.05,
-    settings=replace(NETWORK.settings, lease_reads=True, clock_drift=0.1),
+    weather=Weather(loss=0.02, late=0.05, late_seconds=0.8),
 )
+
+LEASES = replace(READS, name="leases", settings=replace(READS.settings, lease_reads=True, clock_drift=0.1))
 
 ASYNCHRONOUS = Profile(
     "asynchronous",
@@ -87,6 +119,11 @@ ASYNCHRONOUS = Profile(
 
 PEACE = Profile("peace", {"transfer": 1}, fault_gap_seconds=(1.0, 2.0))
 
-ROUTINE = (EVERYTHING,) * 5 + (NETWORK, STORM, STORM, DISKS, MEMBERSHIP, MEMBERSHIP, BEHIND, LEASES, ASYNCHRONOUS, PEACE)
+ROUTINE = (
+    *(EVERYTHING,) * 5,
+    *(NETWORK, LATE, STORM, STORM),
+    *(DISKS, DOUBT, BEHIND, ASYNCHRONOUS),
+    *(MEMBERSHIP, MEMBERSHIP, READS, LEASES, PEACE),
+)
 
 PROFILES = {profile.name: profile for profile in ROUTINE}

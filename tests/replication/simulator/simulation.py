@@ -77,6 +77,8 @@ class Simulation:
         self._proposals = 0
         self._reads = 0
         self._calm = False
+        self.quiet_until = 0.0
+        """Until then clients propose nothing of their own accord."""
         self._bootstrap = Membership.of(range(self.dice.choice(self.profile.sizes)))
 
     # -- a run ---------------------------------------------------------------------------------------------------------
@@ -108,6 +110,7 @@ class Simulation:
         for member_id in sorted(self._bootstrap.voters):
             self._found(member_id, Disk(self._bootstrap)).start()
         end = self.profile.chaos_seconds
+        self.network.weather = self.profile.weather
         self.queue.after(0.0, self._next_proposal)
         self.queue.after(0.0, self._next_read)
         if self.profile.faults:
@@ -169,15 +172,22 @@ class Simulation:
 
     def _next_proposal(self) -> None:
         if not self._calm:
-            self._propose()
-            self.queue.after(self.dice.expovariate(1 / self.profile.proposal_gap_seconds), self._next_proposal)
+            if self.queue.now >= self.quiet_until:
+                self._propose()
+            gap = self.profile.proposal_gap_seconds
+            # Now and then nobody wants anything: only then can a member that is cut off have all that others have.
+            seconds = self.dice.expovariate(1 / gap) if self.dice.random() < 0.9 else self.dice.uniform(0.3, 1.5)
+            self.queue.after(seconds, self._next_proposal)
 
     def _propose(self) -> None:
         accepting = [member for member in self.members.values() if member.running and member.raft.accepting]
         if accepting:
-            count = self.dice.choice((1, 1, 1, 2, 6))
-            self._proposals += count
-            self.dice.choice(accepting).propose(range(self._proposals - count, self._proposals))
+            self._propose_to(self.dice.choice(accepting))
+
+    def _propose_to(self, member: Member) -> None:
+        count = self.dice.choice((1, 1, 1, 2, 6))
+        self._proposals += count
+        member.propose(range(self._proposals - count, self._proposals))
 
     def _next_read(self) -> None:
         if not self._calm:
@@ -214,6 +224,18 @@ class Simulation:
             change = some_change(self, member)
             if change is not None:
                 member.change_membership(change)
+
+    def on_ready(self, member: Member) -> None:
+        """A client finds the new leader at once."""
+        if not self._calm and self.dice.random() < 0.5:
+            self.queue.after(self.dice.uniform(0.0, 0.02), self._propose_to, member)
+
+    def on_acknowledged(self, member: Member) -> None:
+        """Whoever else still thinks to lead is asked what it knows: a stale read shows now if ever."""
+        for other in self.members.values():
+            if other is not member and other.leads and not self._calm:
+                self._reads += 1
+                self.queue.after(self.dice.uniform(0.0, 0.05), other.read, self._reads)
 
     def restart_later(self, member: Member, seconds: float) -> None:
         self.queue.after(seconds, self._restart, member, member.life)

@@ -1,0 +1,403 @@
+"""Mistakes to be found: each is a small change of the core's text, as somebody might make it who means well.
+
+A simulation that finds nothing is worth what it would have found. So every mistake here has a test in which some run of
+its profile, among a stated number of seeds, has to break an invariant. The text that a mutation replaces must be in the
+core exactly once: whoever changes the core there is told so by the test, and moves the mutation along.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from tallystick.replication.raft import Raft
+
+_PACKAGE = "tallystick.replication"
+_LOGIC = ("term_runs", "peers", "reads", "acknowledgements", "election", "sender", "leadership", "transfer", "raft")
+"""Modules of the core with behaviour, each after those that it imports. The values (messages, effects, membership) are
+shared with the product: what one core sends another one reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    module: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`breaks`: the rule that it breaks. `profile`: the kind of run in which that shows soon; `seeds`: after how many runs
+    of it at the latest. `finds`: invariants that may be the first to break; others would mean something else went wrong."""
+
+    name: str
+    breaks: str
+    profile: str
+    edits: tuple[Edit, ...]
+    seeds: int = 200
+
+
+class MutationError(Exception):
+    """The core does not have the text that a mutation replaces, or has it more than once."""
+
+
+def planted(mutation: Mutation) -> type[Raft]:
+    """The core with the mistake in it; the product's own modules are as before."""
+    originals = {name: sys.modules.get(f"{_PACKAGE}.{name}") for name in _LOGIC}
+    try:
+        for name in _LOGIC:
+            module = _load(name, [edit for edit in mutation.edits if edit.module == name])
+        core: type[Raft] = module.Raft
+        return core
+    finally:
+        for name, original in originals.items():
+            if original is not None:
+                sys.modules[f"{_PACKAGE}.{name}"] = original
+            else:
+                del sys.modules[f"{_PACKAGE}.{name}"]
+
+
+def _load(name: str, edits: list[Edit]) -> ModuleType:
+    """A fresh copy of a module, changed; importers that are loaded after it get this copy."""
+    full_name = f"{_PACKAGE}.{name}"
+    found = importlib.util.find_spec(full_name)
+    assert found is not None and found.origin is not None
+    source = Path(found.origin).read_text()
+    for edit in edits:
+        if source.count(edit.old) != 1:
+            raise MutationError(f"{name}.py has {source.count(edit.old)} times: {edit.old}")
+        source = source.replace(edit.old, edit.new)
+    module = sys.modules[full_name] = ModuleType(full_name)
+    exec(compile(source, f"{found.origin} with a mistake", "exec"), module.__dict__)
+    return module
+
+
+MUTATIONS = (
+    # -- votes -----------------------------------------------------------------
+    Mutation(
+        "the vote is forgotten with the role",
+        "S1",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "        leading, self._leading, self._campaign = self._leading, None, None\n",
+                "        leading, self._leading, self._campaign = self._leading, None, None\n        self.voted_for = None\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "term and vote are saved after what depends on them was sent",
+        "D1",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "            self._HANDLERS[type(message)](self, now, message, effects)\n",
+                "            self._HANDLERS[type(message)](self, now, message, effects)\n"
+                "            effects.sort(key=lambda effect: isinstance(effect, SaveVote))\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "answers to an earlier election are counted",
+        "S3",
+        "late",
+        (
+            Edit(
+                "raft",
+                "        if not self._is_current(now, reply.term, effects) or campaign is None:\n",
+                "        if campaign is None:\n",
+            ),
+            Edit("raft", "        if campaign.pre or reply.campaign != campaign.number:", "        if campaign.pre:"),
+        ),
+    ),
+    Mutation(
+        "a voter that answers twice counts twice",
+        "S3",
+        "late",
+        (
+            Edit(
+                "election",
+                "        (self._granted if granted else self._refused).add(voter)\n",
+                "        again = voter in self._granted\n"
+                "        (self._granted if granted else self._refused).add(-1 - voter if again else voter)\n",
+            ),
+            Edit(
+                "election",
+                "agreed = self._granted & membership.voters\n",
+                "agreed = {each for each in self._granted if each < 0 or each in membership.voters}\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "half of the votes are enough",
+        "S10",
+        "storm",
+        (
+            Edit(
+                "election",
+                "len(agreed - self._doubtful) >= membership.quorum",
+                "len(agreed - self._doubtful) >= (len(membership.voters) + 1) // 2",
+            ),
+        ),
+    ),
+    Mutation(
+        "the longer log wins, whatever its last term",
+        "S1",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "(request.last_term, request.last_index) >= (self._terms.last_term, self._terms.last_index)",
+                "request.last_index >= self._terms.last_index",
+            ),
+        ),
+    ),
+    Mutation(
+        "voters do not stick to a leader that they hear",
+        "L5, R3",
+        "leases",
+        (
+            Edit(
+                "raft",
+                "return self._leading is not None or now - self._heard_at < self._settings.election_timeout_seconds",
+                "return self._leading is not None",
+            ),
+        ),
+    ),
+    # -- commit ----------------------------------------------------------------
+    Mutation(
+        "entries of earlier terms are committed by counting",
+        "S10",
+        "storm",
+        (Edit("raft", "if index <= self.commit_index or index < leading.term_start:", "if index <= self.commit_index:"),),
+    ),
+    Mutation(
+        "a follower answers before its disk has the entries",
+        "D2",
+        "storm",
+        (Edit("raft", "        if reply.match_index <= self.synced_index:\n", "        if reply.match_index >= 0:\n"),),
+    ),
+    Mutation(
+        "a leader counts itself before its own disk has the entries",
+        "D3",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "index = leading.committed_index(self.synced_index)",
+                "index = leading.committed_index(self._terms.last_index)",
+            ),
+        ),
+    ),
+    Mutation(
+        "half of the voters are a majority",
+        "S10",
+        "storm",
+        (Edit("leadership", "self.quorum = membership.quorum", "self.quorum = (len(membership.voters) + 1) // 2"),),
+    ),
+    Mutation(
+        "learners are counted",
+        "M5",
+        "membership",
+        (
+            Edit(
+                "leadership",
+                "self.voters = tuple(peer for peer in self.peers.values() if peer.voter)",
+                "self.voters = tuple(self.peers.values())",
+            ),
+        ),
+    ),
+    Mutation(
+        "a leader that removed itself counts itself",
+        "M7",
+        "membership",
+        (Edit("leadership", "self.counts_itself = self.member in membership.voters", "self.counts_itself = True"),),
+    ),
+    # -- what leader and follower tell each other ----------------------------------
+    Mutation(
+        "success tells the follower's own last index",
+        "S8",
+        "disks",
+        (
+            Edit(
+                "raft",
+                "self._acknowledge(self._append_reply(request, prev_index, last), effects)",
+                "self._acknowledge(self._append_reply(request, prev_index, self._terms.last_index), effects)",
+            ),
+        ),
+    ),
+    Mutation(
+        "a follower commits what it has, verified or not",
+        "S9",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "index = min(self._leader_commit, self._verified_index, self.synced_index)",
+                "index = min(self._leader_commit, self.synced_index)",
+            ),
+        ),
+    ),
+    Mutation(
+        "what agreed with one leader's log is held to agree with the next one's",
+        "S9",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "        self._acknowledgements.clear()\n        self._verified_index = -1\n\n    def _become",
+                "        self._acknowledgements.clear()\n\n    def _become",
+            ),
+        ),
+    ),
+    Mutation(
+        "every append cuts what lies behind it",
+        "S6",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "        if agreed < last:\n            if self.disk_state",
+                "        if agreed >= last and max(last, self.commit_index) < terms.last_index:\n"
+                "            self._cut(max(last, self.commit_index), effects)\n"
+                "        if agreed < last:\n            if self.disk_state",
+            ),
+        ),
+    ),
+    Mutation(
+        "a log that was cut is held to be as durable as before",
+        "D2, D4",
+        "storm",
+        (
+            Edit(
+                "raft",
+                "        effects.append(Truncate(last_kept))\n        self._terms.truncate(last_kept)\n"
+                "        self.synced_index = min(self.synced_index, last_kept)\n",
+                "        effects.append(Truncate(last_kept))\n        self._terms.truncate(last_kept)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "a new leader appends nothing of its own",
+        "S11",
+        "storm",
+        (Edit("raft", "        effects.append(AppendOwn(term_start, self.term, EntryKind.NO_OP))\n", ""),),
+        seeds=20,
+    ),
+    # -- membership ------------------------------------------------------------
+    Mutation(
+        "a change before anything of the own term is committed",
+        "M3",
+        "membership",
+        (
+            Edit(
+                "raft",
+                "        if not leading.ready:\n            return \"the leader has not committed",
+                "        if False:\n            return \"the leader has not committed",
+            ),
+        ),
+    ),
+    Mutation(
+        "a change on top of one that is not committed",
+        "M2",
+        "membership",
+        (Edit("raft", "        if self.membership_index > self.commit_index:\n            return", "        if False:\n            return"),),
+    ),
+    Mutation(
+        "a membership that was cut off stays in force",
+        "M1",
+        "membership",
+        (Edit("raft", "        self._history.truncate(last_kept)\n", ""),),
+    ),
+    # -- doubt -----------------------------------------------------------------
+    Mutation(
+        "a member that lost acknowledged entries carries on as if nothing had happened",
+        "D8, D9, S14",
+        "disks",
+        (Edit("raft", "        self.doubt = must_catch_up\n", "        self.doubt = Doubt.NONE\n"),),
+    ),
+    Mutation(
+        "votes of members in doubt count",
+        "D9, S14",
+        "doubt",
+        (Edit("election", "        if doubt:\n            self._doubtful.add(voter)\n", ""),),
+    ),
+    Mutation(
+        "entries that a member in doubt acknowledges count",
+        "D9, S14",
+        "doubt",
+        (Edit("peers", "return -1 if self.doubt else self.match_index", "return self.match_index"),),
+    ),
+    Mutation(
+        "a member in doubt is readmitted before it has everything again",
+        "D9, S14",
+        "doubt",
+        (
+            Edit(
+                "raft",
+                "        if min(self._verified_index, self.synced_index) >= readmit_index:\n",
+                "        if readmit_index >= 0:\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "a leader readmits without asking whether it still leads",
+        "D9, S14",
+        "doubt",
+        (
+            Edit(
+                "raft",
+                "        elif peer.readmit_index is None and leading.confirmed_without(peer, peer.readmit_round):\n",
+                "        elif peer.readmit_index is None:\n",
+            ),
+        ),
+    ),
+    # -- reads -----------------------------------------------------------------
+    Mutation(
+        "a leader reads without asking whether it still leads",
+        "R1",
+        "reads",
+        (Edit("raft", "        elif self._settings.lease_reads and leading", "        elif leading.ready or leading"),),
+    ),
+    Mutation(
+        "a leader reads before it is ready",
+        "R1, S11",
+        "storm",
+        (Edit("raft", "        if not leading.ready:\n            leading.reads.add_early", "        if False:\n            leading.reads.add_early"),),
+    ),
+    Mutation(
+        "a follower reads by what it knows to be committed",
+        "R2",
+        "reads",
+        (
+            Edit(
+                "raft",
+                "            effects.append(Send(ReadRequest(self.id, self.leader, self.term, token)))\n",
+                "            effects.append(ReadReady(token, self.commit_index))\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "the lease is kept while leadership is handed over",
+        "R3, T5",
+        "leases",
+        (Edit("raft", "        leading.lease_void = True\n", ""),),
+    ),
+    Mutation(
+        "the lease counts from the answer, not from the question",
+        "R3",
+        "leases",
+        (
+            Edit(
+                "raft",
+                "peer.acked_round, peer.acked_at = reply.round, reply.sent_at",
+                "peer.acked_round, peer.acked_at = reply.round, now",
+            ),
+        ),
+    ),
+)
