@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,6 +88,7 @@ class Member:
         self.log = folder.parent / f"n{number}.log"
         self.paused = False
         self._server: Server | None = None
+        self._born = False
 
     @property
     def name(self) -> str:
@@ -111,12 +113,15 @@ class Member:
         return self._server is not None and not self._server.alive
 
     def launch(self) -> None:
-        """Starts the process and does not wait."""
+        """Starts the process and does not wait. Only its very first start makes it a member of a new group: one whose
+        disk was emptied since must find its way back (S14)."""
         assert self._server is None, f"{self.name} runs"
         command = [str(TALLY), "broker", "--dir", str(self.folder), "--host", HOST, "--port", str(self.port)]
         command += ["--http-port", str(self.http_port), "--nameserver", self._group.nameserver]
-        for setting in (*self._group.settings_of(self), *self._group.settings):
+        first = () if self._born else ("groupBootstrap=true",)
+        for setting in (*self._group.settings_of(self), *first, *self._group.settings):
             command += ["--set", setting]
+        self._born = True
         self._server = Server(command, self.log, _clean_environment())
 
     def wait_ready(self, timeout_s: float = 60) -> str:
@@ -294,14 +299,10 @@ class Group:
     def stop(self) -> None:
         """All members in order, at the same time, then the name server. ProcessError: a status was not 0."""
         problems = []
-        for member in self.members:
-            if member.alive and member._server is not None:
-                member.resume()
-                member._server.process.terminate()
-        for member in self.members:
-            try:
-                member.stop()
-            except ProcessError as error:
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            stopping = [pool.submit(member.stop) for member in self.members]
+        for done in stopping:
+            if isinstance(error := done.exception(), ProcessError):
                 problems.append(str(error))
         self.stop_nameserver()
         if problems:

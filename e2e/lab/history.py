@@ -254,6 +254,7 @@ def _check_reads(history: History, final: Mapping[Queue, Reading], problems: Pro
     for send in history.sends:
         first_invoked[send.key] = min(send.invoked_s, first_invoked.get(send.key, math.inf))
     at: dict[tuple[str, Queue], int] = {}
+    astray: dict[tuple[str, str], list[str]] = defaultdict(list)
     for read in history.reads:
         who = f"{read.consumer} of {read.broker}, {_at(read.queue)}"
         expected = at.get((read.consumer, read.queue), read.asked)
@@ -270,5 +271,9 @@ def _check_reads(history: History, final: Mapping[Queue, Reading], problems: Pro
                 problems.add(f"{who}: read {item.key} before it was sent")
         end = read.asked + len(read.items)
         if read.next_offset != end:
-            problems.add(f"{who}: read {len(read.items)} from {read.asked}, and was SENT to {read.next_offset}")
+            told = f"read {len(read.items)} of {_at(read.queue)} from {read.asked}, and was SENT to {read.next_offset}"
+            astray[read.consumer, read.broker].append(told)
         at[read.consumer, read.queue] = end
+    for (consumer, broker), texts in astray.items():
+        more = f", and so {len(texts) - 1} times more" if len(texts) > 1 else ""
+        problems.add(f"{consumer} of {broker}: {texts[0]}{more}")
