@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tallystick.node.client import RequestRefusedError
-from tallystick.node.commands import messages, store, topics
+from tallystick.node.commands import group, messages, store, topics
 from tallystick.node.commands.terminal import InputError, error_text
 from tallystick.node.configuration import ConfigurationError, Flag, Settings, load
 from tallystick.node.remoting.errors import RemotingError
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
-    for module in (topics, messages, store):
+    for module in (topics, messages, store, group):
         module.add_parsers(commands)
     return parser
 

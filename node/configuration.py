@@ -27,7 +27,7 @@ from tallystick.store.settings import SettingsError, StoreSettings
 
 ENVIRONMENT_PREFIX = "TALLY_"
 # Read by the commands themselves, so no settings.
-_ENVIRONMENT_OF_COMMANDS = frozenset({"TALLY_CONFIG", "TALLY_NAMESERVER"})
+_ENVIRONMENT_OF_COMMANDS = frozenset({"TALLY_CONFIG", "TALLY_NAMESERVER", "TALLY_HTTP"})
 
 
 class ConfigurationError(ValueError):

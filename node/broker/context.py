@@ -142,6 +142,13 @@ class StoreView(Protocol):
         """Written but not dispatched."""
 
 
+class GroupView(Protocol):
+    """A replicated group as processors see it."""
+
+    def runtime_info(self) -> dict[str, str]:
+        """The group's part of GET_BROKER_RUNTIME_INFO: role, term and leader."""
+
+
 class BrokerContext(Protocol):
     """The broker as processors see it."""
 
@@ -184,6 +191,10 @@ class BrokerContext(Protocol):
 
     @property
     def transactions(self) -> TransactionService: ...
+
+    @property
+    def group(self) -> GroupView | None:
+        """The replicated group it belongs to; None: it is alone."""
 
     @property
     def host(self) -> Host:

@@ -85,4 +85,6 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         "pullThreadPoolQueueCapacity": str(settings.pullThreadPoolQueueCapacity),
         "queryThreadPoolQueueCapacity": str(settings.queryThreadPoolQueueCapacity),
     }
+    if broker.group is not None:
+        info |= broker.group.runtime_info()
     return dict(sorted(info.items()))
