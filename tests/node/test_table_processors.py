@@ -155,6 +155,7 @@ class TableBroker:
         values = {"brokerIP1": "127.0.0.1", "brokerName": "broker-a", "brokerClusterName": "PeerCluster", **settings}
         self.settings = BrokerSettings(**values)
         self.host = Host("127.0.0.1", 22411)
+        self.group = None
         self.clock = NOW
         self.store = ListStore()
         self.topics = TopicTable(MemoryFile(), self.settings, self.now_ms)

@@ -91,6 +91,7 @@ class FakeBroker:
         self.stats = BrokerStats(self.settings.brokerClusterName, self.now_ms)
         self.schedule = ScheduleService(self, delay_file or MemoryFile())
         self.transactions = TransactionService(self)  # type: ignore[arg-type]
+        self.group = None
         self.registrations = 0
 
     def now_ms(self) -> int:

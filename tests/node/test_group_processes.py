@@ -1,0 +1,202 @@
+"""A group of three real processes under `kill -9`: what was acknowledged is there, in its place, on every member."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from group_lab import NAME, GroupLab, Ledger, until
+from tally_process import tally
+
+from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.store import fastjson
+
+QUEUES = 4
+
+
+async def make_topic(client: ClusterClient, address: str, topic: str) -> None:
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(QUEUES),
+        "writeQueueNums": str(QUEUES),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+
+async def test_nothing_acknowledged_is_lost_when_the_leader_is_killed(tmp_path: Path) -> None:
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            first = await lab.leader()
+            await lab.master(client, first)
+            await make_topic(client, lab.address(first), "orders")
+            ledger = Ledger(client, "orders", QUEUES)
+            await ledger.produce(300, 16, b"before")
+            load = asyncio.create_task(ledger.produce(600, 16, b"during"))
+
+            async def under_way() -> bool | None:
+                return len(ledger.acknowledged) > 400 or None
+
+            await until("the load is under way", under_way)
+            lab.kill(first)
+            second = await lab.leader()
+            await load
+            assert second != first
+            await lab.master(client, second)
+            ledger.check(await ledger.read(lab.address(second)))
+
+            lab.start(first)
+            await lab.ready()
+            await ledger.produce(50, 4, b"after")
+            expected = await ledger.read(lab.address(await lab.leader()))
+            ledger.check(expected)
+            for number in lab.members:
+
+                async def same(address: str = lab.address(number)) -> bool | None:
+                    return await ledger.read(address) == expected or None
+
+                await until(f"n{number} has the same messages at the same offsets", same)
+            route = fastjson.loads((await client.ask_nameserver(106, {})).body)["brokerAddrTable"][NAME]
+            followers = {number + 1: lab.address(number) for number in lab.members if number != second}
+            assert route["brokerAddrs"] == {0: lab.address(second), **followers}
+
+
+async def test_topics_groups_offsets_and_delayed_messages_survive_the_leader(tmp_path: Path) -> None:
+    with GroupLab(tmp_path, "messageDelayLevel=2s") as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            first = await lab.leader()
+            await lab.master(client, first)
+            await make_topic(client, lab.address(first), "orders")
+            group = {"groupName": "readers", "retryMaxTimes": 3}
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            await client.call(lab.address(first), code, {}, fastjson.dumps(group))
+            queue = QueueAddress("orders", NAME, lab.address(first), 1)
+            await client.send(queue, b"one")
+            await client.commit(queue, "readers", 1)
+            others = [number for number in lab.members if number != first]
+            for number in others:
+
+                async def known(address: str = lab.address(number)) -> bool | None:
+                    there = QueueAddress("orders", NAME, address, 1)
+                    return await client.committed(there, "readers") == 1 or None
+
+                await until(f"n{number} has the offset", known)
+            ext = {
+                "a": "tally",
+                "b": "orders",
+                "c": "TBW102",
+                "d": "4",
+                "e": "2",
+                "f": "0",
+                "g": "0",
+                "h": "0",
+                "i": "DELAY\x011\x02UNIQ_KEY\x01delayed\x02",
+                "j": "0",
+                "k": "false",
+                "m": "false",
+            }
+            await client.call(lab.address(first), RequestCode.SEND_MESSAGE_V2, ext, b"delayed")
+            lab.kill(first)
+            second = await lab.leader()
+            await lab.master(client, second)
+
+            async def delivered() -> bytes | None:
+                there = QueueAddress("orders", NAME, lab.address(second), 2)
+                found = await client.pull(there, 0, group="readers")
+                return found.records[0].body if found.records else None
+
+            assert await until("the new leader delivers it", delivered) == b"delayed"
+            answer = await client.call(lab.address(second), RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+            assert fastjson.loads(answer.body)["subscriptionGroupTable"]["readers"]["retryMaxTimes"] == 3
+            there = QueueAddress("orders", NAME, lab.address(second), 1)
+            assert await client.committed(there, "readers") == 1
+
+
+async def test_a_follower_refuses_changes_and_serves_reads(tmp_path: Path) -> None:
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.ready()
+            await lab.master(client, leader)
+            await client.send(QueueAddress("made-by-sending", NAME, lab.address(leader), 0), b"one")
+            follower = next(number for number in lab.members if number != leader)
+            there = QueueAddress("made-by-sending", NAME, lab.address(follower), 0)
+
+            async def readable() -> bytes | None:
+                found = await client.pull(there, 0, group="readers")
+                return found.records[0].body if found.records else None
+
+            assert await until("the follower has it", readable) == b"one"
+            with pytest.raises(RequestRefusedError) as refused:
+                await client.send(there, b"two")
+            assert refused.value.code == 14
+            assert f"n{leader} leads" in str(refused.value)
+            with pytest.raises(RequestRefusedError):
+                await make_topic(client, there.address, "not-here")
+            info = fastjson.loads((await client.call(there.address, 28, {})).body)["table"]
+            assert (info["groupRole"], info["groupLeader"]) == ("follower", f"n{leader}")
+
+
+async def test_an_operator_sees_the_group_and_moves_its_leader(tmp_path: Path) -> None:
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.ready()
+            http = lab.members[leader].places["http"]
+            shown = await asyncio.to_thread(tally, "group", "status", "--http", http, "--json")
+            status = json.loads(shown.stdout)
+            assert (status["leader"], status["voters"]) == (leader, [0, 1, 2])
+            assert {peer["member"]: peer["lag_bytes"] for peer in status["peers"]}.keys() == {0, 1, 2} - {leader}
+            target = (leader + 1) % 3
+            follower = lab.members[target].places["http"]
+            refused = await asyncio.to_thread(tally, "group", "transfer", f"n{target}", "--http", follower)
+            assert refused.returncode == 1
+            assert f"n{leader} leads" in refused.stderr
+            moved = await asyncio.to_thread(tally, "group", "transfer", f"n{target}", "--http", http)
+            assert (moved.returncode, moved.stdout) == (0, f"n{target} leads\n")
+            await lab.master(client, target)
+            assert (await client.masters())[NAME] == lab.address(target)
+            removed = await asyncio.to_thread(tally, "group", "remove", f"n{leader}", "--http", follower)
+            assert removed.returncode == 0, removed.stderr
+
+            async def gone() -> bool | None:
+                return (await lab.status(target))["voters"] == sorted({0, 1, 2} - {leader}) or None
+
+            await until("it is removed", gone)
+            added = await asyncio.to_thread(tally, "group", "add", f"n{leader}", "--http", follower)
+            assert added.returncode == 0, added.stderr
+            assert (await lab.status(target))["voters"] == [0, 1, 2]
+            await client.send(QueueAddress("t", NAME, lab.address(target), 0), b"still there")
+
+
+async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.ready()
+            await lab.master(client, leader)
+            ledger = Ledger(client, "orders", QUEUES)
+            await make_topic(client, lab.address(leader), "orders")
+            load = asyncio.create_task(ledger.produce(400, 8, b"load"))
+
+            async def under_way() -> bool | None:
+                return len(ledger.acknowledged) > 100 or None
+
+            await until("the load is under way", under_way)
+            term = (await lab.status(leader))["term"]
+            process = lab.members.pop(leader)
+            assert await asyncio.to_thread(process.end, signal.SIGTERM) == 0
+            process.__exit__(None, None, None)
+            second = await lab.leader()
+            await load
+            status = await lab.status(second)
+            assert status["term"] == term + 1, "one election, by the leader's own wish"
+            ledger.check(await ledger.read(lab.address(second)))

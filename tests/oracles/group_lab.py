@@ -1,0 +1,239 @@
+"""Three real `tally broker` processes that are one group, and a name server, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tally_process import TallyProcess
+
+from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.store.record import Record
+
+PATIENCE_S = 40.0
+"""For anything that is to become true. Only a broken group ever takes so long."""
+NAME = "group-a"
+T = TypeVar("T")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has, below those that the system gives away to whoever connects or asks for any."""
+    ports: list[int] = []
+    while len(ports) < count:
+        with socket.socket() as probe:
+            port = random.randrange(20_000, 32_000)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
+    return ports
+
+
+async def until(what: str, look: Callable[[], Awaitable[T | None]]) -> T:
+    """The first answer that is one, asked again and again."""
+    deadline = time.monotonic() + PATIENCE_S
+    problem: object = "nothing"
+    while time.monotonic() < deadline:
+        try:
+            found = await look()
+        except (RemotingError, OSError) as error:
+            found, problem = None, error
+        if found is not None:
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"waited in vain: {what}; the last problem was {problem}")
+
+
+class GroupLab:
+    """A context manager. Members are started with the group and may be killed and started again."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.folder = folder
+        self._settings = settings
+        ports = free_ports(6)
+        peers, self._ports = ports[:3], ports[3:]
+        self._peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(peers))
+        self.members: dict[int, TallyProcess] = {}
+        self._nameserver: TallyProcess | None = None
+
+    def __enter__(self) -> Self:
+        folder = self.folder / "names"
+        folder.mkdir(parents=True)
+        kv = f"nameserver.kvConfigPath={folder / 'kv.json'}"
+        self._nameserver = TallyProcess(
+            folder, "--host", "127.0.0.1", "--port", "0", "--set", kv, what="nameserver"
+        ).__enter__()
+        try:
+            for number in range(3):
+                self.start(number, bootstrap=True)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        for process in [*self.members.values(), self._nameserver]:
+            if process is not None:
+                process.__exit__(None, None, None)
+
+    @property
+    def nameserver(self) -> str:
+        assert self._nameserver is not None
+        return self._nameserver.nameserver
+
+    def start(self, number: int, *, bootstrap: bool = False) -> TallyProcess:
+        """Starts a member, with what its folder has; returns when it serves."""
+        folder = self.folder / f"n{number}"
+        folder.mkdir(exist_ok=True)
+        settings = [
+            "enableDLegerCommitLog=true",
+            f"dLegerPeers={self._peers}",
+            f"dLegerSelfId=n{number}",
+            f"brokerName={NAME}",
+            "bindAddress=127.0.0.1",
+            "vipListenerEnable=false",
+            f"groupBootstrap={str(bootstrap).lower()}",
+            *self._settings,
+        ]
+        arguments = ["--host", "127.0.0.1", "--port", str(self._ports[number]), "--dir", str(folder / "store")]
+        for setting in settings:
+            arguments += ["--set", setting]
+        process = TallyProcess(folder, *arguments, "--nameserver", self.nameserver, what="broker")
+        self.members[number] = process
+        return process.__enter__()
+
+    def kill(self, number: int) -> None:
+        """kill -9."""
+        process = self.members.pop(number)
+        process.end(signal.SIGKILL)
+        process.__exit__(None, None, None)
+
+    def address(self, number: int) -> str:
+        return f"127.0.0.1:{self._ports[number]}"
+
+    async def status(self, number: int) -> dict[str, Any]:
+        """GET /group of a member."""
+        _, text = await asyncio.to_thread(self.members[number].get, "/group")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    async def ready(self, *numbers: int) -> None:
+        """Returns when /readyz of these members says yes: each leads, or follows closely."""
+        for number in numbers or tuple(self.members):
+
+            async def look(process: TallyProcess = self.members[number]) -> bool | None:
+                return (await asyncio.to_thread(process.get, "/readyz"))[0] == 200 or None
+
+            await until(f"n{number} is ready", look)
+
+    async def leader(self) -> int:
+        """The member that leads and takes messages, when there is one."""
+
+        async def look() -> int | None:
+            for number in self.members:
+                status = await self.status(number)
+                if status["broker"]["leads"] and status["accepting"]:
+                    return number
+            return None
+
+        return await until("somebody leads", look)
+
+    async def master(self, client: ClusterClient, number: int) -> None:
+        """Returns when the name server sends producers to this member."""
+
+        async def look() -> bool | None:
+            return (await client.masters()).get(NAME) == self.address(number) or None
+
+        await until(f"n{number} is the master", look)
+
+
+class Ledger:
+    """Sends, and remembers what was acknowledged: (queue id, offset) by body."""
+
+    def __init__(self, client: ClusterClient, topic: str, queues: int) -> None:
+        self._client = client
+        self._topic = topic
+        self._queues = queues
+        self._address: str | None = None
+        self.acknowledged: dict[bytes, tuple[int, int]] = {}
+        self.refused = 0
+
+    async def send(self, body: bytes, queue_id: int) -> None:
+        """Until it is acknowledged, as a producer does: with another body each time, since an old one may be stored."""
+        for attempt in range(10_000):
+            tried = body + b"#%d" % attempt
+            try:
+                address = await self._where()
+                queue = QueueAddress(self._topic, NAME, address, queue_id)
+                _, offset = await self._client.send(queue, tried)
+            except RequestRefusedError as error:
+                assert error.code in (1, 14), f"a client would not try again on {error}"
+                self._failed()
+            except RemotingError:
+                self._failed()
+            else:
+                self.acknowledged[tried] = queue_id, offset
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{body!r} was never taken")
+
+    def _failed(self) -> None:
+        self.refused += 1
+        self._address = None
+
+    async def _where(self) -> str:
+        if self._address is None:
+            masters = await self._client.masters()
+            self._address = masters.get(NAME)
+            if self._address is None:
+                await asyncio.sleep(0.02)
+                raise RemotingError("no master is known")
+        return self._address
+
+    async def produce(self, count: int, workers: int, prefix: bytes) -> None:
+        """`count` messages by so many senders at once."""
+        numbers = iter(range(count))
+
+        async def work() -> None:
+            for number in numbers:
+                await self.send(b"%s-%d" % (prefix, number), number % self._queues)
+
+        await asyncio.gather(*(work() for _ in range(workers)))
+
+    async def read(self, address: str) -> dict[tuple[int, int], bytes]:
+        """Every message of the topic as this member has it, by (queue id, offset)."""
+        found: dict[tuple[int, int], bytes] = {}
+        for queue_id in range(self._queues):
+            queue = QueueAddress(self._topic, NAME, address, queue_id)
+            offset = 0
+            while True:
+                pulled = await self._client.pull(queue, offset, group="reader")
+                for record in pulled.records:
+                    assert isinstance(record, Record)
+                    assert (queue_id, record.queue_offset) not in found, "two messages at one offset"
+                    found[queue_id, record.queue_offset] = record.body
+                if not pulled.records and pulled.next_offset <= offset:
+                    break
+                offset = max(pulled.next_offset, offset)
+                if offset >= pulled.max_offset:
+                    break
+        return found
+
+    def check(self, found: dict[tuple[int, int], bytes]) -> None:
+        """Each acknowledged message is where it was acknowledged, and no queue has a gap."""
+        for body, place in self.acknowledged.items():
+            assert found.get(place) == body, f"{body!r} was acknowledged at {place}, there is {found.get(place)!r}"
+        for queue_id in range(self._queues):
+            offsets = sorted(offset for number, offset in found if number == queue_id)
+            assert offsets == list(range(len(offsets))), f"queue {queue_id} has gaps"
