@@ -77,11 +77,14 @@ class LogWriter:
             log.write_out()
         except OSError as error:
             failed = error
-        # A leader's entries are sent first: waking the thread takes as long as sending does, and the way over a follower
-        # is the longer one.
+        # A leader's entries are sent first: to wake the thread takes as long as to send, and the way over a follower is
+        # the longer one.
         self._listener.log_written()
-        if self._sync and log.flushed < log.written:
-            self.request_sync()
+        if self._sync:
+            if log.flushed < log.written:
+                self.request_sync()
+            else:
+                self._listener.log_synced()  # another sync came by: no other will say so
         if failed is not None:
             self._listener.log_failed(failed, final=False)
         return failed

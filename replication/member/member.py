@@ -17,7 +17,6 @@ vote and cutting the log block the loop for some syncs: they are rare, and a lea
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import socket
@@ -72,6 +71,7 @@ from tallystick.replication.member.log_writer import Appending, LogWriter
 from tallystick.replication.member.opening import MemberDisk, open_disk
 from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.repair import Scrubber
+from tallystick.replication.member.reserve import NO_ROOM, Reserve
 from tallystick.replication.member.settings import MemberSettings
 from tallystick.replication.member.special import SpecialEntries, body_of
 from tallystick.replication.member.status import GroupStatus, PeerProgress
@@ -95,7 +95,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.replication")
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NEVER = float("inf")
 _CLOSED = "the member is closed"
 
@@ -200,6 +199,7 @@ class Member:
         self._alarm_at = _NEVER
         self._tasks: list[asyncio.Task[None]] = []
         self._marking = threading.Lock()
+        self._reserve = Reserve(door, folder)
         self._appending: Appending | None = None
         self._writer: LogWriter | None = None
         self._raft: Raft
@@ -318,6 +318,7 @@ class Member:
             must_catch_up=self._vote.record.doubt,
         )
         self._stopped = None
+        self._reserve.keep()
         self._call(self._apply_known)
         self._transport.start(sockets)
         self._transport.set_peers(addresses)
@@ -591,6 +592,7 @@ class Member:
         if self._stopped is not None:
             raise DiskError(self._stopped)
         peers = sorted(self._raft.membership.members - {self.identity.member})
+        self._range = (0, -1, b"")
         return await self._scrubber.run(self._committed_index, self._committed_pos, peers)
 
     # -- inputs of the core --------------------------------------------------------------------------------------------
@@ -759,7 +761,7 @@ class Member:
         if self._stopped is not None or (self._in_effect and not final):
             return  # an effect's own write: it says so itself
         self._note_failure(error)
-        state = DiskState.FULL if error.errno in _NO_ROOM and not final else DiskState.FAILED
+        state = DiskState.FULL if error.errno in NO_ROOM and not final else DiskState.FAILED
         self._abandon(error.strerror or str(error))
         if self._working:
             self._inbox.appendleft((self._disk, (state,)))
@@ -780,7 +782,7 @@ class Member:
     def _effect_failed(self, effect: Effect, error: OSError) -> None:
         self._note_failure(error)
         # A vote that may or may not be on the disk, or a log that may or may not be cut, is not gone on with.
-        full = error.errno in _NO_ROOM and isinstance(effect, Write | AppendOwn)
+        full = error.errno in NO_ROOM and isinstance(effect, Write | AppendOwn)
         self._abandon(error.strerror or str(error))
         self._drop_list(self._disk, DiskState.FULL if full else DiskState.FAILED)
 
@@ -818,7 +820,7 @@ class Member:
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def _save_vote(self, effect: SaveVote) -> None:
-        self._vote.save(effect.term, effect.voted_for)
+        self._reserve.use(lambda: self._vote.save(effect.term, effect.voted_for))
 
     def _truncate(self, effect: Truncate) -> None:
         was_end = self._log.written
@@ -906,11 +908,11 @@ class Member:
         led = self._role is Role.LEADER
         self._role, self._leader = effect.role, effect.leader
         self._ready = False
+        self._tell_accepting()
         if led and effect.role is not Role.LEADER:
             self._lose_leadership()
         elif effect.role is Role.LEADER:
             self._own_index = self._log.written_index
-        self._tell_accepting()
         for callback in self.on_role:
             callback(effect.role, effect.term, effect.leader)
 
@@ -1010,6 +1012,8 @@ class Member:
             if self._raft.disk_state is DiskState.FULL and self._has_room():
                 self.last_error = ""
                 self._call(self._disk, DiskState.OK)
+            if self._raft.disk_state is DiskState.OK:
+                self._reserve.keep()
             state = (self._log.flushed_index, self._committed_index)
             if self._writer is None or state == noted:
                 continue

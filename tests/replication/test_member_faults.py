@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from member_lab import SEGMENT_BYTES, Group, Node, leads, until
+from member_lab import QUICK, SEGMENT_BYTES, Group, Node, leads, until
 from transport_lab import Proxy
 
 from tallystick.replication.durable import DiskState, Doubt, EntryKind
@@ -235,6 +236,38 @@ async def test_a_vote_that_cannot_be_saved_is_not_given(tmp_path: Path) -> None:
         await leader.kill()
         await until(lambda: first.fatal or second.fatal, "one stood, and could not save its own vote")
         assert not any(leads(node) for node in (first, second))
+
+
+async def test_a_full_disk_still_takes_a_vote(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        for node in group.nodes:
+            assert (node.folder / "tally-reserve").stat().st_size > 0
+            node.door.fail("write", "tally-vote", errno.ENOSPC, times=1)
+        await leader.kill()
+        await group.put(await group.leader(), 5)
+        assert not any(node.fatal for node in group.nodes)
+        used = [node for node in group.running if not (node.folder / "tally-reserve").exists()]
+        await until(lambda: all((node.folder / "tally-reserve").exists() for node in used), "it is taken again")
+
+
+async def test_proposals_are_refused_while_too_much_is_under_way(tmp_path: Path) -> None:
+    settings = replace(QUICK, max_uncommitted_bytes=20_000)
+    async with Group(tmp_path, settings=settings) as group:
+        leader = await group.leader()
+        told: list[bool] = []
+        leader.up.on_accepting.append(told.append)
+        last, bodies = group.stage(leader, 50, 1000)
+        assert not leader.up.accepting
+        with pytest.raises(NotAcceptingError, match="not committed"):
+            leader.up.propose(EntryKind.METADATA, b"{}")
+        await leader.up.committed(last)
+        group.acknowledge(last, bodies)
+        await until(lambda: leader.up.accepting)
+        assert told == [False, True]
+        await group.put(leader, 5)
+        await group.level()
 
 
 # -- a log that begins later -------------------------------------------------------------------------------------------
