@@ -68,6 +68,8 @@ class Ledger:
         self._marking = threading.Lock()
         # A cut or reset has begun and not ended: if it failed, the next start finishes it, and has to.
         self._half_done = False
+        # A sync of the index failed: the system may have dropped what it could not write, and read on as if not (D7).
+        self._index_lost = False
         self._marks = 0
         self._begin(recovered)
 
@@ -159,6 +161,7 @@ class Ledger:
             return None
         unit = self.log.unit(index)
         if unit is None:
+            self._index_lost = True
             raise LedgerError(self.folder / "index", f"the index does not have entry {index}; a restart makes it again")
         return unit[2]
 
@@ -287,7 +290,7 @@ class Ledger:
             return
         # The point that the mark is to name has to be durable, as every synced point.
         self.log.sync()
-        self.log.sync_index()
+        self._sync_index()
         point = self.point(last_kept)
         kept = tuple(index for index in self.memberships if index <= last_kept)
         with self._marking:
@@ -327,7 +330,7 @@ class Ledger:
         if pos <= self.base.pos:
             return
         last = self.index_of(pos)
-        if pos % self.segment_bytes or last > self.synced_index or last < self.first_index:
+        if pos % self.segment_bytes or pos > self.log.flushed or last < self.first_index:
             raise ValueError(f"the log cannot begin at {pos}")
         base = replace(self.point(last), pos=pos)
         with self._marking:
@@ -402,7 +405,7 @@ class Ledger:
             store_id=mark.store_id,
         )
         self._begin(recovered)
-        self._half_done = False
+        self._half_done = self._index_lost = False
 
     # -- the mark ------------------------------------------------------------------------------------------------------
 
@@ -416,7 +419,11 @@ class Ledger:
             if self._half_done:
                 return  # what is noted of the cut must stay
             pos, index, term, chain = self.log.flushed_point()
-            self.log.sync_index()
+            try:
+                self._sync_index()
+            except OSError:
+                self._save()
+                raise
             if self.damage is None:
                 synced = EntryPoint(index, term, chain, pos, self.log.last_store_ms)
                 kept = tuple(known for known in self.memberships if known <= index)
@@ -426,14 +433,24 @@ class Ledger:
                 self._write_dledger_files(index, min(committed_index, index))
             self._marks += 1
 
+    def _sync_index(self) -> None:
+        try:
+            self.log.sync_index()
+        except OSError:
+            self._index_lost = True
+            raise
+
     def _write_dledger_files(self, index: int, committed_index: int) -> None:
         dledger_files.write_checkpoint(self._door, self.folder, index, committed_index)
         vote = VoteRecord.load(self.folder)
         if vote is not None and dledger_files.read_term(self.folder) != (vote.term, vote.voted_for):
             dledger_files.write_term(self._door, self.folder, vote.term, vote.voted_for)
 
-    def _save(self, **changes: object) -> LedgerMark:
-        self._mark = self._mark.save(self._door, self.folder, boot_id=self._boot_id, **changes)
+    def _save(self, *, flags: Flags | None = None, **changes: object) -> LedgerMark:
+        flags = self._mark.flags if flags is None else flags
+        if self._index_lost:
+            flags |= Flags.REINDEX
+        self._mark = self._mark.save(self._door, self.folder, boot_id=self._boot_id, flags=flags, **changes)
         return self._mark
 
     @property

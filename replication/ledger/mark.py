@@ -16,7 +16,8 @@ offset  size  field
      8     8  sequence, from 1; the greater one of the two slots holds
     16    16  store id: the same as in the file of term and vote
     32    16  boot id of the machine
-    48     4  flags: 1 closed in order, 2 a cut to the synced point is under way, 4 a reset to the base is under way
+    48     4  flags: 1 closed in order, 2 a cut to the synced point is under way, 4 a reset to the base is under way,
+              8 the index cannot be relied on and has to be made again
     52     8  bytes of a data segment
     60     8  bytes of an index segment
     68    36  base: the entry before the first kept one, and where that one lies
@@ -63,6 +64,7 @@ class Flags(enum.IntFlag):
     CLEAN = 1
     CUTTING = 2
     RESETTING = 4
+    REINDEX = 8
 
 
 @dataclass(frozen=True, slots=True)

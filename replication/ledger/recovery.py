@@ -149,6 +149,10 @@ class _Recovery:
         last_boot_id = self.mark.boot_id
         self._finish_reset()
         self._finish_cut()
+        if Flags.REINDEX in self.mark.flags:
+            # What is read of it may be in the cache only, for good: a file that was never synced has to be new.
+            for path in segments_from(self.index, 0):
+                remove(self.door, path)
         with self._data_files() as data:
             base, start, from_mark = self._start(data)
             if not from_mark:
@@ -163,6 +167,7 @@ class _Recovery:
         if not clean or end != start or not from_mark:
             sync_files(self.door, self.data)
         sync_files(self.door, self.index)
+        # (A damaged log that was to be indexed again has an index up to the damage now: all that it shows.)
         # A damaged log keeps its old point: what it promised was lost, and has to be missed by the next start, too.
         synced = self.mark.synced if damage is not None and self.had_mark else end
         self.mark = self.mark.save(
@@ -188,7 +193,7 @@ class _Recovery:
             return
         self._note(NoteKind.FINISHED, self.mark.base.pos, "the log begins anew: what it had is removed")
         empty_folders(self.door, self.folder)
-        self.mark = self.mark.save(self.door, self.folder, flags=Flags.NONE)
+        self.mark = self.mark.save(self.door, self.folder, flags=self.mark.flags & Flags.REINDEX)
 
     def _finish_cut(self) -> None:
         if Flags.CUTTING not in self.mark.flags:
@@ -201,7 +206,7 @@ class _Recovery:
         self._zero(self.data, point.pos, self.segment_bytes)
         self._cut_index(point.index + 1)
         sync_files(self.door, self.index)
-        self.mark = self.mark.save(self.door, self.folder, flags=Flags.NONE)
+        self.mark = self.mark.save(self.door, self.folder, flags=self.mark.flags & Flags.REINDEX)
 
     # -- where to begin ------------------------------------------------------------------------------------------------
 
@@ -252,7 +257,7 @@ class _Recovery:
             raise LedgerError(data.path(data.first), f"the log begins at {base.pos}, and that segment is missing")
         if synced.index == base.index:
             return base, base, True
-        reason = self._disbelief(data, synced)
+        reason = "the index is made again" if Flags.REINDEX in self.mark.flags else self._disbelief(data, synced)
         if not reason:
             return base, synced, True
         self._note(NoteKind.MARK, synced.pos, f"all of the log is read: {reason}")

@@ -11,7 +11,7 @@ import pytest
 from ledger_lab import HOST, NOW_MS, SEGMENT_BYTES, assert_is, entries_of, feed, grow, made, open_ledger
 from ledger_twin import TwinLedger
 
-from tallystick.replication.ledger.mark import LedgerMark
+from tallystick.replication.ledger.mark import Flags, LedgerMark
 from tallystick.replication.term_runs import TermRuns
 from tallystick.store._kernel import Door, EntryError
 from tallystick.store.ledger_format import EntryKind
@@ -151,6 +151,31 @@ def test_marks_and_syncs_beside_cuts_never_promise_what_was_cut(tmp_path: Path) 
     again = open_ledger(tmp_path, boot=2)
     assert again.recovered.from_mark
     assert_is(again, twin)
+
+
+@pytest.mark.parametrize(("op", "part"), [("sync", "/index/"), ("sync_dir", "/index")])
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_an_index_that_could_not_be_synced_is_made_again(tmp_path: Path, op: str, part: str, power_lost: bool) -> None:
+    """D7: the next sync would succeed, without what the first one lost. The data is not concerned."""
+    door = Door(record=True)
+    ledger, twin = made(tmp_path, door=door)
+    before = LedgerMark.load(tmp_path)
+    door.fail(op, part, errno.EIO, times=1)
+    with pytest.raises(OSError):
+        ledger.save_mark()
+    mark = LedgerMark.load(tmp_path)
+    assert before is not None and mark is not None
+    assert (mark.synced, mark.flags) == (before.synced, Flags.REINDEX)
+    ledger.save_mark()
+    if power_lost:
+        door.crash(1, 0.0)
+    again = open_ledger(tmp_path, door, boot=2)
+    assert again.recovered.walked_from == 0 and not again.recovered.from_mark
+    assert_is(again, twin)
+    door.crash(2, 0.0)
+    last = open_ledger(tmp_path, door, boot=3)
+    assert last.recovered.from_mark and last.recovered.notes == []
+    assert_is(last, twin)
 
 
 def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:

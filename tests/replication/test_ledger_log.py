@@ -261,6 +261,8 @@ def test_the_plain_layout_has_no_entries(tmp_path: Path) -> None:
         log.set_term(1)
     with pytest.raises(ValueError, match="plain layout"):
         _ = log.written_index
+    with pytest.raises(ValueError, match="kind 2: this log has no entries"):
+        put(log, b"", kind=2)
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------

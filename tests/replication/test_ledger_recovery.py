@@ -588,6 +588,32 @@ def test_a_log_begins_behind_its_base(tmp_path: Path) -> None:
     assert open_ledger(tmp_path / "follower").last_index == at - 1
 
 
+def test_sealed_segments_are_taken_as_files(tmp_path: Path) -> None:
+    """L11: put behind the base, read and checked by `reopen`; the rest comes as entries."""
+    leader, twin = made(tmp_path / "leader")
+    first = leader.index_of(SEGMENT_BYTES) + 1
+    base = leader.point(first - 1)
+    for broken in (False, True):
+        follower, _ = made(tmp_path / f"follower-{broken}", seed=8, count=10)
+        follower.install_base(base.index, base.term, base.chain, SEGMENT_BYTES)
+        for start in (SEGMENT_BYTES, 2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES):
+            name = f"{start:020}"
+            shutil.copy(tmp_path / "leader" / "data" / name, follower.folder / "data" / name)
+        hit = leader.index_of(3 * SEGMENT_BYTES) + 1
+        if broken:
+            flip(follower.folder, twin.entries[hit][0].pos + 60)
+        follower.reopen()
+        if broken:
+            assert follower.damage is not None and follower.damage.index == hit
+            follower.rewrite(leader.read_range(hit, hit))
+        assert follower.damage is None
+        last = leader.index_of(4 * SEGMENT_BYTES)
+        assert_is(follower, twin, last)
+        assert follower.synced_index == last and follower.first_index == first
+        feed(follower, twin)
+        assert_is(open_ledger(follower.folder, boot=2), twin)
+
+
 # -- deleting ----------------------------------------------------------------------------------------------------------
 
 

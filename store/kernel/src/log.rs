@@ -686,6 +686,9 @@ impl Log {
         if queue < 0 {
             return Err(PyValueError::new_err(format!("queue {queue} is negative")));
         }
+        if kind != 0 && self.files.is_none() {
+            return Err(PyValueError::new_err(format!("kind {kind}: this log has no entries")));
+        }
         let mut inner = self.lock();
         let queued = takes_queue_offset(sys_flag);
         let queue_offset = if queued { inner.topic(topic).next(queue) } else { 0 };
