@@ -13,11 +13,14 @@ for step. After each effect that any member carries out, an oracle that sees eve
 protocol is broken (`oracle`). In the end all is mended, and the group has to agree within a stated time.
 
     simulation   one run: chaos, then calm
-    member       the driver round a core: inbox, effects in order, group commit; where crashes and pauses strike
+    process      inbox, effects in order; where crashes, pauses and stalls strike
+    member       the driver round a core: what each effect does, group commit
     disk         what survives a crash, and what recovery makes of it
     network      loss, duplicates, delay, overtaking; directed links
     clock        the queue of events; the members' own clocks
-    faults       what can go wrong;  profiles: how often, in which kind of run
+    clients      who proposes and reads
+    faults       what can go wrong
+    profiles     how often, in which kind of run
     oracle       the invariants
     mutations    mistakes planted in the core, each of which has to be found
 
@@ -31,7 +34,7 @@ What is modelled
 - People: membership changes and transfers, in the middle of all that, also asked of leaders that are none any more.
 
 What is not
-- Bytes. An entry is (term, kind, number); all are of one size. That files hold what they should is tested at the ledger.
+- Bytes. An entry is (term, kind, number); all are of one size. What files hold is tested where they are written.
 - A volume's knowledge of its own synced point, see `disk`.
 - Bits flipped in the record of term and vote (it has two copies with a CRC: it is lost in whole or not at all), and
   damage to a majority. Nothing can be promised then.

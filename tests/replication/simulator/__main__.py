@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
             faults += outcome.faults
             steps += outcome.steps
             committed += outcome.committed
-            leaders += outcome.leaders
+            leaders += outcome.elections
             if outcome.violation is not None:
                 violations += 1
                 print(report(outcome, options.profile), flush=True)

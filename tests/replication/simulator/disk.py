@@ -90,6 +90,10 @@ class Disk:
             return self.entries[place].term if index <= self.last_index else None
         return self.base_term if place == -1 else None
 
+    @property
+    def last_term(self) -> int:
+        return self.entries[-1].term if self.entries else self.base_term
+
     def extent(self, first: int, max_bytes: int) -> int:
         assert self.base_index < first <= self.last_index
         return min(self.last_index, first + max(1, max_bytes // ENTRY_BYTES) - 1)

@@ -1,4 +1,4 @@
-"""What goes wrong, and how often: each fault is a function of the run and of how long it lasts; a profile weighs them.
+"""What goes wrong: each fault is a function of the run and of how long it lasts. How often is for `profiles` to say.
 
 A fault counts itself in `simulation.faults` under the name by which a profile asks for it. Those that last have their
 end in the queue when they begin, at the latest where the chaos of the run ends. All choices come from the run's dice.
@@ -6,9 +6,7 @@ end in the queue when they begin, at the latest where the chaos of the run ends.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.replication.effects import (
@@ -23,11 +21,11 @@ from tallystick.replication.effects import (
     Write,
 )
 from tallystick.replication.membership import AddLearner, Change, Promote, Remove
-from tallystick.replication.settings import RaftSettings
 
-from .disk import ENTRY_BYTES, Disk
-from .member import CrashPoint, Member
-from .network import CALM, Weather
+from .disk import Disk
+from .member import Member
+from .network import Weather
+from .process import CrashPoint
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -37,7 +35,7 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(function: Fault) -> Fault:
-    FAULTS[function.__name__.replace("_", " ")] = function  # type: ignore[attr-defined]
+    FAULTS[function.__name__.replace("_", " ")] = function
     return function
 
 
@@ -95,14 +93,14 @@ def dead_link(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def leader_out_of_sight(simulation: Simulation, seconds: float) -> None:
-    """One follower and the leader lose each other; nothing is proposed meanwhile, so that its log stays good enough to be
-    elected by the others, who still hear the leader."""
+    """One follower and the leader lose each other. Nothing is proposed meanwhile, so that its log stays good enough for
+    the others, who still hear the leader, to elect it."""
     leaders = [member for member in simulation.members.values() if member.leads]
     if leaders and len(simulation.members) > 2:
         leader = simulation.dice.choice(leaders)
         follower = simulation.dice.choice([each for each in simulation.members if each != leader.id])
         _cut(simulation, seconds, [(leader.id, follower), (follower, leader.id)])
-        simulation.quiet_until = simulation.queue.now + seconds
+        simulation.clients.quiet_until = simulation.queue.now + seconds
 
 
 @fault
@@ -137,7 +135,7 @@ def _sides(simulation: Simulation, ids: list[int]) -> tuple[list[int], list[int]
 
 # -- processes and clocks ----------------------------------------------------------------------------------------------
 
-_BOUNDARIES = (SaveVote, SaveVote, Truncate, Truncate, Write, AppendOwn, Send, Commit, RoleChanged, InstallBase, Readmitted)
+_BOUNDARIES = (SaveVote, Truncate, Write, AppendOwn, Send, Commit, RoleChanged, InstallBase, Readmitted)
 
 
 @fault
@@ -242,14 +240,13 @@ def emptied_disk(simulation: Simulation, seconds: float) -> None:
     candidates = [m for m in simulation.members.values() if not m.removed and simulation.may_damage(m)]
     if candidates:
         member = dice.choice(candidates)
-        member.crash()
-        member.disk = Disk.emptied(member.disk, simulation.bootstrap_of(member.id))
+        _replace_disk(simulation, member)
         simulation.restart_later(member, seconds * 0.5)
 
 
 @fault
 def emptied_disk_beside_a_sleeping_leader(simulation: Simulation, seconds: float) -> None:
-    """The leader sleeps while others elect another one; when it wakes, it meets only a member that remembers nothing."""
+    """The leader sleeps while others elect another one; awake, it meets only a member that remembers nothing."""
     leaders = [member for member in simulation.members.values() if member.leads]
     if not leaders or len(simulation.members) < 3:
         return
@@ -263,10 +260,13 @@ def emptied_disk_beside_a_sleeping_leader(simulation: Simulation, seconds: float
 
 def _empty_disk(simulation: Simulation, member: Member) -> None:
     if simulation.may_damage(member):
-        simulation.faults["emptied disk"] += 1
-        member.crash()
-        member.disk = Disk.emptied(member.disk, simulation.bootstrap_of(member.id))
+        _replace_disk(simulation, member)
         simulation.restart_later(member, 0.05)
+
+
+def _replace_disk(simulation: Simulation, member: Member) -> None:
+    member.crash()
+    member.disk = Disk.emptied(member.disk, simulation.bootstrap_of(member.id))
 
 
 @fault
@@ -320,60 +320,15 @@ def some_change(simulation: Simulation, member: Member) -> Change | None:
     if simulation.in_doubt():
         return None
     membership = member.disk.membership
-    choices: list[Change] = [Promote(each) for each in sorted(membership.learners)] * 3
+    choices: list[Change] = []
+    choices += [Promote(each) for each in sorted(membership.learners)] * 3
     if len(membership.members) < simulation.profile.most_members:
-        choices += [AddLearner(each) for each in range(simulation.profile.most_members) if each not in membership.members]
+        choices += [
+            AddLearner(each) for each in range(simulation.profile.most_members) if each not in membership.members
+        ]
     if len(membership.voters) > 1:
         choices += [Remove(each) for each in sorted(membership.voters)]
     change = dice.choice(choices) if choices else None
     if isinstance(change, AddLearner):
         simulation.invite(change.member)
     return change
-
-
-# -- profiles ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """One kind of run. Times in virtual seconds; what is drawn is drawn for each run."""
-
-    name: str
-    faults: Mapping[str, int]
-    """Weight of each fault. Empty: a calm run."""
-    sizes: tuple[int, ...] = (1, 2, 3, 3, 3, 4, 5, 5)
-    """Voters at the start, drawn."""
-    most_members: int = 6
-    """Numbers that members may have, from 0."""
-    chaos_seconds: float = 10.0
-    fault_gap_seconds: tuple[float, float] = (0.05, 0.7)
-    fault_seconds: tuple[float, float] = (0.05, 2.0)
-    proposal_gap_seconds: float = 0.1
-    read_gap_seconds: float = 0.15
-    weather: Weather = CALM
-    """Of the network when no fault says otherwise."""
-    clock_skew: float = 0.03
-    """Clocks run between 1 - this and 1 + this times as fast as time."""
-    pause: float = 0.05
-    """Probability that the world goes on between two effects of a member."""
-    asynchronous_flush: bool = False
-    """Members answer before they sync (D9)."""
-    eager_changes: bool = False
-    """A membership change is asked for in the moment in which somebody begins to lead."""
-    settings: RaftSettings = field(
-        default_factory=lambda: RaftSettings(
-            heartbeat_interval_seconds=0.1,
-            election_timeout_seconds=0.5,
-            max_append_bytes=4 * ENTRY_BYTES,
-            max_inflight_bytes=12 * ENTRY_BYTES,
-            append_timeout_seconds=0.3,
-            install_timeout_seconds=1.0,
-            promote_within_bytes=20 * ENTRY_BYTES,
-            transfer_within_bytes=40 * ENTRY_BYTES,
-        )
-    )
-
-    def draw(self, dice: random.Random) -> tuple[str, float]:
-        """The next fault and how long it lasts."""
-        (name,) = dice.choices(list(self.faults), list(self.faults.values()))
-        return name, dice.uniform(*self.fault_seconds)

@@ -30,8 +30,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`breaks`: the rule that it breaks. `profile`: the kind of run in which that shows soon; `seeds`: after how many runs
-    of it at the latest. `finds`: invariants that may be the first to break; others would mean something else went wrong."""
+    """`breaks`: the rules that it breaks. `profile`: the kind of run in which that shows soon; `seeds`: after how many
+    runs of it at the latest."""
 
     name: str
     breaks: str
@@ -85,7 +85,8 @@ MUTATIONS = (
             Edit(
                 "raft",
                 "        leading, self._leading, self._campaign = self._leading, None, None\n",
-                "        leading, self._leading, self._campaign = self._leading, None, None\n        self.voted_for = None\n",
+                "        leading, self._leading, self._campaign = self._leading, None, None\n"
+                "        self.voted_for = None\n",
             ),
         ),
     ),
@@ -174,7 +175,11 @@ MUTATIONS = (
         "entries of earlier terms are committed by counting",
         "S10",
         "storm",
-        (Edit("raft", "if index <= self.commit_index or index < leading.term_start:", "if index <= self.commit_index:"),),
+        (
+            Edit(
+                "raft", "if index <= self.commit_index or index < leading.term_start:", "if index <= self.commit_index:"
+            ),
+        ),
     ),
     Mutation(
         "a follower answers before its disk has the entries",
@@ -297,8 +302,8 @@ MUTATIONS = (
         (
             Edit(
                 "raft",
-                "        if not leading.ready:\n            return \"the leader has not committed",
-                "        if False:\n            return \"the leader has not committed",
+                '        if not leading.ready:\n            return "the leader has not committed',
+                '        if False:\n            return "the leader has not committed',
             ),
         ),
     ),
@@ -306,7 +311,13 @@ MUTATIONS = (
         "a change on top of one that is not committed",
         "M2",
         "membership",
-        (Edit("raft", "        if self.membership_index > self.commit_index:\n            return", "        if False:\n            return"),),
+        (
+            Edit(
+                "raft",
+                "        if self.membership_index > self.commit_index:\n            return",
+                "        if False:\n            return",
+            ),
+        ),
     ),
     Mutation(
         "a membership that was cut off stays in force",
@@ -368,7 +379,13 @@ MUTATIONS = (
         "a leader reads before it is ready",
         "R1, S11",
         "storm",
-        (Edit("raft", "        if not leading.ready:\n            leading.reads.add_early", "        if False:\n            leading.reads.add_early"),),
+        (
+            Edit(
+                "raft",
+                "        if not leading.ready:\n            leading.reads.add_early",
+                "        if False:\n            leading.reads.add_early",
+            ),
+        ),
     ),
     Mutation(
         "a follower reads by what it knows to be committed",

@@ -36,7 +36,6 @@ from tallystick.replication.messages import (
     HeartbeatReply,
     InstallRequest,
     Message,
-    PreVoteReply,
     PreVoteRequest,
     VoteReply,
     VoteRequest,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from .member import Member
 
 
-class Violation(Exception):  # noqa: N818: it is the finding of a run, not an error of the program
+class Violation(Exception):  # noqa: N818 (it is the finding of a run, not an error of the program)
     """An invariant does not hold; `invariant` is its name."""
 
     def __init__(self, invariant: str, what: str) -> None:
@@ -97,7 +96,9 @@ class Oracle:
                     f"elsewhere it is {known[0]} after term {known[1]}",
                 )
             if entry.term < previous:
-                raise Violation("terms never fall along a log", f"{member}, entry {index}: {entry.term} after {previous}")
+                raise Violation(
+                    "terms never fall along a log", f"{member}, entry {index}: {entry.term} after {previous}"
+                )
             previous = entry.term
 
     def truncated(self, member: Member, last_kept: int) -> None:
@@ -129,7 +130,9 @@ class Oracle:
         """Before the leader appends it."""
         before = member.disk.memberships[-1]
         if before.index > member.commit_index:
-            raise Violation("one membership change at a time (M2)", f"{member} appends {effect.index} on {before.index}")
+            raise Violation(
+                "one membership change at a time (M2)", f"{member} appends {effect.index} on {before.index}"
+            )
         if member.disk.term_of(member.commit_index) != effect.term:
             raise Violation(
                 "membership change only after a commit in the own term (M3)",
@@ -155,11 +158,14 @@ class Oracle:
         elif isinstance(message, VoteRequest):
             if (disk.term, disk.voted_for) != (message.term, member.id):
                 raise Violation("own vote durable before votes are asked for (D1)", f"{member}: {message}")
-            if (message.last_term, message.last_index) != (disk.term_of(disk.last_index), disk.last_index):
+            if (message.last_term, message.last_index) != (disk.last_term, disk.last_index):
                 raise Violation("a candidate tells its own log's end (S1)", f"{member}: {message}")
         elif isinstance(message, VoteReply) and message.granted:
-            if (disk.term, disk.voted_for) != (message.term, message.target):
-                raise Violation("vote durable before it is given (D1)", f"{member} has {disk.voted_for}: {message}")
+            self._check_vote(member, message)
+
+    def _check_vote(self, member: Member, reply: VoteReply) -> None:
+        if (member.disk.term, member.disk.voted_for) != (reply.term, reply.target):
+            raise Violation("vote durable before it is given (D1)", f"{member} has {member.disk.voted_for}: {reply}")
 
     def _check_success(self, member: Member, reply: AppendReply) -> None:
         if reply.match_index > member.promised_index:
@@ -189,8 +195,7 @@ class Oracle:
                 "a leader has a majority's votes",
                 f"{member} leads term {term} of {sorted(membership.voters)} by {sorted(granted)}",
             )
-        end_term = disk.term_of(disk.last_index)
-        assert end_term is not None
+        end_term = disk.last_term
         self._ends_at_election[term] = disk.last_index, end_term
         for committed_in, index in self._committed_by_term.items():
             if committed_in < term and not self._log_holds(disk.last_index, end_term, index):
@@ -278,7 +283,9 @@ class Oracle:
     def answered_read(self, member: Member, index: int, acknowledged_index: int) -> None:
         """`acknowledged_index`: as it was when the read was asked for."""
         if index < acknowledged_index:
-            raise Violation("linearizable reads (R1)", f"{member} reads at {index}, {acknowledged_index} was there before")
+            raise Violation(
+                "linearizable reads (R1)", f"{member} reads at {index}, {acknowledged_index} was there before"
+            )
 
     # -- the slow twin -------------------------------------------------------------------------------------------------
 

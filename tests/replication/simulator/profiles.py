@@ -6,10 +6,60 @@ promise holds only without them: leases trust clocks, the asynchronous mode trus
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from .faults import Profile
-from .network import Weather
+from tallystick.replication.settings import RaftSettings
+
+from .disk import ENTRY_BYTES
+from .network import CALM, Weather
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One kind of run. Times in virtual seconds; what is drawn is drawn for each run."""
+
+    name: str
+    faults: Mapping[str, int]
+    """Weight of each fault. Empty: a calm run."""
+    sizes: tuple[int, ...] = (1, 2, 3, 3, 3, 4, 5, 5)
+    """Voters at the start, drawn."""
+    most_members: int = 6
+    """Numbers that members may have, from 0."""
+    chaos_seconds: float = 10.0
+    fault_gap_seconds: tuple[float, float] = (0.05, 0.7)
+    fault_seconds: tuple[float, float] = (0.05, 2.0)
+    proposal_gap_seconds: float = 0.1
+    read_gap_seconds: float = 0.15
+    weather: Weather = CALM
+    """Of the network when no fault says otherwise."""
+    clock_skew: float = 0.03
+    """Clocks run between 1 - this and 1 + this times as fast as time."""
+    pause: float = 0.05
+    """Probability that the world goes on between two effects of a member."""
+    asynchronous_flush: bool = False
+    """Members answer before they sync (D9)."""
+    eager_changes: bool = False
+    """A membership change is asked for in the moment in which somebody begins to lead."""
+    settings: RaftSettings = field(
+        default_factory=lambda: RaftSettings(
+            heartbeat_interval_seconds=0.1,
+            election_timeout_seconds=0.5,
+            max_append_bytes=4 * ENTRY_BYTES,
+            max_inflight_bytes=12 * ENTRY_BYTES,
+            append_timeout_seconds=0.3,
+            install_timeout_seconds=1.0,
+            promote_within_bytes=20 * ENTRY_BYTES,
+            transfer_within_bytes=40 * ENTRY_BYTES,
+        )
+    )
+
+    def draw(self, dice: random.Random) -> tuple[str, float]:
+        """The next fault and how long it lasts."""
+        (name,) = dice.choices(list(self.faults), list(self.faults.values()))
+        return name, dice.uniform(*self.fault_seconds)
+
 
 _NETWORK = {
     "partition": 3,
