@@ -17,7 +17,7 @@ import asyncio
 import logging
 import secrets
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.messages import InstallRequest
@@ -93,6 +93,12 @@ class BaseSender:
         found = self._offers.pop(member, None)
         if found is not None:
             self._shipping.withdraw(found[1])
+
+    def withdraw_from_matched(self, match_indexes: Mapping[int, int]) -> None:
+        """Those who have their base, or more, need no offer any longer."""
+        for member, (request, _, _) in list(self._offers.items()):
+            if match_indexes.get(member, -1) >= request.base_index:
+                self.withdraw(member)
 
     def withdraw_all(self) -> None:
         for member in list(self._offers):

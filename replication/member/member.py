@@ -58,6 +58,7 @@ from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.ledger.vote import VoteFile
 from tallystick.replication.member.bases import BaseReceiver, BaseSender
+from tallystick.replication.member.callbacks import Callbacks
 from tallystick.replication.member.errors import (
     ChangeError,
     DiskError,
@@ -70,20 +71,21 @@ from tallystick.replication.member.errors import (
 from tallystick.replication.member.log_writer import Appending, LogWriter
 from tallystick.replication.member.opening import MemberDisk, open_disk
 from tallystick.replication.member.origin import Origin
+from tallystick.replication.member.ranges import RangeError, checked
 from tallystick.replication.member.repair import Scrubber
 from tallystick.replication.member.reserve import NO_ROOM, Reserve
 from tallystick.replication.member.settings import MemberSettings
-from tallystick.replication.member.special import SpecialEntries, body_of
-from tallystick.replication.member.status import GroupStatus, PeerProgress
+from tallystick.replication.member.special import SpecialEntries
+from tallystick.replication.member.status import GroupStatus, progress_of
 from tallystick.replication.member.waiters import Waiters
 from tallystick.replication.membership import Change, Membership, MembershipEntry
-from tallystick.replication.messages import AppendRequest, InstallRequest, Message, TermRun
+from tallystick.replication.messages import AppendRequest, InstallRequest, Message
 from tallystick.replication.raft import Raft
 from tallystick.replication.transport.handshake import Identity, Lane
 from tallystick.replication.transport.peer_lane import Address
 from tallystick.replication.transport.shipping import Shipping
 from tallystick.replication.transport.transport import Transport
-from tallystick.store._kernel import EntryError, check_entries
+from tallystick.store._kernel import EntryError
 from tallystick.store.clock import wall_ms
 from tallystick.store.ledger_format import EntryKind as DiskEntryKind
 from tallystick.store.message import NOWHERE
@@ -98,14 +100,8 @@ _logger = logging.getLogger("tallystick.replication")
 _NEVER = float("inf")
 _CLOSED = "the member is closed"
 
-Answers = list[tuple[int, bytes]]
 
-
-class _RangeRefusedError(Exception):
-    """A leader's entries do not continue the own log's chain of CRCs (S13)."""
-
-
-class Member:
+class Member(Callbacks):
     """Open it, add to its callbacks, `start` it, `close` it. All methods belong to the event loop's thread, but those
     that say otherwise."""
 
@@ -123,32 +119,7 @@ class Member:
         restore: Callable[[bytes], int],
     ) -> None:
         """Made by `open`."""
-        self.on_role: list[Callable[[Role, int, int | None], None]] = []
-        """(role, term, leader). Before a new leader's first entry is staged: derive queue offsets from the whole log
-        here (B3). When leadership is lost: stop what only a leader runs (B7)."""
-        self.on_ready: list[Callable[[int], None]] = []
-        """(term): this leader has committed an entry of its own, and all before it is applied (S11)."""
-        self.on_accepting: list[Callable[[bool], None]] = []
-        """Whether `accepting` is true now: let the kernel's `feed` serve sends or not (`Log.set_hot`)."""
-        self.on_commit: list[Callable[[int], None]] = []
-        """(pos): the log is committed up to this byte. Answers of sends below may go: `Log.release(pos)`."""
-        self.on_apply: list[Callable[[int, EntryKind, bytes], None]] = []
-        """(index, kind, body) of committed entries that are no messages, in order, each once, before `on_commit`."""
-        self.on_truncate: list[Callable[[int, int], None]] = []
-        """(pos, was_end): the log ends at `pos` now, what was behind it is gone. Counters roll back (B3)."""
-        self.on_unknown: list[Callable[[], None]] = []
-        """What this member took in as a leader and has not committed: nobody knows what becomes of it. Answer all sends
-        that wait with "unknown" (`Log.expire`, B2). After a transfer not before its grace is over, and not at all if
-        the successor commits everything."""
-        self.on_refused: list[Callable[[Answers], None]] = []
-        """(answers) of the kernel's `abandon`: sends that were staged and not written. Deliver them."""
-        self.on_installed: list[Callable[[int, int], None]] = []
-        """(index, pos): the log begins anew behind this entry, at this byte; `restore` was called before."""
-        self.on_fatal: list[Callable[[str], None]] = []
-        """(reason): the member stopped for good, its disk is kept as it is. End the process."""
-        self.on_removed: list[Callable[[int], None]] = []
-        """(index): the committed membership of this entry leaves this member out: stop it (M6, M7)."""
-
+        super().__init__()
         self.identity = identity
         self.settings = settings
         self.folder = folder
@@ -341,6 +312,7 @@ class Member:
         sound = sound and self._raft.disk_state is not DiskState.FAILED if started else True
         await self._end()
         if sound and (self._writer is not None or not started):
+            self._log.abandon(self.settings.abandon_code, _CLOSED)
             await asyncio.to_thread(self.ledger.close, self._committed_index)
 
     async def abort(self) -> None:
@@ -630,7 +602,7 @@ class Member:
             except OSError as error:
                 self._effect_failed(effect, error)
                 return
-            except _RangeRefusedError as error:
+            except RangeError as error:
                 self._refused_range(str(error))
                 self._drop_list(self._raft.disk, DiskState.OK)  # what was to be written is forgotten
                 return
@@ -688,29 +660,11 @@ class Member:
 
     def _deliver_entries(self, request: AppendRequest, payload: memoryview | None) -> None:
         """Checked before the core hears of them: what it does not know of needs not be taken back."""
-        prev_index, data = request.prev_index, bytes(payload or b"")
         try:
-            _, last_index, last_term, chain = self._log.written_point()
-            if prev_index == last_index and request.prev_term == last_term:
-                entries = check_entries(data, self.ledger.segment_bytes, prev_index, last_term, chain)
-            else:
-                entries = self.ledger.check(data, prev_index, request.prev_term)
-        except EntryError as error:
-            self._refused_range(f"entry {error.index} from n{request.source}: {error.reason}")
+            request, entries = checked(self.ledger, request, bytes(payload or b""))
+        except RangeError as error:
+            self._refused_range(str(error))
             return
-        runs = entries.runs
-        told = (TermRun(runs[0][0], entries.last_index),) if len(runs) == 1 else _runs(prev_index, runs)
-        if told != request.runs:
-            self._refused_range(f"n{request.source} sent other entries than it said")
-            return
-        if request.memberships or entries.special:
-            found = tuple(
-                MembershipEntry(index, Membership.decode(body_of(entries.record(index))))
-                for index, kind, _, _ in entries.special
-                if kind == EntryKind.MEMBERSHIP
-            )
-            if found != request.memberships:
-                request = replace(request, memberships=found)
         self._call(self._step_entries, request, entries)
 
     def _step_entries(self, now: float, request: AppendRequest, entries: Entries) -> Sequence[Effect]:
@@ -840,7 +794,7 @@ class Member:
         try:
             self.ledger.append_entries(entries, effect.first_index)
         except EntryError as error:
-            raise _RangeRefusedError(f"entry {error.index} from n{effect.request.source}: {error.reason}") from error
+            raise RangeError(f"entry {error.index} from n{effect.request.source}: {error.reason}") from error
         failed = self._write_now()
         written = self.ledger.last_index
         if entries.special:
@@ -1014,6 +968,7 @@ class Member:
                 self._call(self._disk, DiskState.OK)
             if self._raft.disk_state is DiskState.OK:
                 self._reserve.keep()
+            self._base_sender.withdraw_from_matched(self._raft.match_indexes)
             state = (self._log.flushed_index, self._committed_index)
             if self._writer is None or state == noted:
                 continue
@@ -1071,45 +1026,8 @@ class Member:
             doubt=raft.doubt,
             fatal=None if self._stopped is _CLOSED else self._stopped,
             last_error=self.last_error,
-            peers=tuple(self._peer_progress()),
+            peers=progress_of(raft, ledger, self._transport.status(), time.monotonic()),
         )
-
-    def _peer_progress(self) -> list[PeerProgress]:
-        raft, now, end = self._raft, time.monotonic(), self._log.written
-        lanes = {status.member: status for status in self._transport.status()}
-        members = sorted((raft.membership.members | lanes.keys()) - {self.identity.member})
-        progress = []
-        for member in members:
-            peer, status = raft.peers.get(member), lanes.get(member)
-            lag = None
-            if peer is not None:
-                known = peer.match_index >= self.ledger.base.index
-                lag = end - (self.ledger.end_of(peer.match_index) if known else 0)
-            progress.append(
-                PeerProgress(
-                    member=member,
-                    voter=member in raft.membership.voters,
-                    address=None if status is None else status.address,
-                    connected=status is not None
-                    and len(status.lanes) == len(Lane)
-                    and all(lane.connected for lane in status.lanes.values()),
-                    match_index=None if peer is None else peer.match_index,
-                    lag_bytes=lag,
-                    state=None if peer is None else peer.state.value,
-                    seconds_since_heard=None if peer is None else max(0.0, now - peer.acked_at),
-                    disk=None if peer is None else peer.disk,
-                    doubt=None if peer is None else peer.doubt,
-                )
-            )
-        return progress
-
-
-def _runs(prev_index: int, counts: Sequence[tuple[int, int]]) -> tuple[TermRun, ...]:
-    runs, last_index = [], prev_index
-    for term, entries in counts:
-        last_index += entries
-        runs.append(TermRun(term, last_index))
-    return tuple(runs)
 
 
 def _give(future: asyncio.Future[Any], value: object) -> None:

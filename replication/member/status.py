@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.effects import Role
+from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.raft import Raft
+from tallystick.replication.transport.handshake import Lane
 from tallystick.replication.transport.peer_lane import Address
+from tallystick.replication.transport.transport import PeerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +63,31 @@ class GroupStatus:
     last_error: str
     """The last thing that went wrong here, empty: nothing did. For people."""
     peers: tuple[PeerProgress, ...]
+
+
+def progress_of(raft: Raft, ledger: Ledger, lanes: Sequence[PeerStatus], now: float) -> tuple[PeerProgress, ...]:
+    """Of all members but the own one, and of whoever else there is a connection with; by number."""
+    known = {status.member: status for status in lanes}
+    members = sorted((raft.membership.members | known.keys()) - {raft.id})
+    return tuple(_progress(raft, ledger, member, known.get(member), now) for member in members)
+
+
+def _progress(raft: Raft, ledger: Ledger, member: int, status: PeerStatus | None, now: float) -> PeerProgress:
+    peer, lag = raft.peers.get(member), None
+    if peer is not None:
+        has = ledger.end_of(peer.match_index) if peer.match_index >= ledger.base.index else 0
+        lag = ledger.log.written - has
+    return PeerProgress(
+        member=member,
+        voter=member in raft.membership.voters,
+        address=None if status is None else status.address,
+        connected=status is not None
+        and len(status.lanes) == len(Lane)
+        and all(lane.connected for lane in status.lanes.values()),
+        match_index=None if peer is None else peer.match_index,
+        lag_bytes=lag,
+        state=None if peer is None else peer.state.value,
+        seconds_since_heard=None if peer is None else max(0.0, now - peer.acked_at),
+        disk=None if peer is None else peer.disk,
+        doubt=None if peer is None else peer.doubt,
+    )
