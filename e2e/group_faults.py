@@ -113,6 +113,9 @@ class Torture:
             group.kill()
             disks.unmount(keep=not whole)
             self.reasons += self.history.reasons()
+            self.acknowledged += len(self.history.acknowledged())
+            self.attempts += len(self.history.sends)
+            self.reads += len(self.history.reads)
 
     async def _live(self, group: Group, stretch: Stretch) -> None:
         """Load, and all faults."""
@@ -145,9 +148,6 @@ class Torture:
         check(self.history, finals[first], self.problems)
         sends = self.history.sends
         acknowledged = len(self.history.acknowledged())
-        self.acknowledged += acknowledged
-        self.attempts += len(sends)
-        self.reads += len(self.history.reads)
         commit_index = min(status.commit_index for status in group.statuses().values())
         ledgers = {member.name: member.ledger for member in group.members}
         self.compared_bytes += await asyncio.to_thread(check_replicas, ledgers, commit_index, self.problems)

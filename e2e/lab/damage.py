@@ -11,8 +11,6 @@ from pathlib import Path
 
 from lab.replicas import entries_of, sealed_segments
 
-_PIECE = bytes(65536)
-
 
 class CannotMountError(Exception):
     """Small file systems cannot be made here; the text is the system's."""
@@ -67,18 +65,15 @@ class SmallDisks:
 
 
 def fill(folder: Path) -> Path:
-    """Takes all room on the file system of this folder; the file that does."""
+    """Takes all room on the file system of this folder, while others go on writing there; the file that does."""
     filler = folder / "filler"
     with filler.open("ab", buffering=0) as file:
-        room = os.statvfs(folder)
-        count = max(0, room.f_bavail * room.f_frsize - len(_PIECE))
-        try:
-            if count:
-                os.posix_fallocate(file.fileno(), file.tell(), count)
-            file.seek(0, os.SEEK_END)
-            while True:
-                file.write(_PIECE)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
+        # A piece that does not fit is given back as a whole: smaller and smaller ones until not a block is left.
+        for piece in (1 << 24, 1 << 20, 1 << 16, 1 << 12):
+            try:
+                while True:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, piece)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
     return filler

@@ -266,6 +266,8 @@ class Group:
                 return f"n{status.member} is in term {status.term} of {status.leader}, the leader in {leader.term}"
             if status.doubt not in ("", "none", "false"):
                 return f"n{status.member} is in doubt: {status.doubt}"
+            if status.disk != "ok":
+                return f"the disk of n{status.member} is {status.disk}"
             if leader.commit_index - status.applied_index > within:
                 return f"n{status.member} is at {status.applied_index} of {leader.commit_index}"
         return None
