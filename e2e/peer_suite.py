@@ -34,6 +34,7 @@ from lab.send_again import DEFAULTS, measure_send_again
 from lab.tally import EARLY_CHECKS, Tally
 
 OURS, THEIRS = "tallystick", f"RocketMQ {SERVER_VERSION}"
+RUN_PRESETS = ("enablePropertyFilter=true",)  # what `tally run` sets by itself and a step needs
 _SEND_AGAIN_S = 5.0
 _WHOLE_S = 60.0
 
@@ -125,7 +126,7 @@ def verdict(ours: Side, theirs: Side | None) -> tuple[int, str]:
 def measure(options: argparse.Namespace, work: Path) -> int:
     """Both sides one after the other (never at the same time: the suite looks at delays), then the table."""
     settings = (*EARLY_CHECKS, *options.set)
-    tally = Group(work / "group", settings) if options.group else Tally(work / "tally", settings)
+    tally = Group(work / "group", (*RUN_PRESETS, *settings)) if options.group else Tally(work / "tally", settings)
     client = Peer(work / "client", options.version)
     server = Peer(work / "server") if options.compare else None
     ours = Side(OURS, tally.nameserver, client)
