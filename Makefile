@@ -59,6 +59,16 @@ group-faults: build ## three members under faults of all kinds, nothing lost: RO
 peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (its leader changes every 10 s)
 	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE))
 
+.PHONY: raftos
+raftos: build/types build/raftos-venv/.built ## raftos 0.2.6 and our core under the same histories, rule by rule
+	build/raftos-venv/bin/python -m pytest -q e2e/raftos
+
+build/raftos-venv/.built: # its setup.py needs an old setuptools, its pins cannot all be installed: e2e/raftos/hosting/adapted.py
+	$(PYTHON) -m venv build/raftos-venv
+	build/raftos-venv/bin/python -m pip install --quiet 'setuptools<70' wheel 'pytest>=8.3,<10'
+	build/raftos-venv/bin/python -m pip install --quiet --no-deps --no-build-isolation raftos==0.2.6 msgpack-python==0.4.8
+	touch $@
+
 mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 	$(BIN)/python e2e/mqadmin.py $(if $(COMPARE),--compare)
 
