@@ -455,6 +455,7 @@ async def test_of_a_damaged_log_only_what_is_before_the_damage_is_served(tmp_pat
     (folder.parent / "tally-ledger").unlink()
     async with member(tmp_path) as again:
         assert again.ledger.damage is not None and again.ledger.damage.index == 10
+        assert (again.store.max_offset("T", 0), again.store.dispatched_pos) == (10, again.ledger.log.written)
         assert [record.body for record in read_queue(again.store)] == [b"m%d" % number for number in range(10)]
         again.ledger.rewrite(lost)
         assert again.ledger.last_index == 19
