@@ -74,6 +74,8 @@ class BaseSender:
 
     def send(self, request: InstallRequest, base: EntryPoint, snapshot: Callable[[], bytes]) -> None:
         """Offers the base and tells the member of it. The same request again goes on with the same offer."""
+        if base.index != request.base_index:
+            return  # old segments were deleted just now: the core asks again, with the log's new begin
         known = self._offers.get(request.target)
         if known is None or known[0] != request:
             self.withdraw(request.target)

@@ -56,6 +56,7 @@ from tallystick.replication.effects import (
 )
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import EntryPoint
+from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import VoteFile
 from tallystick.replication.member.bases import BaseReceiver, BaseSender
 from tallystick.replication.member.callbacks import Callbacks
@@ -80,6 +81,7 @@ from tallystick.replication.member.status import GroupStatus, progress_of
 from tallystick.replication.member.waiters import Waiters
 from tallystick.replication.membership import Change, Membership, MembershipEntry
 from tallystick.replication.messages import AppendRequest, InstallRequest, Message
+from tallystick.replication.peers import PeerState
 from tallystick.replication.raft import Raft
 from tallystick.replication.transport.handshake import Identity, Lane
 from tallystick.replication.transport.peer_lane import Address
@@ -148,8 +150,8 @@ class Member(Callbacks):
         self._ready = False
         self._told_accepting = False
         self._throttled = False
-        self._own_index = -1
-        """Up to here the core knows of this leader's own entries."""
+        self._own_index = self._lost_index = -1
+        """Up to here the core knows of this leader's own entries; up to there the log went when it last led."""
         self._waiters = Waiters()
         self._applied = Waiters()
         self._reads: dict[int, asyncio.Future[int]] = {}
@@ -169,6 +171,7 @@ class Member(Callbacks):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = _NEVER
         self._tasks: list[asyncio.Task[None]] = []
+        self._mending: asyncio.Task[None] | None = None
         self._marking = threading.Lock()
         self._reserve = Reserve(door, folder)
         self._appending: Appending | None = None
@@ -326,12 +329,15 @@ class Member(Callbacks):
         if self._appending is None:
             return
         self._halt(_CLOSED)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._all_tasks(), return_exceptions=True)
         if self._writer is not None:
             await self._writer.close()
         await asyncio.to_thread(self._wait_for_marks)
         await self._shipping.close()
         await self._transport.close()
+
+    def _all_tasks(self) -> list[asyncio.Task[None]]:
+        return self._tasks if self._mending is None else [*self._tasks, self._mending]
 
     def _wait_for_marks(self) -> None:
         with self._marking:
@@ -342,13 +348,14 @@ class Member(Callbacks):
         if self._stopped is None:
             self._stopped = reason
         self._ready = False
+        self._tell_accepting()
         self._inbox.clear()
         self._then.clear()
         for timer in (self._alarm, self._grace):
             if timer is not None:
                 timer.cancel()
         self._alarm, self._grace, self._alarm_at = None, None, _NEVER
-        for task in self._tasks:
+        for task in self._all_tasks():
             task.cancel()
         self._base_receiver.cancel()
         self._base_sender.withdraw_all()
@@ -367,7 +374,6 @@ class Member(Callbacks):
             _logger.critical("n%d stops: %s", self.identity.member, reason)
             self.last_error = reason
             self._halt(reason)
-            self._tell_accepting()
             for callback in self.on_fatal:
                 callback(reason)
 
@@ -604,7 +610,7 @@ class Member(Callbacks):
                 return
             except RangeError as error:
                 self._refused_range(str(error))
-                self._drop_list(self._raft.disk, DiskState.OK)  # what was to be written is forgotten
+                self._drop_list(self._disk, DiskState.OK)  # what was to be written is forgotten
                 return
             finally:
                 self._in_effect = False
@@ -828,6 +834,9 @@ class Member(Callbacks):
         message = effect.message
         if type(message) is AppendRequest and message.runs:
             first, last = message.prev_index + 1, message.last_index
+            peer = self._raft.peers.get(message.target)
+            if peer is not None and peer.state is PeerState.PROBE and not self._is_sound(first):
+                return
             if self._range[0] != first or self._range[1] != last:
                 try:
                     self._range = first, last, self._log.read_range(first, last)
@@ -838,6 +847,27 @@ class Member(Callbacks):
             self._transport.send(message, self._range[2])
         else:
             self._transport.send(message)
+
+    def _is_sound(self, first: int) -> bool:
+        """What a member that does not get on would be sent next is looked at first: it may be our own disk that is not
+        sound, and the member refuses what we send. Then it is mended, and sent when the core tries again."""
+        last = self._log.extent(first, self.settings.raft.max_append_bytes)
+        try:
+            self.ledger.verified_range(first, last)
+        except (EntryError, LedgerError) as error:
+            self.last_error = f"entries {first} to {last}: {error}"
+            _logger.error("n%d: %s", self.identity.member, self.last_error)
+            if self._mending is None or self._mending.done():
+                self._mending = asyncio.get_running_loop().create_task(self._mend(), name="mend-log")
+            return False
+        return True
+
+    async def _mend(self) -> None:
+        try:
+            await self.scrub()
+        except DiskError as error:
+            self.last_error = str(error)
+            _logger.error("n%d: %s", self.identity.member, error)
 
     def _commit(self, effect: Commit) -> None:
         if effect.index > self._committed_index:
@@ -857,6 +887,8 @@ class Member(Callbacks):
         self._waiters.resolve(index)
         self._applied.resolve(index)
         self._scrubber.committed(pos)
+        if self._grace is not None and index >= self._lost_index:
+            self._cancel_grace()
 
     def _role_changed(self, effect: RoleChanged) -> None:
         led = self._role is Role.LEADER
@@ -867,23 +899,32 @@ class Member(Callbacks):
             self._lose_leadership()
         elif effect.role is Role.LEADER:
             self._own_index = self._log.written_index
+            self._cancel_grace()  # what is left from its last term is committed with this one's
         for callback in self.on_role:
             callback(effect.role, effect.term, effect.leader)
 
     def _lose_leadership(self) -> None:
+        log = self._log
+        abandoned = log.staged > log.written
         self._abandon("leadership was lost")
         self._base_sender.withdraw_all()
-        if self._raft.transfer_target is not None and self._log.written > self._committed_pos:
+        self._lost_index = log.written_index
+        if not abandoned and self._lost_index <= self._committed_index:
+            return  # nothing was under way
+        if self._raft.transfer_target is not None and not abandoned:
             # The successor has all of it: it commits it within a moment, and nobody need be told "unknown".
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.settings.outcome_grace_seconds, self._end_grace)
         else:
             self._end_grace()
 
-    def _end_grace(self) -> None:
+    def _cancel_grace(self) -> None:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
+
+    def _end_grace(self) -> None:
+        self._cancel_grace()
         self._waiters.fail_above(self._committed_index, OutcomeUnknownError("leadership was lost"))
         for callback in self.on_unknown:
             callback()
@@ -948,6 +989,7 @@ class Member(Callbacks):
         self._committed_index, self._committed_pos = point.index, point.pos
         self._applied_index = max(applied, point.index)
         self._waiters.fail_above(-1, OutcomeUnknownError("the log begins anew"))
+        self._applied.resolve(point.index)
         self._scrubber.begin_anew()
         for callback in self.on_installed:
             callback(point.index, point.pos)

@@ -120,6 +120,23 @@ async def test_a_flipped_byte_in_a_sealed_segment_is_fetched_again(tmp_path: Pat
         await group.level()
 
 
+async def test_a_leader_mends_what_it_cannot_send(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        for _ in range(4):
+            await group.put_somehow(100, 500)
+        await group.level()
+        leader = await group.leader()
+        flip(leader, leader.up.ledger.pos_of(60) + 100)
+        node = others(group, leader)[0]
+        await node.kill()
+        shutil.rmtree(node.folder)
+        node.door = Door(record=True)
+        await node.start(group.addresses)
+        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted, with all that the others have")
+        await group.level()
+        assert leads(leader), "and nobody else had to lead"
+
+
 async def test_damage_that_nobody_can_mend_is_named(tmp_path: Path) -> None:
     async with Group(tmp_path, 1) as group:
         for _ in range(4):

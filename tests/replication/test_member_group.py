@@ -5,9 +5,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from member_lab import Group, until
+import pytest
+from member_lab import Group, Node, until
 
 from tallystick.replication.durable import EntryKind
+from tallystick.replication.effects import Role
+from tallystick.replication.member.errors import (
+    ChangeError,
+    NotAcceptingError,
+    OutcomeUnknownError,
+    ReadError,
+    TransferError,
+)
+from tallystick.replication.membership import AddLearner
 
 
 async def test_a_group_elects_and_replicates(tmp_path: Path) -> None:
@@ -89,4 +99,60 @@ async def test_transfer_under_load_without_a_failed_proposal(tmp_path: Path) -> 
         stop.set()
         await asyncio.gather(*clients)
         assert not failed
+        assert not any(node.unknown for node in group.nodes)
         await group.level()
+
+
+async def test_what_a_leader_without_a_majority_took_in_is_unknown(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        await asyncio.gather(*(node.kill() for node in group.nodes if node is not leader))
+        last, _ = group.stage(leader, 5)
+        with pytest.raises(OutcomeUnknownError):
+            await leader.up.committed(last)
+        assert leader.unknown == 1
+        with pytest.raises(ReadError):
+            await leader.up.read()
+        with pytest.raises(TransferError):
+            await leader.up.transfer()
+        with pytest.raises(NotAcceptingError):
+            leader.up.propose(EntryKind.METADATA, b"{}")
+
+
+async def test_a_learner_follows_and_does_not_count(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        new = Node(3, tmp_path)
+        group.addresses[3] = ("127.0.0.1", new.port)
+        await new.start(group.addresses)
+        for node in group.nodes:
+            node.up.set_addresses(group.addresses)
+        await leader.up.change(AddLearner(3))
+        with pytest.raises(ChangeError):
+            await leader.up.change(AddLearner(3))
+        await group.put(leader, 20)
+        await group.level([*group.nodes, new])
+        assert new.up.status().learners == (3,)
+        voters = [node for node in group.nodes if node is not leader]
+        await asyncio.gather(*(node.kill() for node in voters))
+        await until(lambda: not leader.up.accepting, "with a learner alone there is no majority")
+        await new.kill()
+
+
+async def test_status_names_who_is_where(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        await group.put(leader, 20)
+        await group.level()
+        gone = next(node for node in group.nodes if node is not leader)
+        await gone.kill()
+        await group.put(leader, 20, 1000)
+        status = leader.up.status()
+        assert (status.role, status.leader, status.voters) == (Role.LEADER, leader.id, (0, 1, 2))
+        assert status.ready and status.accepting and status.membership_committed
+        assert status.commit_index == status.applied_index == max(group.acknowledged)
+        lags = {peer.member: peer.lag_bytes or 0 for peer in status.peers}
+        assert lags[gone.id] > 20_000
+        await until(lambda: {p.member: p.lag_bytes for p in leader.up.status().peers}[3 - leader.id - gone.id] == 0)
+        await until(lambda: not {p.member: p.connected for p in leader.up.status().peers}[gone.id])
