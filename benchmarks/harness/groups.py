@@ -82,6 +82,7 @@ class OurGroup(Side):
         return server
 
     def _member(self, member: int) -> Server:
+        folder = self.store / f"n{member}"
         peers = ";".join(f"n{other}-{HOST}:{self._first_port + 30 + other}" for other in MEMBERS)
         options = [
             f"flushDiskType={self.flush}",
@@ -92,9 +93,10 @@ class OurGroup(Side):
             "dLegerGroup=raft-a",
             f"dLegerPeers={peers}",
             f"dLegerSelfId=n{member}",
+            *([] if folder.exists() else ["groupBootstrap=true"]),  # at its very first start, and never again
             *self._settings,
         ]
-        arguments = ["broker", "--dir", str(self.store / f"n{member}"), "--host", HOST]
+        arguments = ["broker", "--dir", str(folder), "--host", HOST]
         arguments += ["--port", str(self._first_port + 10 * member), "--http-port", str(self._first_port + 40 + member)]
         arguments += ["--nameserver", f"{HOST}:{self.nameserver_port}"]
         for option in options:
