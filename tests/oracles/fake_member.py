@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from tallystick.replication.durable import EntryKind
@@ -26,6 +27,8 @@ class FakeMember:
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
+        self.identity = SimpleNamespace(member=number)
+        self.ledger = SimpleNamespace(pos_of=lambda index: index)
         self.log: list[Entry] = []
         self.committed_index = -1
         self.role = Role.FOLLOWER
@@ -40,7 +43,7 @@ class FakeMember:
         self.on_accepting: list[Callable[[bool], None]] = []
         self.on_commit: list[Callable[[int], None]] = []
         self.on_apply: list[Callable[[int, EntryKind, bytes], None]] = []
-        self.on_truncate: list[Callable[[int], None]] = []
+        self.on_truncate: list[Callable[[int, int], None]] = []
         self.on_unknown: list[Callable[[], None]] = []
         self.on_refused: list[Callable[[list[tuple[int, bytes]]], None]] = []
         self.on_installed: list[Callable[[int, int], None]] = []
@@ -69,6 +72,12 @@ class FakeMember:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((index, done))
         await done
+
+    async def read(self) -> int:
+        return self.committed_index + 1
+
+    async def close(self, *, transfer: bool = True) -> None:
+        self.follow(self.term, None)
 
     # -- what a test says ----------------------------------------------------------------------------------------------
 
@@ -103,9 +112,10 @@ class FakeMember:
             same += 1
         assert same > self.committed_index, "what is committed is never cut (S7)"
         if same < len(self.log):
+            was_end = len(self.log)
             del self.log[same:]
             for truncate in self.on_truncate:
-                truncate(same)
+                truncate(same, was_end)
         self.log += log[same:]
         self.commit(committed_index)
 
