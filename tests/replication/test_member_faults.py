@@ -78,8 +78,14 @@ async def test_an_emptied_member_is_readmitted_and_filled(tmp_path: Path) -> Non
         await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
         await group.level()
         assert node.up.status().voters == (0, 1, 2), "the first membership came with the log"
+        await node.kill(2)
+        await node.start(group.addresses)
+        assert node.doubt_at_start is Doubt.NONE
+        await group.level()
         # It may lead again.
-        await (await group.leader()).up.transfer(node.id)
+        leader = await group.leader()
+        await until(lambda: {p.member: p.doubt for p in leader.up.status().peers}[node.id] is Doubt.NONE)
+        await leader.up.transfer(node.id)
         await group.put(await group.leader(among=[node]), 5)
 
 
@@ -148,7 +154,8 @@ async def test_damage_that_nobody_can_mend_is_named(tmp_path: Path) -> None:
 
 
 async def test_damage_found_at_a_start_is_fetched_again_and_does_not_count_meanwhile(tmp_path: Path) -> None:
-    async with Group(tmp_path) as group:
+    settings = replace(QUICK, mark_interval_seconds=1000.0)  # the start reads all that came since the one before
+    async with Group(tmp_path, settings=settings) as group:
         for _ in range(4):
             await group.put_somehow(100, 500)
         await group.level()
@@ -156,10 +163,21 @@ async def test_damage_found_at_a_start_is_fetched_again_and_does_not_count_meanw
         pos = node.up.ledger.pos_of(60)
         await node.kill()
         flip(node, pos + 100)
-        (node.folder / "tally-ledger").unlink()  # without a mark the start reads everything
+        await node.start(group.addresses)
+        assert node.doubt_at_start is Doubt.LOG
+        assert not node.fatal
+        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        await group.level()
+
+
+async def test_a_member_whose_mark_was_lost_is_in_doubt(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(100)
+        node = others(group, await group.leader())[0]
+        await node.kill()
+        (node.folder / "tally-ledger").unlink()
         await node.start(group.addresses)
         assert node.doubt_at_start is not Doubt.NONE
-        assert not node.fatal
         await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
         await group.level()
 
@@ -298,6 +316,7 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
         await leader.up.committed(index)
         await group.level()
         await node.kill()
+        await leader.up.change(AddLearner(7))  # known from before the base only
         for _ in range(6):
             await group.put_somehow(100, 500)
         leader = await group.leader()
@@ -316,7 +335,7 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
         await node.kill(5)
         node.state.restore(leader.state.snapshot())
         await node.start(group.addresses)
-        assert node.up.status().voters == (0, 1, 2)
+        assert (node.up.status().voters, node.up.status().learners) == ((0, 1, 2), (7,))
         await group.put_somehow(5)
         await group.level()
 
