@@ -3,7 +3,8 @@
 They are read when somebody asks, from what the broker keeps anyway; nothing is sampled between. Labels of topics and
 groups come from clients, so their number is bounded: past `MAX_SERIES` of one metric, the rest is summed under the
 label value `(other)`. Source: reference `admin.md` §5 (names `rocketmq_*` as RocketMQ 5 exposes them), base units in
-the suffix; what it lacks (dispatch lag, held pulls, refused puts) is added under the same prefix.
+the suffix; what it lacks (dispatch lag, held pulls, refused puts) is added under the same prefix. What a replicated
+group tells has no name there: `tally_group_*`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class BrokerMetrics:
         yield from self._consumers()
         yield from self._storage()
         yield from self._node()
+        yield from self._group()
 
     def _messages(self) -> Iterator[Metric]:
         stats = self._broker.stats
@@ -124,6 +126,33 @@ class BrokerMetrics:
         yield self._gauge("rocketmq_consumer_group_number", "subscription groups", len(broker.groups))
         yield self._gauge("rocketmq_held_pulls", "pulls that wait for a message", len(broker.holds))
         yield self._gauge("rocketmq_connections", "open client connections", broker.connection_count)
+
+    def _group(self) -> Iterator[Metric]:
+        """A replicated group, as its member here sees it; lags are known to the leader alone."""
+        group = self._broker.group
+        if group is None:
+            return
+        status = group.status()
+        for name, help_text, value in (
+            ("tally_group_leads", "1: this member leads and is ready", float(group.leads)),
+            ("tally_group_in_sync", "1: this member leads or follows closely", float(group.unready() is None)),
+            ("tally_group_term", "term of the group", status.term),
+            ("tally_group_voters", "members with a vote", len(status.voters)),
+            ("tally_group_last_index", "last entry of the log here", status.last_index),
+            ("tally_group_synced_index", "last durable entry here", status.synced_index),
+            ("tally_group_commit_index", "last committed entry known here", status.commit_index),
+        ):
+            yield self._gauge(name, help_text, value)
+        labels = self._common(["peer"])
+        lag = GaugeMetricFamily("tally_group_lag_bytes", "not known to be durable at the peer", labels=labels)
+        linked = GaugeMetricFamily("tally_group_connected", "1: connected with the peer", labels=labels)
+        for peer in status.peers:
+            name = f"n{peer.member}"
+            linked.add_metric(self._values((name,)), float(peer.connected))
+            if peer.lag_bytes is not None:
+                lag.add_metric(self._values((name,)), peer.lag_bytes)
+        yield lag
+        yield linked
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, help_text, labels=self._common([]))

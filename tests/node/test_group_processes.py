@@ -154,6 +154,10 @@ async def test_an_operator_sees_the_group_and_moves_its_leader(tmp_path: Path) -
             shown = await asyncio.to_thread(tally, "group", "status", "--http", http, "--json")
             status = json.loads(shown.stdout)
             assert (status["leader"], status["voters"]) == (leader, [0, 1, 2])
+            _, metrics = await asyncio.to_thread(lab.members[leader].get, "/metrics")
+            labels = f'cluster="DefaultCluster",node_id="{NAME}",node_type="broker"'
+            assert f"tally_group_leads{{{labels}}} 1.0" in metrics
+            assert metrics.count("\ntally_group_lag_bytes{") == 2
             assert {peer["member"]: peer["lag_bytes"] for peer in status["peers"]}.keys() == {0, 1, 2} - {leader}
             target = (leader + 1) % 3
             follower = lab.members[target].places["http"]

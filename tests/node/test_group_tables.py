@@ -145,6 +145,15 @@ async def test_the_first_leader_of_a_group_brings_its_own_topics(tmp_path: Path)
     assert all(one.topics.data_version.counter == 9 for one in trio.members)
 
 
+async def test_what_only_a_followers_own_files_had_goes_when_the_group_has_its_first_tables(tmp_path: Path) -> None:
+    trio = Trio(tmp_path)
+    kept = {"topicConfigTable": {"only-here": TopicConfig("only-here", 3, 3).to_json()}}
+    trio.members[1] = One(tmp_path / "n1", 1, kept)
+    leader = trio.lead(0)
+    trio.sync(leader)
+    assert trio.members[1].pictures() == leader.pictures()
+
+
 async def test_what_was_not_committed_when_leadership_was_lost_is_forgotten(tmp_path: Path) -> None:
     trio = Trio(tmp_path)
     old = trio.lead(0)
