@@ -25,6 +25,7 @@ async def test_a_flipped_bit_is_noticed_by_every_read(tmp_path: Path) -> None:
         puts = [
             await store.put(Message("T", 0, b"body %d" % number, f"{KEYS}\x01k{number}\x02")) for number in range(3)
         ]
+        assert store.max_offset("T", 0) == 3, "all are dispatched: a read that finds some of them looks for no more"
         segment = tmp_path / "commitlog" / f"{0:020}"
         at = segment.read_bytes().index(b"body 1")
         with segment.open("r+b") as file:
