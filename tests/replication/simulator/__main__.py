@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from .profiles import PROFILES
@@ -20,6 +21,16 @@ from .simulation import Outcome, Simulation
 
 def run_seed(seed: int, profile: str | None = None) -> Outcome:
     return Simulation(seed, None if profile is None else PROFILES[profile]).run()
+
+
+def outcomes(seeds: Iterable[int], profile: str | None, processes: int) -> Iterator[Outcome]:
+    """As they come; in this process if there is to be only one."""
+    run = partial(run_seed, profile=profile)
+    if processes == 1:
+        yield from map(run, seeds)
+    else:
+        with multiprocessing.Pool(processes) as pool:
+            yield from pool.imap_unordered(run, seeds, chunksize=8)
 
 
 def report(outcome: Outcome, profile: str | None) -> str:
@@ -48,18 +59,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.verbose:
         return _replay(seeds, options.profile)
     faults: Counter[str] = Counter()
-    steps = violations = committed = leaders = 0
+    steps = violations = committed = elections = 0
     begin = time.perf_counter()
-    with multiprocessing.Pool(options.processes) as pool:
-        for outcome in pool.imap_unordered(partial(run_seed, profile=options.profile), seeds, chunksize=8):
-            faults += outcome.faults
-            steps += outcome.steps
-            committed += outcome.committed
-            leaders += outcome.elections
-            if outcome.violation is not None:
-                violations += 1
-                print(report(outcome, options.profile), flush=True)
-    print(f"{time.perf_counter() - begin:.0f} s, {leaders} elections, {committed} entries committed")
+    for outcome in outcomes(seeds, options.profile, options.processes):
+        faults += outcome.faults
+        steps += outcome.steps
+        committed += outcome.committed
+        elections += outcome.elections
+        if outcome.violation is not None:
+            violations += 1
+            print(report(outcome, options.profile), flush=True)
+    print(f"{time.perf_counter() - begin:.0f} s, {elections} elections, {committed} entries committed")
     injected = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
     print(f"{len(seeds)} seeds, {steps} steps, faults injected: {injected or 'none'}; {violations} violations")
     return 1 if violations else 0

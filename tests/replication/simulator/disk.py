@@ -73,7 +73,9 @@ class Disk:
         disk = cls(bootstrap)
         disk.doubt = Doubt.VOTES
         disk.former_last_index = max(old.synced_index, old.former_last_index)
-        disk.lost = old.lost | {old.base_index: old.base_term}
+        disk.lost = dict(old.lost)
+        if old.base_index >= 0:
+            disk.lost[old.base_index] = old.base_term
         for index in range(old.first_index, old.synced_index + 1):
             disk.lost[index] = old.entries[index - old.first_index].term
         return disk

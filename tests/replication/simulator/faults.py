@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 from tallystick.replication.effects import (
     AppendOwn,
     Commit,
+    Install,
     InstallBase,
+    MembershipChanged,
+    ReadFailed,
     Readmitted,
+    ReadReady,
+    Ready,
     RoleChanged,
     SaveVote,
     Send,
+    TransferEnded,
     Truncate,
     Write,
 )
@@ -49,12 +55,31 @@ def victim(simulation: Simulation) -> Member | None:
     return dice.choice(running) if running else None
 
 
+def some_leader(simulation: Simulation) -> Member | None:
+    """Who leads, as far as it knows; there may be more than one."""
+    leaders = [member for member in simulation.members.values() if member.leads]
+    return simulation.dice.choice(leaders) if leaders else None
+
+
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
-def _cut(simulation: Simulation, seconds: float, links: list[tuple[int, int]]) -> None:
+Links = list[tuple[int, int]]
+
+
+def _cut(simulation: Simulation, seconds: float, links: Links) -> None:
     simulation.network.block(links)
     simulation.queue.after(seconds, simulation.network.unblock, links)
+
+
+def _between(simulation: Simulation, member: Member) -> Links:
+    """All links of a member, both ways."""
+    others = [each for each in simulation.members if each != member.id]
+    return [(member.id, each) for each in others] + [(each, member.id) for each in others]
+
+
+def _to(simulation: Simulation, member: Member) -> Links:
+    return [(each, member.id) for each in simulation.members if each != member.id]
 
 
 @fault
@@ -92,12 +117,83 @@ def dead_link(simulation: Simulation, seconds: float) -> None:
 
 
 @fault
+def congestion(simulation: Simulation, seconds: float) -> None:
+    """What is sent to one member queues up on the way."""
+    member = victim(simulation)
+    if member is not None:
+        _slow_down(simulation, seconds, member)
+
+
+@fault
+def stuck_bulk_lane(simulation: Simulation, seconds: float) -> None:
+    """A member gets heartbeats, votes and commits, and no entries."""
+    member = victim(simulation)
+    if member is not None:
+        _block_bulk(simulation, seconds, member)
+
+
+def _block_bulk(simulation: Simulation, seconds: float, member: Member) -> None:
+    links = _to(simulation, member)
+    simulation.network.block(links, bulk_only=True)
+    simulation.queue.after(seconds, _unblock_bulk, simulation, links)
+
+
+def _unblock_bulk(simulation: Simulation, links: Links) -> None:
+    simulation.network.unblock(links, bulk_only=True)
+
+
+@fault
+def answers_stuck_on_the_way(simulation: Simulation, seconds: float) -> None:
+    """To a leader, which is then cut off: it hears what others said long ago while they elect another one."""
+    leader = some_leader(simulation)
+    if leader is not None:
+        _slow_down(simulation, 0.2, leader)
+        simulation.queue.after(0.2, _cut, simulation, max(seconds - 0.2, 0.0), _between(simulation, leader))
+
+
+def _slow_down(simulation: Simulation, seconds: float, member: Member) -> None:
+    links = _to(simulation, member)
+    simulation.network.lag.update(dict.fromkeys(links, 0.8))
+    simulation.queue.after(seconds, _speed_up, simulation, links)
+
+
+def _speed_up(simulation: Simulation, links: Links) -> None:
+    for link in links:
+        simulation.network.lag.pop(link, None)
+
+
+@fault
+def minority_back_with_a_stuck_lane(simulation: Simulation, seconds: float) -> None:
+    """A leader and who still follows it have entries of their own; back again, they hear what is committed before they
+    hear what that is."""
+    leader = some_leader(simulation)
+    if leader is None:
+        return
+    dice, others = simulation.dice, [each for each in simulation.members if each != leader.id]
+    companions = dice.sample(others, max(0, len(others) // 2 - dice.randint(0, 1)))
+    minority = [leader.id, *companions]
+    rest = [each for each in others if each not in companions]
+    _cut(simulation, seconds, [(a, b) for a in minority for b in rest] + [(b, a) for a in minority for b in rest])
+    for each in minority:
+        simulation.queue.after(seconds, _block_bulk, simulation, 0.4, simulation.members[each])
+
+
+@fault
+def leader_back_with_a_full_disk(simulation: Simulation, seconds: float) -> None:
+    """A leader is cut off with entries of its own; back again, it can write none of those that took their place."""
+    leader = some_leader(simulation)
+    if leader is not None and not leader.disk_full:
+        _cut(simulation, seconds, _between(simulation, leader))
+        simulation.queue.after(seconds, leader.set_full, True)
+        simulation.queue.after(seconds + 0.4, leader.set_full, False)
+
+
+@fault
 def leader_out_of_sight(simulation: Simulation, seconds: float) -> None:
     """One follower and the leader lose each other. Nothing is proposed meanwhile, so that its log stays good enough for
     the others, who still hear the leader, to elect it."""
-    leaders = [member for member in simulation.members.values() if member.leads]
-    if leaders and len(simulation.members) > 2:
-        leader = simulation.dice.choice(leaders)
+    leader = some_leader(simulation)
+    if leader is not None and len(simulation.members) > 2:
         follower = simulation.dice.choice([each for each in simulation.members if each != leader.id])
         _cut(simulation, seconds, [(leader.id, follower), (follower, leader.id)])
         simulation.clients.quiet_until = simulation.queue.now + seconds
@@ -135,7 +231,24 @@ def _sides(simulation: Simulation, ids: list[int]) -> tuple[list[int], list[int]
 
 # -- processes and clocks ----------------------------------------------------------------------------------------------
 
-_BOUNDARIES = (SaveVote, Truncate, Write, AppendOwn, Send, Commit, RoleChanged, InstallBase, Readmitted)
+BOUNDARIES = (
+    SaveVote,
+    Truncate,
+    Write,
+    AppendOwn,
+    Send,
+    Commit,
+    RoleChanged,
+    Ready,
+    MembershipChanged,
+    Install,
+    InstallBase,
+    Readmitted,
+    ReadReady,
+    ReadFailed,
+    TransferEnded,
+)
+"""Where a process may die: before and after each of these. The others end it, or are told to people only."""
 
 
 @fault
@@ -153,7 +266,7 @@ def crash_at_boundary(simulation: Simulation, seconds: float) -> None:
     member = victim(simulation)
     if member is not None and simulation.may_crash(member):
         dice = simulation.dice
-        member.crash_at = CrashPoint(dice.choice(_BOUNDARIES), dice.random() < 0.5, dice.randint(1, 3), seconds * 0.5)
+        member.crash_at = CrashPoint(dice.choice(BOUNDARIES), dice.random() < 0.5, dice.randint(1, 3), seconds * 0.5)
 
 
 @fault
@@ -247,15 +360,12 @@ def emptied_disk(simulation: Simulation, seconds: float) -> None:
 @fault
 def emptied_disk_beside_a_sleeping_leader(simulation: Simulation, seconds: float) -> None:
     """The leader sleeps while others elect another one; awake, it meets only a member that remembers nothing."""
-    leaders = [member for member in simulation.members.values() if member.leads]
-    if not leaders or len(simulation.members) < 3:
-        return
-    leader = simulation.dice.choice(leaders)
-    forgetful = simulation.members[simulation.dice.choice([each for each in simulation.members if each != leader.id])]
-    others = [each for each in simulation.members if each not in (leader.id, forgetful.id)]
-    _cut(simulation, seconds, [(a, leader.id) for a in others] + [(leader.id, b) for b in others])
-    leader.stall(seconds * 0.7)
-    simulation.queue.after(seconds * 0.6, _empty_disk, simulation, forgetful)
+    leader = some_leader(simulation)
+    if leader is not None and len(simulation.members) > 2:
+        forgetful = simulation.dice.choice([each for each in simulation.members if each != leader.id])
+        _cut(simulation, seconds, [link for link in _between(simulation, leader) if forgetful not in link])
+        leader.stall(seconds * 0.7)
+        simulation.queue.after(seconds * 0.6, _empty_disk, simulation, simulation.members[forgetful])
 
 
 def _empty_disk(simulation: Simulation, member: Member) -> None:
@@ -287,8 +397,7 @@ def log_start_moved(simulation: Simulation, seconds: float) -> None:
 def transfer(simulation: Simulation, seconds: float) -> None:
     """Somebody asks a leader, or who was one, to hand over to whomever."""
     del seconds
-    leaders = [member for member in simulation.members.values() if member.leads]
-    member = simulation.dice.choice(leaders) if leaders and simulation.dice.random() < 0.8 else victim(simulation)
+    member = some_leader(simulation) or victim(simulation)
     if member is not None:
         member.transfer(simulation.dice.choice([None, *simulation.members]))
 
@@ -296,9 +405,8 @@ def transfer(simulation: Simulation, seconds: float) -> None:
 @fault
 def transfer_over_a_dead_link(simulation: Simulation, seconds: float) -> None:
     """The target hears its leader and is not heard by it: it is elected, and the old leader learns of it by others."""
-    leaders = [member for member in simulation.members.values() if member.leads]
-    if leaders and len(simulation.members) > 2:
-        leader = simulation.dice.choice(leaders)
+    leader = some_leader(simulation)
+    if leader is not None and len(simulation.members) > 2:
         target = simulation.dice.choice([each for each in simulation.members if each != leader.id])
         _cut(simulation, seconds, [(target, leader.id)])
         leader.transfer(target)
@@ -312,6 +420,18 @@ def membership_change(simulation: Simulation, seconds: float) -> None:
         change = some_change(simulation, member)
         if change is not None:
             member.change_membership(change)
+
+
+@fault
+def membership_change_behind_a_partition(simulation: Simulation, seconds: float) -> None:
+    """Asked of a leader just as it is cut off from all but a few: it appends what others will cut off."""
+    leader = some_leader(simulation)
+    change = None if leader is None else some_change(simulation, leader)
+    if leader is not None and change is not None:
+        others = [each for each in simulation.members if each != leader.id]
+        lost = simulation.dice.sample(others, simulation.dice.randint(len(others) // 2, len(others)))
+        _cut(simulation, seconds, [(leader.id, each) for each in lost] + [(each, leader.id) for each in lost])
+        leader.change_membership(change)
 
 
 def some_change(simulation: Simulation, member: Member) -> Change | None:

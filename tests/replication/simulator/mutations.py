@@ -149,7 +149,7 @@ MUTATIONS = (
     Mutation(
         "the longer log wins, whatever its last term",
         "S1",
-        "storm",
+        "network",
         (
             Edit(
                 "raft",
@@ -251,7 +251,7 @@ MUTATIONS = (
     Mutation(
         "what agreed with one leader's log is held to agree with the next one's",
         "S9",
-        "storm",
+        "network",
         (
             Edit(
                 "raft",

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tallystick.replication.messages import Message
+from tallystick.replication.messages import BULK, Message
 
 from .clock import EventQueue
 
@@ -43,6 +43,10 @@ class Network:
     ) -> None:
         self.weather = CALM
         self.blocked: Counter[tuple[int, int]] = Counter()
+        self.bulk_blocked: Counter[tuple[int, int]] = Counter()
+        """Links whose bulk lane is stuck, while heartbeats and votes pass (L9)."""
+        self.lag: dict[tuple[int, int], float] = {}
+        """Links on which packets queue up: each is late by up to so many seconds."""
         self._queue = queue
         self._random = dice.random
         self._faults = faults
@@ -51,6 +55,9 @@ class Network:
     def send(self, message: Message) -> None:
         weather, roll = self.weather, self._random
         if self.blocked and self.blocked[message.source, message.target] > 0:
+            self._faults["packet blocked"] += 1
+            return
+        if self.bulk_blocked and type(message) in BULK and self.bulk_blocked[message.source, message.target] > 0:
             self._faults["packet blocked"] += 1
             return
         if weather.loss and roll() < weather.loss:
@@ -65,12 +72,23 @@ class Network:
             if weather.late and roll() < weather.late:
                 self._faults["packet late"] += 1
                 seconds += weather.late_seconds * roll()
+            if self.lag:
+                seconds += self.lag.get((message.source, message.target), 0.0) * roll()
             self._queue.after(seconds, self._deliver, message)
 
-    def block(self, links: Iterable[tuple[int, int]]) -> None:
+    def block(self, links: Iterable[tuple[int, int]], *, bulk_only: bool = False) -> None:
         """Each block is taken back by its own `unblock`: overlapping partitions add up."""
-        self.blocked.update(links)
+        (self.bulk_blocked if bulk_only else self.blocked).update(links)
 
-    def unblock(self, links: Iterable[tuple[int, int]]) -> None:
-        self.blocked.subtract(links)
-        self.blocked += Counter()  # drops the zeros: an empty counter is the fast path
+    def unblock(self, links: Iterable[tuple[int, int]], *, bulk_only: bool = False) -> None:
+        blocked = self.bulk_blocked if bulk_only else self.blocked
+        blocked.subtract(links)
+        for link in [link for link, times in blocked.items() if times <= 0]:
+            del blocked[link]  # an empty counter is the fast path
+
+    def clear_up(self) -> None:
+        """All links work as they should."""
+        self.weather = CALM
+        self.blocked.clear()
+        self.bulk_blocked.clear()
+        self.lag.clear()

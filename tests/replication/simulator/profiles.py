@@ -66,6 +66,8 @@ _NETWORK = {
     "one way partition": 2,
     "bridge": 2,
     "dead link": 2,
+    "congestion": 1,
+    "stuck bulk lane": 2,
     "bad weather": 5,
 }
 _CRASHES = {"crash": 3, "crash at boundary": 8, "power cut": 1}
@@ -88,7 +90,7 @@ EVERYTHING = Profile(
     },
 )
 
-NETWORK = Profile("network", {**_NETWORK, "stall": 1, "clock jump": 1})
+NETWORK = Profile("network", {**_NETWORK, "minority back with a stuck lane": 6, "stall": 1, "clock jump": 1})
 
 STORM = Profile(
     "storm",
@@ -111,7 +113,8 @@ DISKS = Profile(
         **_CRASHES,
         **_DAMAGE,
         "slow disk": 2,
-        "full disk": 4,
+        "full disk": 3,
+        "leader back with a full disk": 4,
         "failing sync": 3,
         "log start moved": 2,
         "bad weather": 2,
@@ -122,16 +125,25 @@ DISKS = Profile(
 
 DOUBT = Profile(
     "doubt",
-    {**_NETWORK, "bit flip": 6, "emptied disk": 6, "emptied disk beside a sleeping leader": 6, "crash": 2, "stall": 2},
+    {**_NETWORK, "bit flip": 6, "emptied disk": 4, "emptied disk beside a sleeping leader": 12, "crash": 2, "stall": 2},
     sizes=(3, 3, 4, 5),
+    fault_gap_seconds=(0.2, 1.0),
+    fault_seconds=(0.3, 1.8),
 )
 
 MEMBERSHIP = Profile(
     "membership",
-    {**_NETWORK, "crash": 2, "crash at boundary": 3, "membership change": 12, "transfer": 2},
+    {
+        **_NETWORK,
+        "crash": 2,
+        "crash at boundary": 3,
+        "membership change": 8,
+        "membership change behind a partition": 8,
+        "transfer": 2,
+    },
     sizes=(1, 2, 3, 4, 4),
     eager_changes=True,
-    fault_gap_seconds=(0.1, 0.6),
+    fault_gap_seconds=(0.1, 0.8),
 )
 
 BEHIND = Profile(
@@ -158,7 +170,20 @@ READS = Profile(
     weather=Weather(loss=0.02, late=0.05, late_seconds=0.8),
 )
 
-LEASES = replace(READS, name="leases", settings=replace(READS.settings, lease_reads=True, clock_drift=0.1))
+LEASES = replace(
+    READS,
+    name="leases",
+    faults={
+        **_NETWORK,
+        "leader out of sight": 12,
+        "answers stuck on the way": 10,
+        "transfer over a dead link": 8,
+        "stall": 2,
+    },
+    fault_gap_seconds=(0.3, 1.2),
+    fault_seconds=(0.5, 1.5),
+    settings=replace(READS.settings, lease_reads=True, clock_drift=0.1),
+)
 
 ASYNCHRONOUS = Profile(
     "asynchronous",

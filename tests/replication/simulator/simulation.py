@@ -23,7 +23,7 @@ from .clock import Clock, EventQueue
 from .disk import Disk
 from .faults import FAULTS, some_change
 from .member import Member
-from .network import CALM, Network
+from .network import Network
 from .oracle import Oracle, Violation
 from .process import Process
 from .profiles import ROUTINE, Profile
@@ -129,8 +129,7 @@ class Simulation:
         """All is as it should be from now on, and whoever belongs to the group runs."""
         self._calm = True
         self.clients.end()
-        self.network.weather = CALM
-        self.network.blocked.clear()
+        self.network.clear_up()
         self.note(WORLD, "mends all", "")
         for member in list(self.members.values()):
             member.mend()
