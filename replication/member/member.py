@@ -562,8 +562,8 @@ class Member(Callbacks):
             await self._applied.add(index)
         return self._committed_pos
 
-    async def scrub(self) -> int:
-        """Reads all committed entries again, and fetches damaged ones from another member (D8); how many were mended.
+    async def scrub(self, bytes_per_second: int = 64 << 20) -> int:
+        """Reads all sealed segments again, and fetches damaged entries from another member (D8); how many were mended.
 
         DiskError: a damage that no member could mend.
         """
@@ -571,7 +571,7 @@ class Member(Callbacks):
             raise DiskError(self._stopped)
         peers = sorted(self._raft.membership.members - {self.identity.member})
         self._range = (0, -1, b"")
-        return await self._scrubber.run(self._committed_index, self._committed_pos, peers)
+        return await self._scrubber.run(self._committed_index, self._committed_pos, peers, bytes_per_second)
 
     # -- inputs of the core --------------------------------------------------------------------------------------------
 

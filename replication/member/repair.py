@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.member.errors import DiskError
 from tallystick.replication.transport.shipping import ShipmentError, Shipping
 from tallystick.replication.transport.shipping_messages import ShippedFile
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _FOLDER = "repair"
 _LARGEST_ENTRY = 16 << 20
+_ENTRIES_A_TURN = 8192
 _PATIENCE_S = 30.0  # for a member to answer at all; and so many bytes a second at least from there on
 _SLOWEST_BYTES = 4 << 20
 
@@ -116,39 +119,39 @@ class Scrubber:
             self._offered.append(start)
             self._seal_at += size
 
-    async def run(self, committed_index: int, committed_pos: int, peers: Sequence[int]) -> int:
+    async def run(self, committed_index: int, committed_pos: int, peers: Sequence[int], bytes_per_second: int) -> int:
         """Reads all sealed segments; how many entries were mended. DiskError: nobody had one of them sound."""
         ledger, mended = self._ledger, 0
         sealed = committed_pos - committed_pos % ledger.segment_bytes
-        first = ledger.first_index
-        while True:
-            fault = await asyncio.to_thread(self._find_fault, first, sealed, committed_index)
-            if fault is None:
-                return mended
-            _logger.error("entry %d at byte %d is damaged: %s", fault.index, fault.pos, fault.reason)
-            last = await self._mend(fault, peers)
-            mended += last + 1 - fault.index
-            first = max(fault.index - 1, ledger.first_index)
+        place = ledger.point(ledger.first_index - 1)
+        while place.pos < sealed and place.index < committed_index:
+            begin = time.monotonic()
+            if place.index < ledger.base.index:  # old segments were deleted meanwhile
+                place = ledger.base
+            found, done, reason = await asyncio.to_thread(self._walk, place)
+            await asyncio.sleep((found.pos - place.pos) / bytes_per_second - (time.monotonic() - begin))
+            place = found
+            if done and place.pos < sealed and place.index < committed_index:
+                fault = await asyncio.to_thread(self._fault_at, place, committed_index + 1, reason)
+                _logger.error("entry %d at byte %d is damaged: %s", fault.index, fault.pos, fault.reason)
+                last = await self._mend(fault, peers)
+                mended += last + 1 - fault.index
+        return mended
 
-    def _find_fault(self, first: int, sealed: int, committed_index: int) -> _Fault | None:
+    def _walk(self, place: EntryPoint) -> tuple[EntryPoint, bool, str]:
+        """One turn: where the next one begins, whether it came to an end there, and why."""
         ledger = self._ledger
         data = ledger.folder / "data"
-        if first > committed_index:
-            return None
-        before = ledger.point(first - 1)
-        index, term, chain = first, before.term, before.chain
-        pos = before.pos
-        while pos < sealed:
-            walked = walk_entries(data, ledger.segment_bytes, pos, index, term, chain)
-            pos, index, term, chain = walked.pos, walked.next_index, walked.last_term, walked.last_chain
-            if walked.done:
-                if pos >= sealed or index > committed_index:
-                    return None
-                behind = find_entry(data, ledger.segment_bytes, pos, index + 1, _LARGEST_ENTRY)
-                limit = committed_index + 1
-                sound = limit if behind is None else min(behind[1], limit)
-                return _Fault(index, pos, sound, walked.stopped or "the files end")
-        return None
+        walked = walk_entries(
+            data, ledger.segment_bytes, place.pos, place.index + 1, place.term, place.chain, _ENTRIES_A_TURN
+        )
+        found = EntryPoint(walked.next_index - 1, walked.last_term, walked.last_chain, walked.pos)
+        return found, walked.done, walked.stopped or "the files end"
+
+    def _fault_at(self, place: EntryPoint, limit: int, reason: str) -> _Fault:
+        ledger, index = self._ledger, place.index + 1
+        behind = find_entry(ledger.folder / "data", ledger.segment_bytes, place.pos, index + 1, _LARGEST_ENTRY)
+        return _Fault(index, place.pos, limit if behind is None else min(behind[1], limit), reason)
 
     async def _mend(self, fault: _Fault, peers: Sequence[int]) -> int:
         """The last entry that was put in its place."""
