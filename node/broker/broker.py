@@ -26,7 +26,7 @@ from tallystick.node.broker.groups import SubscriptionGroupTable
 from tallystick.node.broker.holds import HoldTable
 from tallystick.node.broker.leader_only import leader_only
 from tallystick.node.broker.locks import QueueLocks
-from tallystick.node.broker.membership import GroupPlan, GroupReplica
+from tallystick.node.broker.membership import GroupPlan, GroupReplica, forget_derived
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
@@ -203,6 +203,8 @@ class Broker:
                 restore=lambda blob: brokers[0]._grouped.tables.restore(blob),
             )
             replica = GroupReplica(member)
+            if await asyncio.to_thread(forget_derived, door, store_settings.root, replica.begin_pos):
+                _logger.warning("the log begins anew at byte %d: queues and index are made anew", replica.begin_pos)
             store = await MessageStore.open(store_settings, store_host=host, door=door, replica=replica)
             try:
                 broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, member, committed)

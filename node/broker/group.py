@@ -108,11 +108,13 @@ class BrokerGroup:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._saved_error = ""
+        self._superseded = False  # the store stands on a log that is no more
+        self._corrected = member.ledger.first_index == 0
         self._behind: str | None = "not known to be in sync yet"
         member.on_role.append(self._on_role)
         member.on_ready.append(self._on_ready)
         member.on_accepting.append(self._on_accepting)
-        member.on_commit.append(broker.store.commit)
+        member.on_commit.append(self._on_commit)
         member.on_apply.append(self._on_apply)
         member.on_truncate.append(lambda pos, was_end: broker.store.forget_cut(was_end))
         member.on_unknown.append(lambda: broker.store.give_up(OUTCOME_UNKNOWN, PutStatus.UNKNOWN_ERROR))
@@ -197,6 +199,8 @@ class BrokerGroup:
             return "elected, and not ready yet"
         if self._services_term is not None:
             return "steps down"
+        if self._superseded:
+            return "the log begins anew: the broker starts again"
         return self._behind
 
     def status(self) -> GroupStatus:
@@ -254,8 +258,13 @@ class BrokerGroup:
             for name in gone:
                 store.remove_topic(name)
 
+    def _on_commit(self, pos: int) -> None:
+        if not self._superseded:
+            self._broker.store.commit(pos)
+
     def _on_installed(self, index: int, pos: int) -> None:
         # Queues and index are of a log that is no more: the store is opened anew on the one that is.
+        self._superseded = True
         self.tables.on_installed()
         _logger.warning("the log begins anew behind entry %d: the broker starts again", index)
         for callback in self.on_restart:
@@ -304,10 +313,15 @@ class BrokerGroup:
             if self.leads:
                 self._behind = None
                 continue
+            if self._superseded:
+                continue
             try:
                 async with asyncio.timeout(SYNC_LIMIT_S):
                     await self.member.read()
                 self._behind = None
+                if not self._corrected and not self._superseded:
+                    self._corrected = True
+                    self._broker.store.correct_min_offsets()
             except ReadError as error:
                 self._behind = f"not in sync: {error}"
             except TimeoutError:

@@ -20,6 +20,8 @@ from tallystick.replication.membership import Membership
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.transport.handshake import Identity
 from tallystick.replication.transport.settings import TlsSettings, TransportSettings
+from tallystick.store.progress import FILE_NAME as PROGRESS_FILE
+from tallystick.store.progress import ProgressMark
 from tallystick.store.properties import CLUSTER
 from tallystick.store.settings import SettingsError, StoreSettings
 
@@ -148,6 +150,30 @@ class GroupPlan:
             snapshot=snapshot,
             restore=restore,
         )
+
+
+def forget_derived(door: Door, root: Path, begin_pos: int) -> bool:
+    """Removes queues and index that were made from a log that is no more; true if there were such. Blocks. OSError.
+
+    A member that was far behind has its log thrown away and begun anew at `begin_pos` (L11). What was made from the old
+    one lies before that, and would be taken for the beginning of what follows. A log whose old segments were deleted
+    begins later as well, but never behind what was made from it.
+    """
+    mark = ProgressMark.load(root)
+    reached = -1 if mark is None else max(mark.written.pos, mark.flushed.pos)
+    if begin_pos == 0 or reached >= begin_pos:
+        return False
+    for part in ("consumequeue", "consumequeue_ext", "index"):
+        for path in sorted((root / part).rglob("*"), reverse=True):  # a folder stands before what is in it
+            if path.is_dir():
+                path.rmdir()
+            else:
+                door.remove(path)
+    for name in (PROGRESS_FILE, "checkpoint"):
+        if (root / name).exists():
+            door.remove(root / name)
+    door.sync_dir(root)
+    return True
 
 
 class GroupReplica(EngineReplica):

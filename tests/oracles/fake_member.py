@@ -28,7 +28,7 @@ class FakeMember:
     def __init__(self, number: int = 0) -> None:
         self.number = number
         self.identity = SimpleNamespace(member=number)
-        self.ledger = SimpleNamespace(pos_of=lambda index: index)
+        self.ledger = SimpleNamespace(pos_of=lambda index: index, first_index=0)
         self.log: list[Entry] = []
         self.committed_index = -1
         self.role = Role.FOLLOWER
