@@ -102,6 +102,7 @@ class Torture:
             if stretch.small_disks:
                 disks.mount()
             leader = await asyncio.to_thread(group.start)
+            self.say(f"group {self._stretches} is whole{', on small disks' if stretch.small_disks else ''}")
             await create_topics(leader.address)
             await self._live(group, stretch)
             await self._look(group)
@@ -392,6 +393,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--pause-s", type=float, default=30.0, help="how long SIGSTOP lasts (30)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every member")
     parser.add_argument("--no-peer", action="store_true", help="without RocketMQ")
+    parser.add_argument("--keep-going", action="store_true", help="with the next group after one that lost something")
     parser.add_argument("--json", metavar="FILE", help="write what was measured (-: to standard output)")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
@@ -406,10 +408,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 async def torture(run: Torture) -> None:
-    """All stretches; ends behind the first one in which something was wrong, so that it can be looked at."""
+    """All stretches; ends behind the first one in which something was wrong, unless it is to go on."""
     for stretch in plan(run.options.seed, run.options.rounds, run.options.kinds):
         await run.stretch(stretch)
-        if run.problems.count:
+        if run.problems.count and not run.options.keep_going:
             return
 
 
