@@ -204,3 +204,64 @@ async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
             status = await lab.status(second)
             assert status["term"] == term + 1, "one election, by the leader's own wish"
             ledger.check(await ledger.read(lab.address(second)))
+
+
+async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_the_same_offsets(tmp_path: Path) -> None:
+    """L11: segments of 1 MiB that expire at once, and a member that was away while the first ones went."""
+    hours = "deleteWhen=" + ";".join(f"{hour:02}" for hour in range(24))
+    with GroupLab(tmp_path, "fileReservedTime=0", hours, "cleanResourceInterval=200") as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.ready()
+            await lab.master(client, leader)
+            await make_topic(client, lab.address(leader), "orders")
+            ledger = Ledger(client, "orders", QUEUES)
+            await ledger.produce(40, 8, b"early")
+            away = (leader + 1) % 3
+            lab.kill(away)
+            await ledger.produce(60, 4, b"x" * 60_000)
+
+            async def deleted() -> bool | None:
+                return (await lab.status(leader))["first_index"] > 60 or None
+
+            await until("the leader's log begins later", deleted)
+            lab.start(away)
+            await lab.ready(away)
+            await ledger.produce(40, 8, b"late")
+
+            async def ranges(number: int) -> list[tuple[int, int]]:
+                places = [QueueAddress("orders", NAME, lab.address(number), queue) for queue in range(QUEUES)]
+                return [await client.offset_range(place) for place in places]
+
+            ends = [high for _, high in await ranges(leader)]
+
+            async def caught_up() -> list[tuple[int, int]] | None:
+                found = await ranges(away)
+                return found if [high for _, high in found] == ends and all(low > 10 for low, _ in found) else None
+
+            found = await until("it has the same ends, and begins where its log does", caught_up)
+            for queue_id, (low, high) in enumerate(found):
+                place = QueueAddress("orders", NAME, lab.address(away), queue_id)
+                pulled = await client.pull(place, low, group="readers", count=high - low)
+                assert pulled.records, f"queue {queue_id} has nothing from {low} on"
+                for record in pulled.records:
+                    assert ledger.acknowledged[record.body] == (queue_id, record.queue_offset)
+
+
+async def test_all_members_killed_at_once_come_back_with_everything(tmp_path: Path) -> None:
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.master(client, leader)
+            await make_topic(client, lab.address(leader), "orders")
+            ledger = Ledger(client, "orders", QUEUES)
+            await ledger.produce(200, 16, b"before")
+            for number in range(3):
+                lab.kill(number)
+            for number in range(3):
+                lab.start(number)
+            leader = await lab.leader()
+            await lab.master(client, leader)
+            ledger.check(await ledger.read(lab.address(leader)))
+            await ledger.produce(20, 4, b"after")
+            ledger.check(await ledger.read(lab.address(await lab.leader())))
