@@ -104,7 +104,7 @@ def test_format_the_log_cannot_be_read_back() -> None:
         "D8",
         "default serializer: with one entry in the log, no member starts again",
         history,
-        ours="tests/replication/test_ledger_recovery.py",
+        ours="holds: tests/replication/test_ledger_recovery.py",
         default_serializer=True,
     )
     assert found == [0, 1, 2]
@@ -126,6 +126,6 @@ def test_format_the_fifth_entry_is_the_last() -> None:
         "D8",
         "default serializer: the fifth command fails, and none is committed any more",
         history,
-        ours="tests/replication/test_ledger_log.py",
+        ours="holds: tests/replication/test_ledger_log.py",
         default_serializer=True,
     )

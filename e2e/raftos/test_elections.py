@@ -176,6 +176,21 @@ def test_s10_two_of_four_elect() -> None:
     assert not both.ours
 
 
+def test_l2_who_gave_its_vote_stands_all_the_same() -> None:
+    """All others vote for 0, which does not hear of it. They should wait anew from there."""
+
+    def history(group: Group) -> bool:
+        group.hold("vote reply", target=0)
+        group.run(0.8 * group.patience_seconds)
+        group.stand(0)
+        group.run(0.95 * group.patience_seconds)
+        assert all(group.votes[each, 1] == {0} for each in range(5))
+        return any(group.term(each) > 1 for each in range(5))
+
+    both = on_both("L2", "who has just given its vote stands against the candidate", history, members=5)
+    assert both.raftos and not both.ours
+
+
 def test_l3_who_was_cut_off_deposes_the_leader() -> None:
     """2 hears nothing for half a minute, and comes back."""
 

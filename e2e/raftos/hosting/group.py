@@ -15,6 +15,8 @@ class Group(ABC):
     """Members 0 to size - 1, all started. Values that are proposed are strings, each proposed once."""
 
     post: Post
+    patience_seconds: float
+    """The shortest that a follower waits for a leader before it stands; the longest is at least twice that."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -115,6 +115,10 @@ class JudgedGroup(RaftosGroup):
             self.found("S12", f"{member.id} applies {index} again")
         self._applied_by[member.id].add(index)
 
+    def lost_power(self, member: RaftosMember) -> None:
+        """Its state may be an older one now: to apply again what that lacks is right."""
+        self._applied_by[member.id].clear()
+
     def fails(self, member: RaftosMember, error: BaseException) -> None:
         super().fails(member, error)
         self.found("no exception", f"{member.id}: {self.errors[-1]}")

@@ -101,6 +101,8 @@ class _Scripted(Simulation):
 
 
 class OurGroup(Group):
+    patience_seconds = _CALM.settings.election_timeout_seconds
+
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.post = Post(self.queue, self._deliver)

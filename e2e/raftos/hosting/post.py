@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +56,8 @@ class Held:
 class Post:
     def __init__(self, queue: EventQueue, deliver: Callable[[Packet], None]) -> None:
         self.holds: list[Held] = []
+        self.carried: Counter[tuple[str, int]] = Counter()
+        """Packets on their way or delivered, by kind and target."""
         self._queue = queue
         self._deliver = deliver
         self._blocked: set[tuple[Hashable, Hashable]] = set()
@@ -69,6 +72,7 @@ class Post:
             self.carry(packet)
 
     def carry(self, packet: Packet) -> None:
+        self.carried[packet.kind, packet.target] += 1
         self._queue.after(DELAY_SECONDS, self._deliver, packet)
 
     def hold(

@@ -84,7 +84,7 @@ class RaftosMember:
         assert not self.running
         self.node = self._client = None
         self.waiting.clear()
-        loop = self._loop = VirtualLoop(
+        loop = self._loop = VirtualLoop(  # type: ignore[abstract]  # what raftos asks of a loop is there
             self._group.queue,
             send=self._send,
             after_each=lambda: self._group.ran(self),
@@ -176,6 +176,7 @@ class RaftosGroup(Group):
         network: Callable[[EventQueue, Callable[[Packet], None]], Network] | None = None,
     ) -> None:
         super().__init__(size)
+        self.patience_seconds = 5 * heartbeat_seconds
         self.files = Files(lambda: self.queue.now)
         self.members = [RaftosMember(self, each) for each in range(size)]
         self.post = Post(self.queue, self.delivers)

@@ -63,12 +63,16 @@ class _Noted(Network):
 
     simulation: _Recorded
 
-    def block(self, links: Iterable[tuple[int, int]]) -> None:
-        self.simulation.write("block", tuple(links))
+    def block(self, links: Iterable[tuple[int, int]], *, bulk_only: bool = False) -> None:
+        assert not bulk_only, "raftos has one lane: no fault of these profiles parts them"
+        links = tuple(links)
+        self.simulation.write("block", links)
         super().block(links)
 
-    def unblock(self, links: Iterable[tuple[int, int]]) -> None:
-        self.simulation.write("unblock", tuple(links))
+    def unblock(self, links: Iterable[tuple[int, int]], *, bulk_only: bool = False) -> None:
+        assert not bulk_only, "raftos has one lane: no fault of these profiles parts them"
+        links = tuple(links)
+        self.simulation.write("unblock", links)
         super().unblock(links)
 
     @property
@@ -76,7 +80,7 @@ class _Noted(Network):
         return self._weather
 
     @weather.setter
-    def weather(self, weather: Weather) -> None:  # type: ignore[override]
+    def weather(self, weather: Weather) -> None:
         self._weather = weather
         if hasattr(self, "simulation"):
             self.simulation.write("weather", weather)

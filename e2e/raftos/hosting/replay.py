@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from simulator.network import CALM, Network
+from simulator.network import Network
 
 from . import adapted
 from .judge import JudgedGroup
@@ -54,8 +54,7 @@ class _Replay:
             group.run(_LOOK_SECONDS)
             if group.in_storm:
                 return self._end()
-        self._network.weather = CALM
-        self._network.blocked.clear()
+        self._network.clear_up()
         for member in group.members:
             if not member.running:
                 member.start()
@@ -88,10 +87,12 @@ class _Replay:
                 self._propose()
 
     def _ends(self, member: int) -> None:
-        self._group.members[member].end()
+        died = self._group.members[member]
+        died.end()
         if self._power_loss:
             self._group.files.lose_power(adapted.path(member, ""), self._dice)
-        self._group.ran(self._group.members[member])
+            self._group.lost_power(died)
+        self._group.ran(died)
 
     def _propose(self) -> str | None:
         """The value, if anybody took it."""
