@@ -311,6 +311,8 @@ class Member(Callbacks):
                 await self.transfer()
             except TransferError as error:
                 _logger.warning("n%d stops as leader: %s", self.identity.member, error)
+        if self._grace is not None:  # the successor is about to commit what was under way here
+            await asyncio.wait([self._applied.add(self._lost_index)], timeout=self.settings.outcome_grace_seconds)
         started, sound = self._appending is not None, self._stopped is None
         sound = sound and self._raft.disk_state is not DiskState.FAILED if started else True
         await self._end()
@@ -476,11 +478,13 @@ class Member(Callbacks):
         return ledger.first_index
 
     def keep_from(self) -> int:
-        """The byte from which on the log is wanted: by what is not applied here, or by a member that is catching up."""
+        """The byte from which on the log is wanted: by what is not applied here, or by a member that is catching up.
+
+        On any thread."""
         pos = self._committed_pos
         if self._stopped is None:
             patience = time.monotonic() - self.settings.raft.election_timeout_seconds
-            for peer in self._raft.peers.values():
+            for peer in list(self._raft.peers.values()):
                 if peer.acked_at >= patience and peer.match_index >= self.ledger.base.index:
                     pos = min(pos, self.ledger.end_of(peer.match_index))
         return pos
@@ -491,9 +495,10 @@ class Member(Callbacks):
 
     def _save_origin(self, entry: MembershipEntry) -> None:
         """Before the log begins later: one that is newer than the log's begin does no harm, one that is older does."""
-        origin = replace(self._origin, entry=entry)
-        origin.save(self._door, self.folder)
-        self._origin = origin
+        with self._marking:  # it is saved on the loop and on the thread that deletes segments
+            origin = replace(self._origin, entry=entry)
+            origin.save(self._door, self.folder)
+            self._origin = origin
 
     # -- the group -----------------------------------------------------------------------------------------------------
 

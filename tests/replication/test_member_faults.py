@@ -340,6 +340,36 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
         await group.level()
 
 
+@pytest.mark.parametrize("after", range(0, 14, 2))
+@pytest.mark.parametrize("op", ["sync", "rename", "remove"])
+async def test_an_install_that_breaks_off_anywhere_begins_again(tmp_path: Path, op: str, after: int) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        node = others(group, leader)[0]
+        await group.put(leader, 200, 500)
+        await group.level()
+        await node.kill()
+        for _ in range(6):
+            await group.put_somehow(100, 500)
+        leader = await group.leader()
+        last = await leader.up.committed(leader.up.propose(EntryKind.METADATA, b"kept")) or leader.up.committed_index
+        for each in group.running:
+            await until(lambda n=each: n.up.committed_index >= last)  # type: ignore[misc]
+            each.up.release_before(3 * SEGMENT_BYTES)
+            each.up.ledger.delete_released()
+        await node.start(group.addresses)
+        node.door.fail(op, f"n{node.id}", errno.EIO, after=after, times=1)
+        await until(lambda: node.fatal or node.installed, "it gets as far as it gets")
+        kept = node.state
+        await node.kill(after)
+        node.door.heal()
+        node.state = kept  # `restore` made it durable, or it is still the old one
+        await node.start(group.addresses)
+        await group.put_somehow(20)
+        await group.level()
+        assert [body for _, body in node.state.applied] == [b"kept"]
+
+
 # -- the membership ----------------------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,18 @@ async def test_a_stop_in_order_hands_leadership_over(tmp_path: Path) -> None:
         await group.level()
 
 
+async def test_a_leader_that_stops_fails_none_of_what_was_under_way(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        for _ in range(5):
+            leader = await group.leader()
+            puts = [asyncio.create_task(group.put(leader, 3)) for _ in range(20)]
+            await asyncio.sleep(0)
+            await leader.stop()
+            await asyncio.gather(*puts)
+            await leader.start(group.addresses)
+        await group.level()
+
+
 async def test_reads_wait_for_what_was_committed_before(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         leader = await group.leader()
