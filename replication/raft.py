@@ -256,6 +256,9 @@ class Raft:
         effects: _Effects = []
         if self.mute:
             return effects
+        if self._leading is not None and index > self._terms.last_index:
+            # The disk was quicker than the word of what was put into the log: it is of this term, and comes.
+            self._terms.append(self.term, min(index, self._log.last_index))
         index = min(index, self._terms.last_index)
         if index > self.synced_index:
             self.synced_index = index
@@ -389,11 +392,12 @@ class Raft:
             self._ask_whether_to_stand(effects)
 
     def _may_stand(self) -> bool:
+        newest, committed = self.membership, self._history.at(self.commit_index).membership
         # One whose removal is not committed may be the only one that has what others need, and leads without counting
         # itself until it is (M7).
-        committed = self._history.at(self.commit_index).membership
+        leaving = self.id in committed.voters and self.id not in newest.members
         return (
-            (self.id in self.membership.voters or self.id in committed.voters)
+            (self.id in newest.voters or leaving)
             and self.disk_state is DiskState.OK  # L10
             and self.doubt is not Doubt.VOTES  # S14: its own vote is worth nothing
             and self._removed_at <= self.membership_index  # M6

@@ -250,6 +250,16 @@ def test_a_leader_whose_removal_is_not_committed_may_be_needed() -> None:
     assert [effect for effect in leader.history if isinstance(effect, RemovedFromGroup)]
 
 
+def test_one_that_was_a_voter_and_learns_again_does_not_stand() -> None:
+    """What it saved of the commit index is old: by that it is a voter still."""
+    entries = (MembershipEntry(1, Membership.of([1, 2])), MembershipEntry(2, Membership.of([1, 2], [0])))
+    member = Member(0)
+    member.step(AppendRequest(1, 0, 2, 0, -1, -1, (TermRun(2, 2),), -1, entries))
+    for _ in range(3):
+        member.expire()
+    assert member.raft.role is Role.FOLLOWER
+
+
 def test_a_removed_member_disturbs_nobody_and_is_told() -> None:
     group = Group()
     leader = group.elect(0)

@@ -163,6 +163,15 @@ def test_the_answer_waits_for_the_disk() -> None:
     assert member.raft.commit_index == 1
 
 
+def test_a_heartbeat_commits_nothing_that_is_not_durable() -> None:
+    member = follower(1, syncs=False)
+    member.step(append((1, 0), 1))
+    member.step(Heartbeat(1, 0, 1, 1, 0.0, commit_index=1))
+    assert member.raft.commit_index == 0
+    member.sync()
+    assert member.raft.commit_index == 1
+
+
 def test_many_requests_wait_for_one_sync_and_are_answered_as_far_as_it_went() -> None:
     member = follower(1, syncs=False)
     for index in range(4):
@@ -225,6 +234,16 @@ def test_a_leader_may_send_before_its_own_disk_but_counts_itself_only_behind_it(
     member.sync()
     assert member.raft.commit_index == 0
     assert member.effects(Ready)
+
+
+def test_a_disk_that_is_quicker_than_the_word_of_what_was_put_into_the_log() -> None:
+    """Alone in its group nothing else would tell it: neither another sync nor an answer."""
+    member = Member(0, voters=[0])
+    member.tick()
+    member.log.terms.append(1)
+    member.call(member.raft.synced, 1)
+    member.call(member.raft.appended)
+    assert member.raft.commit_index == 1
 
 
 def test_two_followers_commit_without_the_leader() -> None:
