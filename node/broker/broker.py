@@ -313,6 +313,11 @@ class Broker:
         """Register as what this broker is now, with all of them at once."""
         await self.registration.register_all()
 
+    async def leave_name_servers(self) -> None:
+        """Be nothing that clients should find."""
+        await self.registration.withdraw()
+        self.take_role(UNDECIDED, self.registration.term)
+
     # -- what processors use -------------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:

@@ -77,6 +77,9 @@ class GroupedBroker(Protocol):
     async def tell_name_servers(self) -> None:
         """Register as what it is now, with all of them at once."""
 
+    async def leave_name_servers(self) -> None:
+        """Be nothing that clients should find, and tell them so."""
+
 
 class BrokerGroup:
     """One broker's part in its group. Made when the member's disk is recovered; `start` takes part."""
@@ -97,7 +100,6 @@ class BrokerGroup:
         self.tables = GroupTables(member, committed, tables, door=door, folder=folder)
         self.term = 0
         self.leads = False
-        self.removed = False
         self.fatal: str | None = None
         self.on_fatal: list[Callable[[str], None]] = []
         self.on_restart: list[Callable[[], None]] = []
@@ -108,6 +110,7 @@ class BrokerGroup:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._saved_error = ""
+        self._removed_index = -2  # of the entry that left it out; a group begins with -1
         self._superseded = False  # the store stands on a log that is no more
         self._corrected = member.ledger.first_index == 0
         self._behind: str | None = "not known to be in sync yet"
@@ -189,8 +192,8 @@ class BrokerGroup:
         """Why this member is none to count on: it neither leads nor follows closely. None: it does."""
         if self.fatal is not None:
             return f"this member of the group has stopped: {self.fatal}"
-        if self.removed:
-            return "this member was removed from the group"
+        if not self.is_member:
+            return "this is no member of the group, not yet or not any more"
         if self.leads:
             return None if self.member.accepting else self.refusal()
         if self.member.leader is None:
@@ -202,6 +205,14 @@ class BrokerGroup:
         if self._superseded:
             return "the log begins anew: the broker starts again"
         return self._behind
+
+    @property
+    def is_member(self) -> bool:
+        """It belongs to the group, with a vote or without."""
+        status = self.member.status()
+        # Its own log may end before the entry that left it out: others told of that one.
+        known = status.membership_index > self._removed_index
+        return known and (self.number in status.voters or self.number in status.learners)
 
     def status(self) -> GroupStatus:
         return self.member.status()
@@ -279,7 +290,8 @@ class BrokerGroup:
 
     def _on_removed(self, index: int) -> None:
         _logger.warning("this member was removed from its group by entry %d: it can be stopped", index)
-        self.removed = True
+        self._removed_index = index
+        self._changed.set()
 
     # -- behind it -----------------------------------------------------------------------------------------------------
 
@@ -302,7 +314,10 @@ class BrokerGroup:
                         for service in self._services:
                             service.halt()
                         continue
-                await self._broker.tell_name_servers()
+                if self.is_member:
+                    await self._broker.tell_name_servers()
+                else:
+                    await self._broker.leave_name_servers()
             except Exception:  # a service or name server that fails must not keep the next change from being told
                 _logger.exception("a change of role was not carried out whole")
 
@@ -319,6 +334,9 @@ class BrokerGroup:
                 async with asyncio.timeout(SYNC_LIMIT_S):
                     await self.member.read()
                 self._behind = None
+                if self._broker.settings.brokerId == UNDECIDED and self.is_member:  # let in, or let in again
+                    self._broker.take_role(self.number + 1, self.term)
+                    self._changed.set()
                 if not self._corrected and not self._superseded:
                     self._corrected = True
                     self._broker.store.correct_min_offsets()

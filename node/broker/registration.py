@@ -61,6 +61,10 @@ class Registration:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        await self.withdraw()
+
+    async def withdraw(self) -> None:
+        """Says goodbye with the id it has, if it has one, and goes on."""
         if self.settings.brokerId != UNDECIDED:
             await asyncio.gather(*(self._tell(address, self._goodbye()) for address in self.nameservers))
 

@@ -175,9 +175,17 @@ async def test_an_operator_sees_the_group_and_moves_its_leader(tmp_path: Path) -
                 return (await lab.status(target))["voters"] == sorted({0, 1, 2} - {leader}) or None
 
             await until("it is removed", gone)
+
+            async def left() -> bool | None:
+                answer = await client.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+                known = fastjson.loads(answer.body)["brokerAddrTable"][NAME]["brokerAddrs"]
+                return lab.address(leader) not in known.values() or None
+
+            await until("clients do not find it any more", left)
             added = await asyncio.to_thread(tally, "group", "add", f"n{leader}", "--http", follower)
             assert added.returncode == 0, added.stderr
             assert (await lab.status(target))["voters"] == [0, 1, 2]
+            await lab.ready()
             await client.send(QueueAddress("t", NAME, lab.address(target), 0), b"still there")
 
 

@@ -106,6 +106,10 @@ class One:
     async def tell_name_servers(self) -> None:
         self.notes.append(f"tell {self.settings.brokerId}")
 
+    async def leave_name_servers(self) -> None:
+        self.notes.append("leave")
+        self.settings = replace(self.settings, brokerId=UNDECIDED)
+
     async def settle(self) -> Notes:
         """What happened since the last look, once nothing is to be done any more."""
         for _ in range(20):
@@ -215,6 +219,17 @@ async def test_a_start_does_not_drop_the_queues_of_a_topic_that_was_made_again(t
     assert not any("queues" in note for note in follower.notes)
     for one in (leader, follower):
         await one.group.stop()
+
+
+async def test_a_member_that_was_removed_is_not_found_any_more(one: One) -> None:
+    one.member.follow(1, 0)
+    await one.settle()
+    for removed in one.member.on_removed:
+        removed(17)  # others told it: its own log ends before that entry
+    assert await one.settle() == ["leave"]
+    assert "no member" in str(one.group.unready())
+    one.member.membership_index = 21
+    assert one.group.is_member, "let in again"
 
 
 async def test_a_member_that_must_not_go_on_says_so(one: One) -> None:

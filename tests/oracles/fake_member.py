@@ -37,6 +37,8 @@ class FakeMember:
         self.ready = False
         self.full = False
         self.refuse_after: int | None = None
+        self.voters: tuple[int, ...] = (0, 1, 2)
+        self.membership_index = -1
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.on_role: list[Callable[[Role, int, int | None], None]] = []
         self.on_ready: list[Callable[[int], None]] = []
@@ -72,6 +74,9 @@ class FakeMember:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((index, done))
         await done
+
+    def status(self) -> SimpleNamespace:
+        return SimpleNamespace(voters=self.voters, learners=(), membership_index=self.membership_index)
 
     async def read(self) -> int:
         return self.committed_index + 1
