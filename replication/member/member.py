@@ -87,7 +87,7 @@ from tallystick.replication.transport.handshake import Identity, Lane
 from tallystick.replication.transport.peer_lane import Address
 from tallystick.replication.transport.shipping import Shipping
 from tallystick.replication.transport.transport import Transport
-from tallystick.store._kernel import EntryError
+from tallystick.store._kernel import DamageError, EntryError
 from tallystick.store.clock import wall_ms
 from tallystick.store.ledger_format import EntryKind as DiskEntryKind
 from tallystick.store.message import NOWHERE
@@ -172,6 +172,7 @@ class Member(Callbacks):
         self._alarm_at = _NEVER
         self._tasks: list[asyncio.Task[None]] = []
         self._mending: asyncio.Task[None] | None = None
+        self._told_full = False
         self._marking = threading.Lock()
         self._reserve = Reserve(door, folder)
         self._appending: Appending | None = None
@@ -298,6 +299,7 @@ class Member(Callbacks):
         self._transport.set_peers(addresses)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_marks(), name="group-marks"))
+        self._tasks.append(loop.create_task(self._scrub_now_and_then(), name="group-scrub"))
         if self._writer is not None and self._asynchronous:
             self._tasks.append(loop.create_task(self._flush_now_and_then(self._writer), name="group-flush"))
 
@@ -567,16 +569,22 @@ class Member(Callbacks):
             await self._applied.add(index)
         return self._committed_pos
 
-    async def scrub(self, bytes_per_second: int = 64 << 20) -> int:
+    async def scrub(self, bytes_per_second: int | None = None) -> int:
         """Reads all sealed segments again, and fetches damaged entries from another member (D8); how many were mended.
 
         DiskError: a damage that no member could mend.
         """
+        rate = bytes_per_second or self.settings.scrub_bytes_per_second
+        return await self._read_again(0, self._committed_pos, rate)
+
+    async def _read_again(self, first: int, end_pos: int, bytes_per_second: float) -> int:
         if self._stopped is not None:
             raise DiskError(self._stopped)
         peers = sorted(self._raft.membership.members - {self.identity.member})
         self._range = (0, -1, b"")
-        return await self._scrubber.run(self._committed_index, self._committed_pos, peers, bytes_per_second)
+        return await self._scrubber.run(
+            first, self._committed_index, min(end_pos, self._committed_pos), peers, bytes_per_second
+        )
 
     # -- inputs of the core --------------------------------------------------------------------------------------------
 
@@ -863,14 +871,22 @@ class Member(Callbacks):
             self.last_error = f"entries {first} to {last}: {error}"
             _logger.error("n%d: %s", self.identity.member, self.last_error)
             if self._mending is None or self._mending.done():
-                self._mending = asyncio.get_running_loop().create_task(self._mend(), name="mend-log")
+                end_pos = self.ledger.end_of(last) + self.ledger.segment_bytes
+                mending = self._mend(first, end_pos, float("inf"))
+                self._mending = asyncio.get_running_loop().create_task(mending, name="mend-log")
             return False
         return True
 
-    async def _mend(self) -> None:
+    async def _mend(self, first: int, end_pos: int, bytes_per_second: float) -> None:
         try:
-            await self.scrub()
-        except DiskError as error:
+            await self._read_again(first, end_pos, bytes_per_second)
+        except (
+            DiskError,
+            LedgerError,
+            EntryError,
+            DamageError,
+            OSError,
+        ) as error:  # reported; another time may do better
             self.last_error = str(error)
             _logger.error("n%d: %s", self.identity.member, error)
 
@@ -1010,9 +1026,7 @@ class Member(Callbacks):
         noted = None
         while True:
             await asyncio.sleep(self.settings.mark_interval_seconds)
-            if self._raft.disk_state is DiskState.FULL and self._has_room():
-                self.last_error = ""
-                self._call(self._disk, DiskState.OK)
+            self._look_for_room()
             if self._raft.disk_state is DiskState.OK:
                 self._reserve.keep()
             self._base_sender.withdraw_from_matched(self._raft.match_indexes)
@@ -1024,6 +1038,27 @@ class Member(Callbacks):
                 noted = state
             except OSError as error:  # the mark before still holds
                 self._note_failure(error)
+
+    def _look_for_room(self) -> None:
+        if self._raft.disk_state is DiskState.FULL and not self._told_full and self._has_room():
+            self.last_error = ""
+            self._call(self._disk, DiskState.OK)
+
+    def disk_full(self, reason: str | None) -> None:
+        """Whoever stands on the log has no room for what it makes of it: `reason`; None: it has again.
+
+        As if the log itself had none (L10): a leader hands over or steps down, a follower takes no entries and says so.
+        """
+        self._told_full = reason is not None
+        if self._stopped is not None:
+            return
+        if reason is None:
+            self._look_for_room()
+        elif self._raft.disk_state is DiskState.OK:
+            self.last_error = reason
+            _logger.error("n%d: the disk: %s", self.identity.member, reason)
+            self._write_staged()
+            self._call(self._disk, DiskState.FULL)
 
     def save_mark(self) -> None:
         """Notes how far the log is durable and committed. On any thread; blocks. OSError: the note before holds."""
@@ -1037,6 +1072,12 @@ class Member(Callbacks):
         except OSError:
             return False
         return disk.f_bavail * disk.f_frsize >= self.ledger.segment_bytes + self.settings.min_free_bytes
+
+    async def _scrub_now_and_then(self) -> None:
+        await asyncio.sleep(self.settings.scrub_first_seconds)
+        while True:
+            await self._mend(0, self._committed_pos, self.settings.scrub_bytes_per_second)
+            await asyncio.sleep(self.settings.scrub_interval_seconds)
 
     async def _flush_now_and_then(self, writer: LogWriter) -> None:
         while True:

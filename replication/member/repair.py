@@ -100,6 +100,7 @@ class Scrubber:
         self._ledger = ledger
         self._shipping = shipping
         self._offered: list[int] = []
+        self._mending = asyncio.Lock()
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -119,24 +120,35 @@ class Scrubber:
             self._offered.append(start)
             self._seal_at += size
 
-    async def run(self, committed_index: int, committed_pos: int, peers: Sequence[int], bytes_per_second: int) -> int:
-        """Reads all sealed segments; how many entries were mended. DiskError: nobody had one of them sound."""
+    async def run(
+        self, first: int, committed_index: int, end_pos: int, peers: Sequence[int], bytes_per_second: float
+    ) -> int:
+        """Reads sealed segments from entry `first` up to `end_pos`, which is committed; how many entries were mended.
+
+        DiskError: nobody had one of them sound.
+        """
         ledger, mended = self._ledger, 0
-        sealed = committed_pos - committed_pos % ledger.segment_bytes
-        place = ledger.point(ledger.first_index - 1)
+        sealed = end_pos - end_pos % ledger.segment_bytes
+        place = ledger.point(max(first, ledger.first_index) - 1)
         while place.pos < sealed and place.index < committed_index:
             begin = time.monotonic()
             if place.index < ledger.base.index:  # old segments were deleted meanwhile
                 place = ledger.base
-            found, done, reason = await asyncio.to_thread(self._walk, place)
+            found, done, _ = await asyncio.to_thread(self._walk, place)
             await asyncio.sleep((found.pos - place.pos) / bytes_per_second - (time.monotonic() - begin))
             place = found
             if done and place.pos < sealed and place.index < committed_index:
-                fault = await asyncio.to_thread(self._fault_at, place, committed_index + 1, reason)
-                _logger.error("entry %d at byte %d is damaged: %s", fault.index, fault.pos, fault.reason)
-                last = await self._mend(fault, peers)
-                mended += last + 1 - fault.index
+                async with self._mending:
+                    mended += await self._mend_at(place, committed_index + 1, peers)
         return mended
+
+    async def _mend_at(self, place: EntryPoint, limit: int, peers: Sequence[int]) -> int:
+        found, done, reason = await asyncio.to_thread(self._walk, place)
+        if not done or found.index > place.index:
+            return 0  # somebody else has mended it meanwhile
+        fault = await asyncio.to_thread(self._fault_at, place, limit, reason)
+        _logger.error("entry %d at byte %d is damaged: %s", fault.index, fault.pos, fault.reason)
+        return await self._mend(fault, peers) + 1 - fault.index
 
     def _walk(self, place: EntryPoint) -> tuple[EntryPoint, bool, str]:
         """One turn: where the next one begins, whether it came to an end there, and why."""

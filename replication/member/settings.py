@@ -29,6 +29,12 @@ class MemberSettings:
     after a crash has to read."""
     min_free_bytes: int = 64 << 20
     """A disk that was full counts as having room again with one segment and so much more free."""
+    scrub_first_seconds: float = 60.0
+    """So long after its start a member reads its sealed segments again for the first time, and mends what it can."""
+    scrub_interval_seconds: float = 86_400.0
+    """And so long after each time. Damage that is not found in time may meet damage at another member."""
+    scrub_bytes_per_second: int = 32 << 20
+    """How fast it reads then."""
     outcome_grace_seconds: float = 3.0
     """After leadership was handed over, proposals under way are given so long to be committed by the successor."""
     abandon_code: int = 14
@@ -44,6 +50,9 @@ class MemberSettings:
             "max_uncommitted_bytes",
             "mark_interval_seconds",
             "outcome_grace_seconds",
+            "scrub_first_seconds",
+            "scrub_interval_seconds",
+            "scrub_bytes_per_second",
         ):
             if getattr(self, key) <= 0:
                 raise SettingsError(key, "must be above 0")

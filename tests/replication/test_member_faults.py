@@ -273,6 +273,35 @@ async def test_a_vote_that_cannot_be_saved_is_not_given(tmp_path: Path) -> None:
         assert not any(leads(node) for node in (first, second))
 
 
+async def test_a_store_without_room_is_as_bad_as_a_log_without(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        old = await group.leader()
+        await group.put(old, 5)
+        old.up.disk_full("no room for the index")
+        new = await group.leader(among=others(group, old))
+        await group.put(new, 20)
+        assert not leads(old)
+        status = old.up.status()
+        assert (status.disk, status.last_error) == (DiskState.FULL, "no room for the index")
+        old.up.disk_full(None)
+        await until(lambda: old.up.status().disk is DiskState.OK)
+        await group.level()
+        assert old.up.status().last_error == ""
+
+
+async def test_damage_is_found_and_mended_without_being_asked(tmp_path: Path) -> None:
+    settings = replace(QUICK, scrub_first_seconds=0.1, scrub_interval_seconds=0.1)
+    async with Group(tmp_path, settings=settings) as group:
+        for _ in range(4):
+            await group.put_somehow(100, 500)
+        await group.level()
+        for node in group.nodes:
+            path = node.folder / "data" / f"{0:020}"
+            before = path.read_bytes()
+            flip(node, node.up.ledger.pos_of(60) + 100)
+            await until(lambda p=path, b=before: p.read_bytes() == b, "mended")  # type: ignore[misc]
+
+
 async def test_a_full_disk_still_takes_a_vote(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         leader = await group.leader()
