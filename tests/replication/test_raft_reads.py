@@ -8,6 +8,7 @@ from raft_lab import HEARTBEAT, SETTINGS, Group, Member, T, leader_of
 
 from tallystick.replication.durable import Doubt
 from tallystick.replication.effects import Effect, ReadFailed, ReadReady, Ready, Role
+from tallystick.replication.membership import AddLearner
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
@@ -211,6 +212,14 @@ def test_there_is_no_lease_unless_it_was_asked_for() -> None:
     member.tick(HEARTBEAT)
     answer(member, 1)
     assert not at_once(member, 1)
+
+
+def test_a_change_of_the_membership_voids_the_lease_until_the_next_round() -> None:
+    member = leased()
+    member.call(member.raft.change_membership, AddLearner(7))
+    assert not at_once(member, 1)
+    answer(member, 1)
+    assert at_once(member, 2)
 
 
 def test_a_transfer_ends_the_lease_for_the_rest_of_the_term() -> None:

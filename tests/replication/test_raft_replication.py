@@ -372,6 +372,24 @@ def test_before_a_match_is_known_one_request_is_out_and_then_many() -> None:
     assert {m.target for m in member.messages(AppendRequest)} == {1}
 
 
+def test_a_probe_carries_one_entry() -> None:
+    """What it carries may be refused; a megabyte each time would be a waste."""
+    member = leader_of(terms=[1] * 5, term=1)
+    member.step(AppendReply(1, 0, 2, 0, 0, False, 4, -1, conflict_index=2))
+    (probe,) = member.messages(AppendRequest)
+    assert (probe.prev_index, probe.last_index) == (1, 2)
+
+
+def test_members_that_are_not_equally_far_get_what_each_lacks() -> None:
+    member = leader_of(terms=[1, 1, 3, 3], term=3)
+    accept(member, 1, 1)
+    (to_1,) = member.messages(AppendRequest)
+    assert (to_1.prev_term, to_1.prev_index, to_1.runs) == (1, 1, (TermRun(3, 3), TermRun(4, 4)))
+    accept(member, 2, 3)
+    (to_2,) = member.messages(AppendRequest)
+    assert (to_2.prev_term, to_2.prev_index, to_2.runs) == (3, 3, (TermRun(4, 4),))
+
+
 def test_the_window_holds_at_least_one_entry() -> None:
     tiny = replace(SETTINGS, max_append_bytes=1, max_inflight_bytes=1)
     member = leader_of(settings=tiny)
