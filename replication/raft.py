@@ -272,10 +272,15 @@ class Raft:
         return effects
 
     def installed(self, now: float, request: InstallRequest) -> list[Effect]:
-        """The InstallBase of `request` was carried out: the log begins behind its base, and all before is applied."""
+        """The InstallBase of `request` was carried out: the log begins behind its base, and all before is applied.
+
+        RuntimeError: it does not begin there.
+        """
         effects: _Effects = []
         if self.mute:
             return effects
+        if self._log.first_index != request.base_index + 1:
+            raise RuntimeError(f"the log begins at {self._log.first_index}, not behind the base {request.base_index}")
         self._terms.reset(request.base_index, request.base_term)
         self._history.reset(request.membership)
         effects.append(MembershipChanged(request.membership))

@@ -444,6 +444,13 @@ def test_a_base_that_could_not_be_written_changes_nothing() -> None:
     assert member.log.terms == [1]
 
 
+def test_a_base_that_is_not_there_is_a_mistake_of_the_driver() -> None:
+    member = Member(0, terms=[1], term=3)
+    with pytest.raises(RuntimeError):
+        member.raft.installed(0.0, InstallRequest(1, 0, 3, 0, 9, 2, MembershipEntry(5, Membership.of([0, 1]))))
+    assert member.raft.commit_index == -1
+
+
 def test_entries_that_are_deleted_under_a_slow_member_lead_to_a_base() -> None:
     small = replace(SETTINGS, max_append_bytes=2 * ENTRY_BYTES, max_inflight_bytes=4 * ENTRY_BYTES)
     group = Group(settings=small)
