@@ -19,6 +19,11 @@ from tallystick.node.commands.terminal import InputError, error_text
 from tallystick.node.configuration import ConfigurationError, Flag, Settings, load
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.node.settings import WILDCARDS
+from tallystick.replication.ledger.recovery import LedgerError
+from tallystick.replication.ledger.vote import VoteError
+from tallystick.replication.member.errors import MemberError
+from tallystick.replication.metadata.entry import MetadataError
+from tallystick.replication.transport.tls import TlsError
 from tallystick.store._kernel import DamageError
 from tallystick.store.fastjson import FastjsonError
 from tallystick.store.lock import StoreLockedError
@@ -38,6 +43,11 @@ _CAUSED = (
     RecoveryError,
     DamageError,
     TableError,
+    LedgerError,
+    VoteError,
+    MemberError,
+    MetadataError,
+    TlsError,
     SegmentError,
     InputError,
     PropertyError,
