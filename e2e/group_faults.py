@@ -65,7 +65,8 @@ TRANSFER, TRANSFER_PAUSE = "transfer, asked to done", "transfer, no send acknowl
 
 _WHOLE_S = 90.0
 _SERVE_S = 30.0
-_MEND_S = 90.0
+_MEND_S = 180.0  # a member begins to look 60 s after its start
+_FULL_S = 90.0
 _LOOK_S = 0.02
 
 
@@ -321,18 +322,20 @@ class Faults:
         )
 
     async def _flip(self, fault: Fault, victim: Member) -> str:
-        """A bit of a sealed segment; every other flip while the member is down."""
-        await self._until(lambda: bool(sealed_segments(victim.ledger)), _MEND_S, "a segment is sealed")
-        down = bool(fault.draw & 1)
-        if down:
-            since_s = time.monotonic()
-            victim.kill()
-            await self._served_again(since_s, fault.kind)
-        path, at = flip_a_byte(victim.ledger, fault.draw)
+        """A bit of a sealed segment, under the running member or while it is down. A member looks for such damage some
+        time after each start."""
+        await self._until(lambda: bool(sealed_segments(victim.ledger)), _WHOLE_S, "a segment is sealed")
+        running = bool(fault.draw & 1)
+        if running:
+            path, at = flip_a_byte(victim.ledger, fault.draw)
         since_s = time.monotonic()
-        if down:
-            victim.launch()
-            await self._torture.whole(self._group)
+        victim.kill()
+        await self._served_again(since_s, fault.kind)
+        if not running:
+            path, at = flip_a_byte(victim.ledger, fault.draw)
+        since_s = time.monotonic()
+        victim.launch()
+        await self._torture.whole(self._group)
         other = next(member for member in self._group.members if member is not victim)
         end = int(path.name) + path.stat().st_size
 
@@ -342,8 +345,9 @@ class Faults:
 
         await self._until(mended, _MEND_S, f"byte {at} of {path} is mended")
         seconds = time.monotonic() - since_s
-        self._measured.add("a flipped byte mended", seconds)
-        return f"byte {at} of {path.name} of {victim.name}{', down' if down else ''}, mended after {seconds:.1f} s"
+        self._measured.add("a flipped byte mended, from the start", seconds)
+        how = "while it ran" if running else "while it was down"
+        return f"byte {at} of {path.name} of {victim.name} {how}, mended {seconds:.1f} s after its start"
 
     async def _fill(self, fault: Fault, victim: Member) -> str:
         """No room on one member's disk until somebody else leads, or for a while; then there is room again."""
@@ -359,7 +363,7 @@ class Faults:
 
         try:
             what = "another member leads" if leads else "it says that its disk is full"
-            await self._until(noticed, _MEND_S, f"{what}, {victim.name}'s being full")
+            await self._until(noticed, _FULL_S, f"{what}, {victim.name}'s being full")
             noticed_s = time.monotonic()
             await self._served_again(noticed_s, fault.kind)
             await asyncio.sleep(fault.down_s)
