@@ -117,6 +117,15 @@ def dead_link(simulation: Simulation, seconds: float) -> None:
 
 
 @fault
+def new_connection(simulation: Simulation, seconds: float) -> None:
+    """A leader is told that its link to somebody was opened anew; what was on its way arrives all the same."""
+    del seconds
+    leader = some_leader(simulation)
+    if leader is not None:
+        leader.link_opened(simulation.dice.choice(list(simulation.members)))
+
+
+@fault
 def congestion(simulation: Simulation, seconds: float) -> None:
     """What is sent to one member queues up on the way."""
     member = victim(simulation)
@@ -388,6 +397,40 @@ def log_start_moved(simulation: Simulation, seconds: float) -> None:
         keep_from = min(member.commit_index, member.disk.synced_index) + 1 - simulation.dice.randint(0, 3)
         if keep_from > member.disk.first_index and not member.busy:
             member.disk.drop_before(keep_from)
+
+
+# -- one follower only: the others have nothing to complain of ---------------------------------------------------------
+
+
+@fault
+def follower_out_of_reach(simulation: Simulation, seconds: float) -> None:
+    """It hears nobody, or nobody hears it, or both."""
+    member = simulation.scapegoat()
+    if member is not None:
+        heard, hears = simulation.dice.choice(((True, False), (False, True), (False, False)))
+        inward = _to(simulation, member)
+        _cut(simulation, seconds, ([] if hears else inward) + ([] if heard else [(b, a) for a, b in inward]))
+
+
+@fault
+def follower_trouble(simulation: Simulation, seconds: float) -> None:
+    """It is killed, or stands still, or its clock jumps, or its disk is slow, or what it is sent queues up."""
+    member = simulation.scapegoat()
+    if member is None or not member.running:
+        return
+    match simulation.dice.choice(("killed", "stalled", "jumps", "slow", "queues")):
+        case "killed":
+            member.crash()
+            simulation.restart_later(member, seconds)
+        case "stalled":
+            member.stall(seconds)
+        case "jumps":
+            member.clock.jump(seconds)
+        case "slow":
+            member.slowness = 100.0
+            simulation.queue.after(seconds, setattr, member, "slowness", 1.0)
+        case "queues":
+            _slow_down(simulation, seconds, member)
 
 
 # -- people ------------------------------------------------------------------------------------------------------------

@@ -141,6 +141,10 @@ class Member(Process):
         if self.running:
             self._put(self._change, change)
 
+    def link_opened(self, other: int) -> None:
+        if self.running:
+            self._put(self._call, "link_opened", other)
+
     def set_full(self, full: bool) -> None:
         """Space on the log's disk ran out, or is back."""
         self.disk_full = full

@@ -170,6 +170,12 @@ MUTATIONS = (
             ),
         ),
     ),
+    Mutation(
+        "who has waited long enough stands, without asking whether that is of use",
+        "L3",
+        "steady",
+        (Edit("raft", "            self._ask_whether_to_stand(effects)\n", "            self._stand(now, effects)\n"),),
+    ),
     # -- commit ----------------------------------------------------------------
     Mutation(
         "entries of earlier terms are committed by counting",

@@ -68,6 +68,7 @@ _NETWORK = {
     "dead link": 2,
     "congestion": 1,
     "stuck bulk lane": 2,
+    "new connection": 1,
     "bad weather": 5,
 }
 _CRASHES = {"crash": 3, "crash at boundary": 8, "power cut": 1}
@@ -192,13 +193,29 @@ ASYNCHRONOUS = Profile(
     asynchronous_flush=True,
 )
 
+STEADY = Profile(
+    "steady",
+    {"follower out of reach": 3, "follower trouble": 3},
+    sizes=(3, 3, 4, 5),
+    fault_gap_seconds=(0.1, 1.0),
+)
+
 PEACE = Profile("peace", {"transfer": 1}, fault_gap_seconds=(1.0, 2.0))
+
+PREFERENCE = replace(
+    NETWORK,
+    name="preference",
+    sizes=(2, 3, 3, 4),
+    fault_gap_seconds=(0.3, 1.5),
+    settings=replace(NETWORK.settings, preferred_leader=1, preferred_after_seconds=0.3, preferred_retry_seconds=1.0),
+)
 
 ROUTINE = (
     *(EVERYTHING,) * 5,
     *(NETWORK, LATE, STORM, STORM),
     *(DISKS, DOUBT, BEHIND, ASYNCHRONOUS),
-    *(MEMBERSHIP, MEMBERSHIP, READS, LEASES, PEACE),
+    *(MEMBERSHIP, MEMBERSHIP, READS, LEASES),
+    *(STEADY, PREFERENCE, PEACE),
 )
 
 PROFILES = {profile.name: profile for profile in ROUTINE}

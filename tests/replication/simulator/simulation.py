@@ -80,6 +80,7 @@ class Simulation:
         self._steps = 0
         self._trace: deque[Step] = deque(maxlen=TRACE_STEPS)
         self._calm = False
+        self._scapegoat: Member | None = None
         self._bootstrap = Membership.of(range(self.dice.choice(self.profile.sizes)))
 
     # -- a run ---------------------------------------------------------------------------------------------------------
@@ -169,7 +170,16 @@ class Simulation:
     def pauses(self) -> bool:
         return self.dice.random() < self.profile.pause
 
+    def scapegoat(self) -> Member | None:
+        """In a steady run, the one follower that has to suffer; None as long as nobody leads."""
+        if self._scapegoat is None and self.oracle.acknowledged:
+            followers = [member for member in self.members.values() if not member.leads]
+            self._scapegoat = self.dice.choice(followers)
+        return self._scapegoat
+
     def on_leader(self, member: Member) -> None:
+        if self._scapegoat is not None:
+            raise Violation("a leader that a majority hears stays (L3, L5)", f"{member} takes its place")
         if self.profile.eager_changes and not self._calm:
             change = some_change(self, member)
             if change is not None:
