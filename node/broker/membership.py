@@ -156,8 +156,8 @@ def forget_derived(door: Door, root: Path, begin_pos: int) -> bool:
     """Removes queues and index that were made from a log that is no more; true if there were such. Blocks. OSError.
 
     A member that was far behind has its log thrown away and begun anew at `begin_pos` (L11). What was made from the old
-    one lies before that, and would be taken for the beginning of what follows. A log whose old segments were deleted
-    begins later as well, but never behind what was made from it.
+    one lies before that: it points to nothing, and only recovery would have to look at it. A log whose old segments
+    were deleted begins later as well, but never behind what was made from it.
     """
     mark = ProgressMark.load(root)
     reached = -1 if mark is None else max(mark.written.pos, mark.flushed.pos)
