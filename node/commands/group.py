@@ -1,0 +1,180 @@
+"""`tally group status|transfer|add|remove`: the members of a replicated group, asked over a broker's HTTP port."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import re
+import sys
+import time
+from typing import Any
+
+from tallystick.node.commands.terminal import InputError, bad, good, number, table
+
+DEFAULT_HTTP = "127.0.0.1:8080"
+_TIMEOUT_S = 30.0
+_RETRY_S = 0.5
+_ID = re.compile(r"n?(\d{1,9})")
+
+
+class NoAnswerError(OSError):
+    """Nobody answers at the HTTP port, or not as a broker does."""
+
+
+def add_parsers(commands: Any) -> None:
+    """Adds `group` and its sub-commands."""
+    group = commands.add_parser("group", help="members of a replicated group: show, move the lead, add, remove")
+    actions = group.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    status = actions.add_parser("status", help="members, roles, terms, and how far each is")
+    status.set_defaults(call=_status)
+
+    transfer = actions.add_parser("transfer", help="let another member lead; ask the leader")
+    transfer.add_argument("member", nargs="?", type=_member, help="n1, or whoever is furthest")
+    transfer.set_defaults(call=_transfer)
+
+    add = actions.add_parser("add", help="let a member in, and make it a voter when it has caught up; ask the leader")
+    add.add_argument("member", type=_member)
+    add.add_argument("--learner", action="store_true", help="it receives everything and does not vote")
+    add.add_argument("--wait", type=number(0, 86_400), default=600, help="seconds for it to catch up (600)")
+    add.set_defaults(call=_add)
+
+    remove = actions.add_parser("remove", help="take a member out; ask the leader")
+    remove.add_argument("member", type=_member)
+    remove.set_defaults(call=_remove)
+
+    for parser in (status, transfer, add, remove):
+        parser.add_argument(
+            "--http",
+            default=os.environ.get("TALLY_HTTP", DEFAULT_HTTP),
+            help=f"host:port of a broker's HTTP ($TALLY_HTTP or {DEFAULT_HTTP})",
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _member(text: str) -> int:
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"must be a member's id, n0, n1, ..., not {text!r}")
+    return int(match[1])
+
+
+def _ask(place: str, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    """Status and body of one request. NoAnswerError."""
+    host, _, port = place.removeprefix("http://").rstrip("/").rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(f"--http {place}: must be host:port")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), {"Accept": "application/json"})
+        answer = connection.getresponse()
+        found = json.loads(answer.read())
+    except (OSError, http.client.HTTPException) as error:
+        raise NoAnswerError(f"{place}: no broker's HTTP port answers there: {error}") from error
+    except ValueError as error:
+        raise NoAnswerError(f"{place}: what answers there is no broker's HTTP port") from error
+    finally:
+        connection.close()
+    return answer.status, found
+
+
+def _change(args: argparse.Namespace, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The answer, or None if it was no, which is told then."""
+    status, answer = _ask(args.http, method, path, body)
+    if status == 200:
+        return answer
+    _refused(args, answer)
+    return None
+
+
+def _refused(args: argparse.Namespace, answer: dict[str, Any]) -> None:
+    if args.json:
+        print(json.dumps(answer))
+    print(f"tally: {args.http} refused: {answer.get('error', 'no reason given')}", file=sys.stderr)
+
+
+def _done(args: argparse.Namespace, answer: dict[str, Any], text: str) -> int:
+    print(json.dumps(answer) if args.json else text)
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    status = _change(args, "GET", "/group", None)
+    if status is None:
+        return 1
+    if args.json:
+        print(json.dumps(status))
+    else:
+        print(_report(status))
+    return 0
+
+
+def _report(status: dict[str, Any]) -> str:
+    leader = "nobody" if status["leader"] is None else f"n{status['leader']}"
+    unready = status["broker"]["unready"]
+    lines = [
+        f"group {status['group']} of cluster {status['cluster']}: {leader} leads in term {status['term']}",
+        f"asked: n{status['member']}, {status['role']}, " + (good("ready") if unready is None else bad(unready)),
+        f"log: entries {status['first_index']} to {status['last_index']}, {status['synced_index']} synced, "
+        f"{status['commit_index']} committed, {status['applied_index']} applied",
+    ]
+    if not status["membership_committed"]:
+        lines.append("a change of the members is under way")
+    if status["last_error"]:
+        lines.append(bad(f"last error: {status['last_error']}"))
+    rows = [_row(status, peer) for peer in status["peers"]]
+    heads = ("member", "address", "vote", "connected", "match", "lag bytes", "state", "disk")
+    return "\n".join([*lines, "", table(rows, heads)])
+
+
+def _row(status: dict[str, Any], peer: dict[str, Any]) -> tuple[str, ...]:
+    def shown(value: Any) -> str:
+        return "-" if value is None else str(value)
+
+    number = peer["member"]
+    part = "voter" if peer["voter"] else "learner" if number in status["learners"] else "no member"
+    address = "-" if peer["address"] is None else f"{peer['address'][0]}:{peer['address'][1]}"
+    disk = shown(peer["disk"]) if peer["doubt"] in (None, "none") else f"{peer['disk']}, in doubt"
+    return (
+        f"n{number}",
+        address,
+        part,
+        "yes" if peer["connected"] else "no",
+        shown(peer["match_index"]),
+        shown(peer["lag_bytes"]),
+        shown(peer["state"]),
+        disk,
+    )
+
+
+def _transfer(args: argparse.Namespace) -> int:
+    body = {} if args.member is None else {"target": args.member}
+    answer = _change(args, "POST", "/group/transfer", body)
+    return 1 if answer is None else _done(args, answer, f"n{answer['leader']} leads")
+
+
+def _remove(args: argparse.Namespace) -> int:
+    answer = _change(args, "DELETE", f"/group/members/{args.member}", None)
+    return 1 if answer is None else _done(args, answer, f"n{args.member} belongs to the group no more")
+
+
+def _add(args: argparse.Namespace) -> int:
+    """A learner at once; a voter when the leader finds it close enough, which is asked until it does."""
+    role = "learner" if args.learner else "voter"
+    deadline = time.monotonic() + args.wait
+    begun = False
+    while True:
+        status, answer = _ask(args.http, "POST", "/group/members", {"member": args.member, "role": role})
+        if status == 200 and answer["role"] == role:
+            return _done(args, answer, f"n{args.member} is a {role}")
+        if status != 200 and not (begun and status == 409):
+            _refused(args, answer)
+            return 1
+        begun = True
+        if time.monotonic() >= deadline:
+            problem = answer.get("error", "it has not caught up")
+            print(f"tally: n{args.member} is a learner, and no voter yet: {problem}", file=sys.stderr)
+            return 1
+        time.sleep(_RETRY_S)
