@@ -68,6 +68,7 @@ _SERVE_S = 30.0
 _MEND_S = 180.0  # a member begins to look 60 s after its start
 _FULL_S = 90.0
 _LOOK_S = 0.02
+_ALONE_S = 0.6  # shorter than a leader goes on without a majority
 
 
 class Torture:
@@ -223,6 +224,8 @@ class Faults:
                 return await self._stop(fault, leader)
             case "kill-all":
                 return await self._kill_all(fault)
+            case "lose-leader":
+                return await self._lose(fault, leader, followers)
             case "transfer":
                 return await self._transfer(leader, follower)
         raise AssertionError(f"no such kind: {fault.kind}")
@@ -294,6 +297,23 @@ class Faults:
         seconds = await self._served_again(since_s, fault.kind)
         self._measured.add("start of all three", seconds)
         return f"served {seconds * 1000:.0f} ms after the start"
+
+    async def _lose(self, fault: Fault, leader: Member, followers: list[Member]) -> str:
+        """What only the leader has goes with its disk. Followers stand still first: on one machine they would otherwise
+        have everything in the moment in which it was sent, and an answer that came too early would never be found."""
+        for member in followers:
+            member.pause()
+        await asyncio.sleep(_ALONE_S)
+        for member in self._group.members:
+            member.kill()
+        leader.empty()
+        await asyncio.sleep(fault.down_s)
+        since_s = time.monotonic()
+        for member in self._group.members:
+            member.launch()
+        seconds = await self._served_again(since_s, fault.kind)
+        self._measured.add("start of all three, one of them emptied", seconds)
+        return f"{leader.name} and its disk, served {seconds * 1000:.0f} ms after the start"
 
     async def _transfer(self, leader: Member, target: Member) -> str:
         begin_s = time.monotonic()

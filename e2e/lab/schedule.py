@@ -20,6 +20,7 @@ DECK = {
     "kill-follower": 1,
     "pause-follower": 1,
     "kill-all": 2,
+    "lose-leader": 1,
     "empty-follower": 1,
     "empty-leader": 1,
     "flip-follower": 1,
