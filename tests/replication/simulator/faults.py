@@ -347,9 +347,10 @@ def bit_flip(simulation: Simulation, seconds: float) -> None:
     if candidates:
         member = dice.choice(candidates)
         disk = member.disk
-        # Near the end lies what others may not have yet.
-        low = disk.first_index if dice.random() < 0.5 else max(disk.first_index, disk.last_index - 3)
-        disk.damaged.add(dice.randint(low, disk.last_index))
+        lowest, newest_membership = disk.first_index, disk.memberships[-1].index
+        # Near the end lies what others may not have yet; with a membership a member forgets who belongs to the group.
+        low = dice.choice((lowest, max(lowest, disk.last_index - 3), max(lowest, newest_membership - 1)))
+        disk.damaged.add(min(dice.randint(low, disk.last_index), dice.randint(low, disk.last_index)))
         if dice.random() < 0.7 and member.running:
             member.crash()
             simulation.restart_later(member, dice.uniform(0.05, 1.0))

@@ -147,6 +147,14 @@ MEMBERSHIP = Profile(
     fault_gap_seconds=(0.1, 0.8),
 )
 
+CHANGE_AND_DOUBT = Profile(
+    "change and doubt",
+    {"partition": 3, "bad weather": 2, "crash": 2, **_DAMAGE, "bit flip": 6, "membership change": 10, "transfer": 2},
+    sizes=(1, 2, 3, 3),
+    fault_gap_seconds=(0.1, 0.7),
+    fault_seconds=(0.2, 1.0),
+)
+
 BEHIND = Profile(
     "behind",
     {"crash": 3, "partition": 3, "log start moved": 12, "bad weather": 3, "crash at boundary": 3, "emptied disk": 2},
@@ -213,7 +221,7 @@ PREFERENCE = replace(
 ROUTINE = (
     *(EVERYTHING,) * 5,
     *(NETWORK, LATE, STORM, STORM),
-    *(DISKS, DOUBT, BEHIND, ASYNCHRONOUS),
+    *(DISKS, DOUBT, CHANGE_AND_DOUBT, BEHIND, ASYNCHRONOUS),
     *(MEMBERSHIP, MEMBERSHIP, READS, LEASES),
     *(STEADY, PREFERENCE, PEACE),
 )
