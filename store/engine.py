@@ -386,7 +386,9 @@ class MessageStore:
     def _put_error(self, error: ValueError | OSError) -> PutResult:
         if isinstance(error, OSError):
             self._no_segment = error, self.log.staged
-            return PutResult(PutStatus.CREATE_MAPEDFILE_FAILED, detail=str(error))
+            # Nothing is stored, and another member may have room.
+            failed = PutStatus.CREATE_MAPEDFILE_FAILED if self.replica is None else PutStatus.SERVICE_NOT_AVAILABLE
+            return PutResult(failed, detail=str(error))
         return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
 
     def _refused(self) -> PutResult | None:
@@ -429,6 +431,10 @@ class MessageStore:
                 return f"the log cannot be extended: {error}"
         return None
 
+    def no_room(self) -> str | None:
+        """Why the disk takes nothing more of what the store makes of its log; None: it does."""
+        return self.dispatcher.refusal or self.upkeep.refusal()
+
     def refusal(self) -> str | None:
         """Why puts are refused now; None: they are not."""
         if not self._open:
@@ -439,7 +445,7 @@ class MessageStore:
             return "this member does not lead its group"
         if self.appender.failure is not None:
             return self.failure()
-        return self.dispatcher.refusal or self.upkeep.refusal()
+        return self.no_room()
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
@@ -520,7 +526,8 @@ class MessageStore:
             self.readable_end,
             self._memory_bytes,
             self._limits,
-            self._correct_offsets,
+            # A follower that is behind knows no better offset than the reader's own.
+            self._correct_offsets and (self.replica is None or self._serving),
             accept,
         )
 

@@ -392,6 +392,8 @@ class Broker:
 
     def _each_second(self) -> None:
         now_ms = self.now_ms()
+        if self.group is not None:
+            self.group.look_at_disk()
         self.count_puts()
         self.stats.settle()
         self.holds.scan(now_ms)

@@ -113,6 +113,7 @@ class BrokerGroup:
         self._removed_index = -2  # of the entry that left it out; a group begins with -1
         self._superseded = False  # the store stands on a log that is no more
         self._corrected = member.ledger.first_index == 0
+        self._no_room: str | None = None
         self._behind: str | None = "not known to be in sync yet"
         member.on_role.append(self._on_role)
         member.on_ready.append(self._on_ready)
@@ -320,6 +321,13 @@ class BrokerGroup:
                     await self._broker.leave_name_servers()
             except Exception:  # a service or name server that fails must not keep the next change from being told
                 _logger.exception("a change of role was not carried out whole")
+
+    def look_at_disk(self) -> None:
+        """A member whose store finds no room says so to its group, and does not lead it (L10). Once a second."""
+        reason = self._broker.store.no_room()
+        if (reason is None) != (self._no_room is None):
+            self.member.disk_full(reason)
+        self._no_room = reason
 
     async def _look_for_lag(self) -> None:
         """In sync is who gets, soon, all that was committed when it asked the leader (R2)."""

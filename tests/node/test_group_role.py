@@ -33,6 +33,10 @@ class NotingStore:
         self.serving = False
         self.committed = 0
         self.dispatched_pos = 0
+        self.full: str | None = None
+
+    def no_room(self) -> str | None:
+        return self.full
 
     def commit(self, pos: int) -> None:
         self.committed = self.dispatched_pos = max(self.committed, pos)
@@ -243,3 +247,17 @@ async def test_a_member_that_must_not_go_on_says_so(one: One) -> None:
     assert not one.group.leads
     assert "the disk failed" in str(one.group.unready())
     assert "the disk failed" in str(one.group.refusal())
+
+
+async def test_a_store_without_room_is_the_groups_business(one: One) -> None:
+    one.group.look_at_disk()
+    assert one.member.told_full == []
+    one.store.full = "queues cannot be extended"
+    one.group.look_at_disk()
+    one.group.look_at_disk()
+    one.store.full = "index cannot be extended"
+    one.group.look_at_disk()
+    one.store.full = None
+    one.group.look_at_disk()
+    one.group.look_at_disk()
+    assert one.member.told_full == ["queues cannot be extended", None], "told once when it begins, once when it ends"

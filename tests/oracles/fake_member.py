@@ -37,6 +37,7 @@ class FakeMember:
         self.ready = False
         self.full = False
         self.refuse_after: int | None = None
+        self.told_full: list[str | None] = []
         self.voters: tuple[int, ...] = (0, 1, 2)
         self.membership_index = -1
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -77,6 +78,9 @@ class FakeMember:
 
     def status(self) -> SimpleNamespace:
         return SimpleNamespace(voters=self.voters, learners=(), membership_index=self.membership_index)
+
+    def disk_full(self, reason: str | None) -> None:
+        self.told_full.append(reason)
 
     async def read(self) -> int:
         return self.committed_index + 1

@@ -255,6 +255,10 @@ async def test_a_follower_takes_no_puts_and_serves_reads(tmp_path: Path) -> None
         for queue in (0, 1):
             assert read_queue(follower.store, queue=queue) == read_queue(leader.store, queue=queue)
         assert len(read_queue(follower.store)) == 30
+        # A reader that is ahead of a follower stays where it is; only who leads knows a better place.
+        ahead = follower.store.get_message("T", 0, 1000, 32)
+        assert (ahead.status, ahead.next_begin_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 1000)
+        assert leader.store.get_message("T", 0, 1000, 32).next_begin_offset == 0
     for name in ("a", "b"):
         assert verify(tmp_path / name).sound
 

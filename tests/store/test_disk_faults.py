@@ -228,10 +228,12 @@ async def test_an_index_file_that_cannot_be_made_stops_puts_and_not_reads(
         await until(lambda: not store.writable, "puts went on without an index")
         refused = await store.put(message())
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "No space left" in refused.detail
-        assert "No space left" in (store.trouble() or "")
+        assert "No space left" in (store.trouble() or "") and "No space left" in (store.no_room() or "")
         assert read_queue(store)[0].body == b"no key"
+        assert list((tmp_path / "index").iterdir()) == [], "an empty file would be damage to who looks"
         door.heal()
         await until(lambda: store.writable)
+        assert store.no_room() is None
         assert len(store.query("T", "k", 1, 0, 1 << 60).records) == 1
         assert len([record for record in caplog.records if record.levelname == "ERROR"]) <= 3
     assert not (tmp_path / "abort").exists()

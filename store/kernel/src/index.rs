@@ -406,7 +406,11 @@ impl Index {
         }
         let name = self.next_name(SystemTime::now());
         let path = self.path_of(&name);
-        let made = self.door.create_sized(&path, bytes as u64, true).at(&path)?;
+        let made = self.door.create_sized(&path, bytes as u64, true).inspect_err(|_| {
+            // A disk without room would otherwise get an empty file with each try, each of them damage to who looks.
+            let _ = self.door.remove(&path);
+        });
+        let made = made.at(&path)?;
         let mut map = made.write_map().at(&path)?;
         let header = self
             .files
