@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.replication.durable import EntryKind
 from tallystick.replication.effects import AppendOwn, Role
+from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
@@ -58,8 +59,10 @@ class Violation(Exception):  # noqa: N818 (it is the finding of a run, not an er
 class Oracle:
     """Judges one run. `members` is the simulation's own table, as it grows."""
 
-    def __init__(self, members: dict[int, Member]) -> None:
+    def __init__(self, members: dict[int, Member], bootstrap: Membership) -> None:
         self._members = members
+        self.membership = MembershipEntry(-1, bootstrap)
+        """The newest that is committed."""
         self.leaders: dict[int, int] = {}
         self._ends_at_election: dict[int, tuple[int, int]] = {}
         self._grants: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
@@ -235,6 +238,8 @@ class Oracle:
                 raise Violation("applied equality", f"{member} applies {each}, which no leader has committed")
             else:
                 self.committed.append(entry)
+                if entry.kind is EntryKind.MEMBERSHIP:
+                    self.membership = MembershipEntry(each, entry.payload)
         if member.role is Role.LEADER:
             self._committed_in(member, index)
 

@@ -74,14 +74,14 @@ class Simulation:
         self.faults: Counter[str] = Counter()
         self.network = Network(self.queue, self.dice, self.faults, self._deliver)
         self.members: dict[int, Member] = {}
-        self.oracle = Oracle(self.members)
+        self._bootstrap = Membership.of(range(self.dice.choice(self.profile.sizes)))
+        self.oracle = Oracle(self.members, self._bootstrap)
         self.clients = Clients(self)
         self._listener = listener
         self._steps = 0
         self._trace: deque[Step] = deque(maxlen=TRACE_STEPS)
         self._calm = False
         self._scapegoat: Member | None = None
-        self._bootstrap = Membership.of(range(self.dice.choice(self.profile.sizes)))
 
     # -- a run ---------------------------------------------------------------------------------------------------------
 
@@ -217,13 +217,13 @@ class Simulation:
         return any(member.in_doubt for member in self.members.values())
 
     def may_damage(self, member: Member) -> bool:
-        """Whether the group can bear it: who is in doubt stays a minority, and all know the same membership."""
-        memberships = {each.disk.membership for each in self.members.values()} - {Membership(frozenset())}
-        if len(memberships) > 1:
-            return False
-        (membership,) = memberships
+        """Whether the group can bear it: of every membership in force, who is in doubt is a minority."""
+        committed = self.oracle.membership
+        in_force = {committed.membership}
+        for each in self.members.values():
+            in_force |= {entry.membership for entry in each.disk.memberships if entry.index > committed.index}
         doubtful = {each.id for each in self.members.values() if each.in_doubt} | {member.id}
-        return len(doubtful) <= (len(membership.voters) - 1) // 2
+        return all(len(doubtful & each.voters) <= (len(each.voters) - 1) // 2 for each in in_force)
 
     def may_crash(self, member: Member) -> bool:
         """In the asynchronous mode a crash is damage: what it said last may be forgotten (D9)."""
