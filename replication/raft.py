@@ -397,10 +397,12 @@ class Raft:
             self._ask_whether_to_stand(effects)
 
     def _may_stand(self) -> bool:
-        newest, committed = self.membership, self._history.at(self.commit_index).membership
         # One whose removal is not committed may be the only one that has what others need, and leads without counting
-        # itself until it is (M7).
-        leaving = self.id in committed.voters and self.id not in newest.members
+        # itself until it is (M7). The membership before the newest is committed (M2), whatever this member knows of it:
+        # its own commit index is a hint of the past after a start.
+        newest, before = self.membership, self._history.at(self.membership_index - 1).membership
+        removal_open = self.membership_index > self.commit_index
+        leaving = removal_open and self.id in before.voters and self.id not in newest.members
         return (
             (self.id in newest.voters or leaving)
             and self.disk_state is DiskState.OK  # L10

@@ -260,6 +260,21 @@ def test_one_that_was_a_voter_and_learns_again_does_not_stand() -> None:
     assert member.raft.role is Role.FOLLOWER
 
 
+def test_an_old_commit_index_does_not_keep_it_from_standing() -> None:
+    """After a start the commit index is a hint (D6), here from before the member voted. The log says more (M2)."""
+    member = Member(0, voters=[1], learners=[0], terms=[1, 1, 1, 1, 1], commit_index=0)
+    member.log.memberships[:] = [MembershipEntry(2, Membership.of([0, 1])), MembershipEntry(4, Membership.of([1]))]
+    member.start(commit_index=0)
+    member.tick(10 * T)
+    member.tick(20 * T)
+    assert member.raft.role is Role.PRE_CANDIDATE
+    member.log.memberships.pop(0)  # a learner that is removed, on the other hand, was never to stand
+    member.start(commit_index=0)
+    member.tick(30 * T)
+    member.tick(40 * T)
+    assert member.raft.role is Role.FOLLOWER
+
+
 def test_a_removed_member_disturbs_nobody_and_is_told() -> None:
     group = Group()
     leader = group.elect(0)
