@@ -117,7 +117,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class MembershipChanged:
-    """The newest membership in the log is another one: appended, or fallen back to by a truncation (M1)."""
+    """The newest membership in the log is another one: appended, or fallen back to by a truncation (M1).
+
+    Its index is made durable outside of the log, before the effect after it: the start's `membership_seen`.
+    """
 
     entry: MembershipEntry
 

@@ -111,6 +111,7 @@ class Raft:
         now: float,
         commit_index: int = -1,
         must_catch_up: Doubt = Doubt.NONE,
+        membership_seen: int = -1,
     ) -> None:
         """`log`: all that it shows is durable. `memberships`: all membership entries in the log and the newest before
         its first entry, oldest first; the bootstrap's has index -1; none for a member that waits to be let in.
@@ -142,6 +143,7 @@ class Raft:
         """The own log is durable up to here."""
         self.doubt = must_catch_up
         """What this member may have forgotten; NONE once it was readmitted."""
+        self._membership_seen = membership_seen
         self.incarnation = random.getrandbits(62) + 1 if must_catch_up else 0
         self.disk_state = DiskState.OK
         self.fatal: str | None = None
@@ -407,6 +409,7 @@ class Raft:
             (self.id in newest.voters or leaving)
             and self.disk_state is DiskState.OK  # L10
             and self.doubt is not Doubt.VOTES  # S14: its own vote is worth nothing
+            and not (self.doubt and self._membership_seen > self.membership_index)  # D8: nor who else must agree
             and self._removed_at <= self.membership_index  # M6
         )
 
@@ -446,7 +449,13 @@ class Raft:
         return self._leading is not None or now - self._heard_at < self._settings.election_timeout_seconds
 
     def _is_up_to_date(self, request: PreVoteRequest | VoteRequest) -> bool:
-        """Whether the asker's log has all that a majority may have got through this member (S1)."""
+        """Whether the asker's log has all that a majority may have got through this member (S1).
+
+        What this member has forgotten it cannot compare, but a membership that it knew of must be there: an asker
+        without it may take the voters of the past for all of them (D8).
+        """
+        if self.doubt and request.last_index < self._membership_seen:
+            return False
         return (request.last_term, request.last_index) >= (self._terms.last_term, self._terms.last_index)
 
     def _tell_removed(self, member: int, effects: _Effects) -> bool:

@@ -7,13 +7,14 @@ id that both files carry: a member whose log was emptied, or taken from elsewher
 big-endian:
 
 offset  size  field
-     0     8  "TALLYVT1"
+     0     8  "TALLYVT2"
      8    16  store id: random, the same as in the log's mark
     24     8  term
     32     8  voted for, in that term; -1: nobody
     40     4  member
     44     4  doubt: 0 none, 1 entries, 2 votes may be forgotten (`durable.Doubt`)
-    48     2  bytes of the cluster id, then the cluster id, UTF-8
+    48     8  index of the newest membership that was ever in the log; -1: the group's first
+    56     2  bytes of the cluster id, then the cluster id, UTF-8
            2  bytes of the group's name, then the name, UTF-8
            4  CRC-32 of the bytes before
 """
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 FILE_NAME = "tally-vote"
 
-_MAGIC = b"TALLYVT1"
-_HEAD = struct.Struct(">8s16sqqii")
+_MAGIC = b"TALLYVT2"
+_HEAD = struct.Struct(">8s16sqqiiq")
 _LENGTH = struct.Struct(">H")
 _CRC = struct.Struct(">I")
-assert _HEAD.size == 48, "fixed by every record already on disk"
+assert _HEAD.size == 56, "fixed by every record already on disk"
 
 
 class VoteError(Exception):
@@ -68,6 +69,8 @@ class VoteRecord:
     term: int = 0
     voted_for: int | None = None
     doubt: Doubt = Doubt.NONE
+    membership_index: int = -1
+    """Of the newest membership that was ever in the log: a log that was cut by damage may have lost it."""
 
     @property
     def hard_state(self) -> HardState:
@@ -75,7 +78,9 @@ class VoteRecord:
 
     def encode(self) -> bytes:
         vote = -1 if self.voted_for is None else self.voted_for
-        data = _HEAD.pack(_MAGIC, self.store_id, self.term, vote, self.identity.member, self.doubt)
+        data = _HEAD.pack(
+            _MAGIC, self.store_id, self.term, vote, self.identity.member, self.doubt, self.membership_index
+        )
         for text in (self.identity.cluster_id.encode(), self.identity.group.encode()):
             data += _LENGTH.pack(len(text)) + text
         return data + _CRC.pack(zlib.crc32(data))
@@ -94,14 +99,15 @@ class VoteRecord:
         body = data[: -_CRC.size]
         if not data.startswith(_MAGIC) or len(body) < _HEAD.size or data[-_CRC.size :] != _CRC.pack(zlib.crc32(body)):
             return None
-        _, store_id, term, vote, member, doubt = _HEAD.unpack_from(body)
+        _, store_id, term, vote, member, doubt, membership_index = _HEAD.unpack_from(body)
         texts, at = [], _HEAD.size
         for _ in range(2):
             (length,) = _LENGTH.unpack_from(body, at)
             at += _LENGTH.size
             texts.append(body[at : at + length].decode())
             at += length
-        return cls(Identity(texts[0], texts[1], member), store_id, term, None if vote < 0 else vote, Doubt(doubt))
+        identity, voted_for = Identity(texts[0], texts[1], member), None if vote < 0 else vote
+        return cls(identity, store_id, term, voted_for, Doubt(doubt), membership_index)
 
 
 class VoteFile:
@@ -151,6 +157,11 @@ class VoteFile:
             raise ValueError(f"term {term}, vote {voted_for} after term {old.term}, vote {old.voted_for}")
         if (term, voted_for) != (old.term, old.voted_for):
             self._replace(replace(old, term=term, voted_for=voted_for))
+
+    def note_membership(self, index: int) -> None:
+        """The newest membership in the log is that of entry `index`: durable when it returns. OSError."""
+        if index != self.record.membership_index:
+            self._replace(replace(self.record, membership_index=index))
 
     def doubt(self, doubt: Doubt) -> None:
         """This member may have forgotten something: durable until `readmit`. The graver of two doubts stays."""

@@ -291,6 +291,7 @@ class Member(Callbacks):
             now=time.monotonic(),
             commit_index=self._committed_index,
             must_catch_up=self._vote.record.doubt,
+            membership_seen=self._vote.record.membership_index,
         )
         self._stopped = None
         self._reserve.keep()
@@ -965,6 +966,7 @@ class Member(Callbacks):
     def _membership_changed(self, effect: MembershipChanged) -> None:
         known = [entry for entry in self._memberships if entry.index < effect.entry.index]
         self._memberships = [*known, effect.entry]
+        self._vote.note_membership(effect.entry.index)
 
     def _removed(self, effect: RemovedFromGroup) -> None:
         for callback in self.on_removed:

@@ -108,7 +108,8 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
     damage = ledger.damage
     assert damage is not None
     entry = memberships_of(ledger, origin.entry)[-1:]
-    if entry and entry[0].membership.voters == {vote.record.identity.member}:
+    alone = entry and entry[0].membership.voters == {vote.record.identity.member}
+    if alone and vote.record.membership_index <= entry[0].index:  # else a newer one, which said more, is in the damage
         raise DiskError(
             f"entry {damage.index} at byte {damage.pos} of the log is damaged ({damage.reason}), entry "
             f"{damage.next_index} behind it is sound, and no other member has a copy: mend it, or cut it off by hand"

@@ -21,6 +21,7 @@ from tallystick.replication.effects import (
     Effect,
     Install,
     InstallBase,
+    MembershipChanged,
     Role,
     SaveVote,
     Send,
@@ -100,6 +101,7 @@ class Member:
         self.log = MemoryLog(list(terms))
         self.hard_state = HardState(max([0, *self.log.terms]) if term is None else term, voted_for)
         self.bootstrap = MembershipEntry(-1, Membership.of(voters, learners))
+        self.membership_seen = -1
         self.durable_index = self.log.last_index
         self.settings = settings
         self.syncs = syncs
@@ -123,6 +125,7 @@ class Member:
             now=self.now,
             commit_index=commit_index,
             must_catch_up=doubt,
+            membership_seen=self.membership_seen,
         )
 
     def crash(self, *, doubt: Doubt = Doubt.NONE, keep: int | None = None) -> None:
@@ -200,6 +203,8 @@ class Member:
                 case Truncate():
                     self.log.truncate(effect.last_kept)
                     self.durable_index = min(self.durable_index, effect.last_kept)
+                case MembershipChanged(entry=entry):
+                    self.membership_seen = entry.index
                 case Write(request=request, first_index=first):
                     assert first == self.log.last_index + 1, "entries must follow each other"
                     for run in request.runs:

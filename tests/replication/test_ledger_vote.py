@@ -26,10 +26,13 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     file.save(3, None)
     file.save(3, 1)
     file.save(3, 1)
+    file.note_membership(17)
     LedgerMark(4096, 512, file.record.store_id).save(Door(), tmp_path)
     again = opened(tmp_path)
     assert again.record == file.record
-    assert again.record.hard_state == HardState(3, 1)
+    assert again.record.hard_state == HardState(3, 1) and again.record.membership_index == 17
+    again.note_membership(4)
+    assert opened(tmp_path).record.membership_index == 4, "a membership that was cut with the log goes back"
 
 
 def test_term_and_vote_never_go_back(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tallystick.replication.effects import (
     Truncate,
     Write,
 )
-from tallystick.replication.membership import AddLearner, Membership, MembershipEntry
+from tallystick.replication.membership import AddLearner, Membership, MembershipEntry, Promote
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
@@ -485,3 +485,53 @@ def test_a_log_that_another_program_wrote_from_term_0_is_a_log() -> None:
     assert member.raft.role is Role.LEADER
     assert (member.raft.term, member.log.terms) == (4, [0, 0, 3, 3, 4])
     assert member.effects(Commit) == [Commit(4)]
+
+
+def test_who_forgot_the_membership_does_not_count_the_voters_of_the_past() -> None:
+    """{0, 1} became {0, 1, 2}, and 0 and 2 committed more. Then 0 loses its log to damage, and 2 is down: 0 and 1 are
+    all voters that either of them knows of, and must not begin a history without those entries."""
+    group = Group(2)
+    leader = group.elect(0)
+    group.join(2)
+    leader.call(leader.raft.change_membership, AddLearner(2))
+    group.wait(2 * T)
+    group.isolate(1)  # hears of nothing more
+    group.cuts -= {(0, 1), (1, 0)}
+    leader.call(leader.raft.change_membership, Promote(2))
+    group.deliver(lambda message: message.target != 1 or not isinstance(message, AppendRequest))
+    seen = leader.raft.membership_index
+    group.cut(0, 1)
+    leader.propose(3)
+    group.deliver()
+    committed = leader.raft.commit_index
+    assert committed > seen > group[1].log.last_index
+    group.down.add(2)
+    leader.crash(doubt=Doubt.LOG, keep=0)
+    group.heal()
+    group.wait(20 * T)
+    assert not [member for member in group.members[:2] if member.raft.role is Role.LEADER]
+    group.down.clear()
+    group.wait(20 * T)
+    assert group[0].raft.doubt is Doubt.NONE
+    assert {member.log.last_index >= committed for member in group.members} == {True}
+    assert group[2].log.terms[: committed + 1] == group[0].log.terms[: committed + 1]
+
+
+def test_who_forgot_that_it_is_not_alone_does_not_lead_alone() -> None:
+    group = Group(1)
+    leader = group.elect(0)
+    group.join(1)
+    for change in (AddLearner(1), Promote(1)):
+        leader.call(leader.raft.change_membership, change)
+        group.wait(2 * T)
+    leader.propose(3)
+    group.deliver()
+    committed = leader.raft.commit_index
+    group.down.add(1)
+    leader.crash(doubt=Doubt.LOG, keep=0)
+    assert leader.raft.membership == Membership.of([0])
+    group.wait(20 * T)
+    assert leader.raft.role is not Role.LEADER
+    group.down.clear()
+    group.wait(20 * T)
+    assert leader.raft.doubt is Doubt.NONE and leader.raft.commit_index >= committed
