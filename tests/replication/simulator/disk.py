@@ -53,6 +53,8 @@ class Disk:
         self.voted_for: int | None = None
         self.doubt = Doubt.NONE
         self.commit_hint = -1
+        self.membership_seen = -1
+        """Index of the newest membership that was in the log; kept beside it, where damage to the log does not take it."""
         self.memberships = [MembershipEntry(-1, bootstrap or Membership(frozenset()))]
         """The one that came with the bootstrap or with a base, and all newer ones in the log. The first stays: a base
         brings the newest that its sender knows to be committed, whose own entry may still be to come."""
@@ -194,6 +196,8 @@ class Disk:
                 for index in range(broken, self.synced_index + 1):
                     self.lost[index] = self.entries[index - self.base_index - 1].term
             self.truncate(broken - 1)
+        if not self.doubt:
+            self.membership_seen = self.memberships[-1].index
         self.synced_index = self.last_index  # recovery ends with a sync: what it found stays found
 
     def _doubt(self, former_last_index: int) -> None:

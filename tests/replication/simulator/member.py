@@ -169,6 +169,7 @@ class Member(Process):
             now=self._now(),
             commit_index=disk.commit_hint,
             must_catch_up=disk.doubt,
+            membership_seen=disk.membership_seen,
         )
         self.commit_index = disk.base_index
         if self.raft.commit_index > self.commit_index:
@@ -263,7 +264,7 @@ class Member(Process):
     def _carry_out(self, effect: Effect) -> float:
         return _DO[type(effect)](self, effect)
 
-    def _begin(self, effect: SaveVote | Truncate | InstallBase | Readmitted) -> float:
+    def _begin(self, effect: SaveVote | Truncate | InstallBase | MembershipChanged | Readmitted) -> float:
         if self.sync_fails:
             return self._fail(DiskState.FAILED)
         self._under_way = effect
@@ -278,6 +279,8 @@ class Member(Process):
                 self._truncate(effect.last_kept)
             case InstallBase():
                 self._install(effect.request)
+            case MembershipChanged():
+                self.disk.membership_seen = effect.entry.index
             case Readmitted():
                 self._oracle.readmitted(self)
                 self.disk.readmit()
@@ -388,7 +391,7 @@ class Member(Process):
     def _membership_changed(self, effect: MembershipChanged) -> float:
         if effect.entry != self.disk.memberships[-1]:
             raise Violation("newest membership in the log (M1)", f"{self} has {self.disk.memberships[-1]}: {effect}")
-        return 0.0
+        return self._begin(effect)
 
     def _leave(self, effect: RemovedFromGroup) -> float:
         self._oracle.left(self, effect.membership_index)
