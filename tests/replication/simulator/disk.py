@@ -54,7 +54,7 @@ class Disk:
         self.doubt = Doubt.NONE
         self.commit_hint = -1
         self.membership_seen = -1
-        """Index of the newest membership that was in the log; kept beside it, where damage to the log does not take it."""
+        """Index of the newest membership that was in the log, kept beside it: damage to the log does not take it."""
         self.memberships = [MembershipEntry(-1, bootstrap or Membership(frozenset()))]
         """The one that came with the bootstrap or with a base, and all newer ones in the log. The first stays: a base
         brings the newest that its sender knows to be committed, whose own entry may still be to come."""
@@ -161,9 +161,15 @@ class Disk:
         self.last_index = self.synced_index = base_index
         self.damaged.clear()
 
+    def see_membership(self) -> None:
+        """Durably. In doubt the log is being fetched anew, with the memberships of the past: the mark only rises then."""
+        newest = self.memberships[-1].index
+        self.membership_seen = max(newest, self.membership_seen) if self.doubt else newest
+
     def readmit(self) -> None:
         self.doubt = Doubt.NONE
         self.lost.clear()
+        self.see_membership()
 
     # -- what befalls it -----------------------------------------------------------------------------------------------
 
@@ -196,8 +202,7 @@ class Disk:
                 for index in range(broken, self.synced_index + 1):
                     self.lost[index] = self.entries[index - self.base_index - 1].term
             self.truncate(broken - 1)
-        if not self.doubt:
-            self.membership_seen = self.memberships[-1].index
+        self.see_membership()
         self.synced_index = self.last_index  # recovery ends with a sync: what it found stays found
 
     def _doubt(self, former_last_index: int) -> None:

@@ -280,7 +280,7 @@ class Member(Process):
             case InstallBase():
                 self._install(effect.request)
             case MembershipChanged():
-                self.disk.membership_seen = effect.entry.index
+                self.disk.see_membership()
             case Readmitted():
                 self._oracle.readmitted(self)
                 self.disk.readmit()
