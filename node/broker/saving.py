@@ -51,6 +51,7 @@ class SavedTable(ABC):
         self._written = 0
         self._write_lock = threading.Lock()  # a file takes one writer at a time: `persist` may meet `saved`'s thread
         self._writing: asyncio.Task[None] | None = None
+        self._pictured = 0  # changes that the write under way has, or the last one had
         self._soon: asyncio.Task[None] | None = None
 
     @abstractmethod
@@ -76,7 +77,11 @@ class SavedTable(ABC):
         wanted = self._changes
         while self._written < wanted:
             if self._writing is None:
+                self._pictured = self._changes
                 self._writing = asyncio.create_task(self._write(), name=f"write {self.what}")
+            elif self._pictured < wanted:  # it does not say what becomes of our changes
+                await asyncio.wait([self._writing])
+                continue
             # Shielded: others may wait for the same write.
             await asyncio.shield(self._writing)
 

@@ -159,7 +159,12 @@ class VoteFile:
             self._replace(replace(old, term=term, voted_for=voted_for))
 
     def note_membership(self, index: int) -> None:
-        """The newest membership in the log is that of entry `index`: durable when it returns. OSError."""
+        """The newest membership in the log is that of entry `index`: durable when it returns. OSError.
+
+        In doubt the log is being fetched anew, with the memberships of the past: what is noted only rises then.
+        """
+        if self.record.doubt:
+            index = max(index, self.record.membership_index)
         if index != self.record.membership_index:
             self._replace(replace(self.record, membership_index=index))
 
@@ -168,10 +173,10 @@ class VoteFile:
         if doubt > self.record.doubt:
             self._replace(replace(self.record, doubt=doubt))
 
-    def readmit(self) -> None:
-        """The group has let this member in again: no doubt is left."""
+    def readmit(self, membership_index: int) -> None:
+        """The group has let this member in again: no doubt is left, and the log has the membership that it should."""
         if self.record.doubt is not Doubt.NONE:
-            self._replace(replace(self.record, doubt=Doubt.NONE))
+            self._replace(replace(self.record, doubt=Doubt.NONE, membership_index=membership_index))
 
     def _replace(self, record: VoteRecord) -> None:
         path, temporary = self._folder / FILE_NAME, self._folder / (FILE_NAME + ".tmp")

@@ -974,7 +974,7 @@ class Member(Callbacks):
 
     def _readmitted(self, effect: Readmitted) -> None:
         _logger.warning("n%d counts as a member again", self.identity.member)
-        self._vote.readmit()
+        self._vote.readmit(self._memberships[-1].index if self._memberships else -1)
 
     def _read_ready(self, effect: ReadReady) -> None:
         future = self._reads.pop(effect.token, None)

@@ -86,7 +86,10 @@ def open_disk(
         origin.save(door, folder)
     if origin.entry is not None and origin.entry.index == -1 and ledger.first_index == 0 and ledger.last_index == -1:
         _write_first_entry(ledger, origin.entry.membership)
-    return MemberDisk(vote, ledger, origin, memberships_of(ledger, origin.entry))
+    memberships = memberships_of(ledger, origin.entry)
+    if memberships:  # written before a crash, and not noted yet
+        vote.note_membership(memberships[-1].index)
+    return MemberDisk(vote, ledger, origin, memberships)
 
 
 def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> list[MembershipEntry]:

@@ -22,6 +22,7 @@ from tallystick.replication.effects import (
     Install,
     InstallBase,
     MembershipChanged,
+    Readmitted,
     Role,
     SaveVote,
     Send,
@@ -204,7 +205,10 @@ class Member:
                     self.log.truncate(effect.last_kept)
                     self.durable_index = min(self.durable_index, effect.last_kept)
                 case MembershipChanged(entry=entry):
-                    self.membership_seen = entry.index
+                    in_doubt = self.raft.doubt is not Doubt.NONE
+                    self.membership_seen = max(entry.index, self.membership_seen if in_doubt else -1)
+                case Readmitted():
+                    self.membership_seen = self.raft.membership_index
                 case Write(request=request, first_index=first):
                     assert first == self.log.last_index + 1, "entries must follow each other"
                     for run in request.runs:

@@ -33,6 +33,12 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     assert again.record.hard_state == HardState(3, 1) and again.record.membership_index == 17
     again.note_membership(4)
     assert opened(tmp_path).record.membership_index == 4, "a membership that was cut with the log goes back"
+    again.doubt(Doubt.LOG)
+    for index, noted in ((2, 4), (9, 9), (3, 9)):
+        again.note_membership(index)
+        assert again.record.membership_index == noted, "in doubt the past comes again"
+    again.readmit(3)
+    assert opened(tmp_path).record.membership_index == 3
 
 
 def test_term_and_vote_never_go_back(tmp_path: Path) -> None:
@@ -123,7 +129,7 @@ def test_an_emptied_disk_is_in_doubt_until_it_is_readmitted(tmp_path: Path) -> N
     assert file.record.doubt is Doubt.VOTES
     file.save(7, None)
     assert opened(tmp_path).record.doubt is Doubt.VOTES, "a restart does not forget it"
-    file.readmit()
+    file.readmit(-1)
     LedgerMark(4096, 512, file.record.store_id).save(Door(), tmp_path)
     assert opened(tmp_path).record.doubt is Doubt.NONE
 
