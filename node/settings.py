@@ -166,7 +166,7 @@ class BrokerSettings:
     """Own setting. Make a new group of the members in `dLegerPeers`. Give it to all of them at their very first start
     and never again: to a member whose disk was lost it would say that there is nothing it could have forgotten, and
     such a member may vote twice. A disk that has a member already passes it over."""
-    groupElectionTimeoutMills: int = 1000
+    groupElectionTimeoutMills: int = 800
     """Own setting. Milliseconds without a word of the leader after which a member stands for election; at least ten
     times a round trip and a slow fsync, or members are elected away for being busy."""
     groupHeartbeatMills: int = 100
