@@ -82,7 +82,7 @@ class _Scripted(Simulation):
         super().__init__(0, replace(_CALM, sizes=(group.size,)))
         self.queue = group.queue
         self.clients.end()  # nobody asks for anything but the script
-        witness = self.oracle = _Witness(self.members)
+        witness = self.oracle = _Witness(self.members, self._bootstrap)
         witness.group = group
         # The members' way out: all that they know of a network is that it sends.
         self.network = cast(Network, SimpleNamespace(send=self._post))
