@@ -162,7 +162,7 @@ class Disk:
         self.damaged.clear()
 
     def see_membership(self) -> None:
-        """Durably. In doubt the log is being fetched anew, with the memberships of the past: the mark only rises then."""
+        """Durably. In doubt the log is fetched anew, with the memberships of the past: the mark only rises then."""
         newest = self.memberships[-1].index
         self.membership_seen = max(newest, self.membership_seen) if self.doubt else newest
 

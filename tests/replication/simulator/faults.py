@@ -479,6 +479,26 @@ def membership_change_behind_a_partition(simulation: Simulation, seconds: float)
         leader.change_membership(change)
 
 
+@fault
+def promotion_then_emptied_disk(simulation: Simulation, seconds: float) -> None:
+    """A voter more, of whom an old one does not hear yet; then the leader forgets everything. The old one may take the
+    voters of the past for all there are, and the leader's word for sound."""
+    leader = some_leader(simulation)
+    if leader is None or simulation.in_doubt():
+        return
+    membership = leader.disk.membership
+    laggards = sorted(membership.voters - {leader.id})
+    if not membership.learners or not laggards:
+        some_learner = some_change(simulation, leader)
+        if isinstance(some_learner, AddLearner):
+            leader.change_membership(some_learner)
+        return
+    laggard = simulation.members[simulation.dice.choice(laggards)]
+    _block_bulk(simulation, seconds, laggard)
+    leader.change_membership(Promote(simulation.dice.choice(sorted(membership.learners))))
+    simulation.queue.after(seconds, _empty_disk, simulation, leader)
+
+
 def some_change(simulation: Simulation, member: Member) -> Change | None:
     """A change that makes sense for the membership as `member` sees it; starts a process for who is added."""
     dice = simulation.dice

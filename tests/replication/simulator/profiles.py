@@ -149,8 +149,17 @@ MEMBERSHIP = Profile(
 
 CHANGE_AND_DOUBT = Profile(
     "change and doubt",
-    {"partition": 3, "bad weather": 2, "crash": 2, **_DAMAGE, "bit flip": 6, "membership change": 10, "transfer": 2},
-    sizes=(1, 2, 3, 3),
+    {
+        **_DAMAGE,
+        "partition": 3,
+        "bad weather": 2,
+        "crash": 2,
+        "bit flip": 6,
+        "membership change": 10,
+        "promotion then emptied disk": 6,
+        "transfer": 2,
+    },
+    sizes=(1, 2, 2, 3, 4),
     fault_gap_seconds=(0.1, 0.7),
     fault_seconds=(0.2, 1.0),
 )
