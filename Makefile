@@ -30,7 +30,7 @@ loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen
 .PHONY: simulate
 simulate: build ## replicated groups from seeds, everything going wrong: FIRST=0 SEEDS=10000 PROFILE=storm VERBOSE=1
 	PYTHONPATH=tests/replication $(BIN)/python -m simulator --first $(or $(FIRST),0) --seeds $(or $(SEEDS),10000) \
-	    $(if $(PROFILE),--profile $(PROFILE)) $(if $(VERBOSE),--verbose)
+	    $(if $(PROFILE),--profile '$(PROFILE)') $(if $(VERBOSE),--verbose)
 
 bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--quick', ARGS='--rows sync-*')
 	$(BIN)/python benchmarks/bench.py $(if $(JSON),--json) $(ARGS)

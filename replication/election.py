@@ -45,8 +45,9 @@ class ElectionTimer:
 class Campaign:
     """One attempt to be elected in `term`, or to find out whether it would be of use (`pre`, L3).
 
-    Answers are counted by who gave them (S3). Those of members that may have forgotten an earlier answer count only
-    when all voters agree: then there is nobody left whom they could have promised something (D9, S14).
+    Answers are counted by who gave them (S3). Those of members that may have forgotten entries count only when all
+    voters agree: then there is nobody left who could have more (D9). Those of members that may have forgotten their
+    votes do not count at all: an emptied disk does not know whether these are still all voters (S14).
     """
 
     __slots__ = ("_doubtful", "_granted", "_refused", "number", "pre", "term")
@@ -60,6 +61,8 @@ class Campaign:
         self._refused: set[int] = set()
 
     def count(self, voter: int, *, granted: bool, doubt: Doubt) -> None:
+        if doubt is Doubt.VOTES:
+            return
         (self._granted if granted else self._refused).add(voter)
         if doubt:
             self._doubtful.add(voter)
