@@ -95,7 +95,15 @@ NETWORK = Profile("network", {**_NETWORK, "minority back with a stuck lane": 6, 
 
 STORM = Profile(
     "storm",
-    {"partition": 6, "one way partition": 3, "bad weather": 3, "crash": 5, "crash at boundary": 6, "power cut": 1},
+    {
+        "partition": 6,
+        "one way partition": 3,
+        "bad weather": 3,
+        "crash": 5,
+        "crash at boundary": 6,
+        "power cut": 1,
+        "slow disk": 2,
+    },
     sizes=(2, 3, 3, 4, 5),
     fault_gap_seconds=(0.2, 0.9),
     fault_seconds=(0.4, 1.1),
@@ -147,8 +155,8 @@ MEMBERSHIP = Profile(
     fault_gap_seconds=(0.1, 0.8),
 )
 
-CHANGE_AND_DOUBT = Profile(
-    "change and doubt",
+AMNESIA = Profile(
+    "amnesia",
     {
         **_DAMAGE,
         "partition": 3,
@@ -230,7 +238,7 @@ PREFERENCE = replace(
 ROUTINE = (
     *(EVERYTHING,) * 5,
     *(NETWORK, LATE, STORM, STORM),
-    *(DISKS, DOUBT, CHANGE_AND_DOUBT, BEHIND, ASYNCHRONOUS),
+    *(DISKS, DOUBT, AMNESIA, BEHIND, ASYNCHRONOUS),
     *(MEMBERSHIP, MEMBERSHIP, READS, LEASES),
     *(STEADY, PREFERENCE, PEACE),
 )
