@@ -1,0 +1,28 @@
+"""What every pass is given: the way to the API server, to the nodes, and to whoever has to hear of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tallystick.operator.events import Events
+from tallystick.operator.kube import Kube
+from tallystick.operator.metrics import Metrics
+from tallystick.operator.node_api import NodeApi
+from tallystick.operator.settings import Settings
+from tallystick.operator.work_queue import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One for the process."""
+
+    kube: Kube
+    nodes: NodeApi
+    settings: Settings
+    events: Events
+    metrics: Metrics
+    look_at: Callable[[Key], None]
+    """Asks for a pass of a key, soon."""
+    now: Callable[[], float]
+    """Seconds since 1970: for what people read. Waits are measured by the loop's clock."""

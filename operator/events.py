@@ -1,0 +1,96 @@
+"""Events on clusters and nodes: what was done, and why, where `kubectl describe` shows it.
+
+One Event for each occasion. The same sentence about the same object within ten minutes counts up the one that is there,
+so that something tried again every few seconds does not fill the server's store. An event that cannot be written is
+dropped: nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tallystick.operator.kube import EVENTS, FIELD_MANAGER, Json, Kube, KubeError
+
+logger = logging.getLogger(__name__)
+
+SAME_SECONDS = 600.0
+REMEMBERED = 1000
+MAX_MESSAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The object that an event is about."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def to(cls, body: Json) -> Reference:
+        metadata = body["metadata"]
+        return cls(body["apiVersion"], body["kind"], metadata["namespace"], metadata["name"], metadata.get("uid", ""))
+
+
+def timestamp(seconds: float) -> str:
+    """As the API writes times: UTC, to the second."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Events:
+    """`now()` is seconds since 1970, `instance` the name of this operator's pod."""
+
+    def __init__(self, kube: Kube, instance: str, now: Callable[[], float]) -> None:
+        self._kube = kube
+        self._instance = instance
+        self._now = now
+        self._recent: OrderedDict[tuple[Reference, str, str], tuple[str, int, float]] = OrderedDict()
+
+    async def post(self, about: Reference, reason: str, message: str, *, warning: bool = False) -> None:
+        """`reason` is a word in CamelCase that programs may look for, `message` a sentence for people."""
+        message, now = message[:MAX_MESSAGE], self._now()
+        same = (about, reason, message)
+        name, count, since = self._recent.get(same, ("", 0, 0.0))
+        try:
+            if name and now - since < SAME_SECONDS:
+                body: Json = {"count": count + 1, "lastTimestamp": timestamp(now)}
+                await self._kube.patch(EVENTS, about.namespace, name, body)
+                self._recent[same] = (name, count + 1, since)
+            else:
+                made = await self._kube.create(EVENTS, about.namespace, self._event(about, reason, message, warning))
+                self._recent[same] = (made["metadata"]["name"], 1, now)
+        except KubeError as error:
+            self._recent.pop(same, None)
+            logger.warning("event dropped: %s", error, extra={"reason": reason})
+        while len(self._recent) > REMEMBERED:
+            self._recent.popitem(last=False)
+
+    def _event(self, about: Reference, reason: str, message: str, warning: bool) -> Json:
+        now = timestamp(self._now())
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{about.name}.", "namespace": about.namespace},
+            "involvedObject": {
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid,
+            },
+            "reason": reason,
+            "message": message,
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+            "reportingInstance": self._instance,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }

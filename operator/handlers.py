@@ -1,0 +1,100 @@
+"""What kopf watches, and the one thing it is told to do about it: say which cluster to look at.
+
+Nothing is decided here, and nothing is written: kopf keeps no annotations, finalizers or progress on anybody's objects
+(it does so for handlers of changes, not for `on.event`). An event that is lost costs until the next resync.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from tallystick.operator import kube
+from tallystick.operator.settings import Settings
+from tallystick.operator.work_queue import Key, Kind
+
+CLUSTER_LABEL = "tallystick.dev/cluster"
+MANAGED = {"app.kubernetes.io/managed-by": kube.FIELD_MANAGER}
+OWNED = (
+    *(kube.PODS, kube.STATEFUL_SETS, kube.SERVICES, kube.CLAIMS, kube.CONFIG_MAPS),
+    *(kube.SERVICE_ACCOUNTS, kube.DISRUPTION_BUDGETS, kube.NETWORK_POLICIES),
+)
+"""Kinds that carry the cluster's labels. Of these only ours are sent to us: Secrets are not watched at all."""
+OF_TOPICS = (kube.TOPICS, kube.CONSUMER_GROUPS)
+
+WATCH_SECONDS = 240
+"""Each watch is ended by the server after this, and begun anew."""
+SILENCE_SECONDS = 70.0
+"""A watch on which nothing came, not even a bookmark, is taken for dead: the server sends one a minute."""
+
+
+def settings_for_kopf(operator: Settings) -> kopf.OperatorSettings:
+    """Quiet, without peers (the lease keeps others out), and with watches that do not outlive their connection."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True  # else it wants to watch CRDs and namespaces of the whole cluster
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 30
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = SILENCE_SECONDS
+    settings.watching.chunk_size = kube.PAGE
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.queueing.idle_timeout = 1.0
+    settings.process.ultimate_exiting_timeout = 20
+    selector = ",".join(f"{name}={value}" for name, value in MANAGED.items())
+    for resource in OWNED:
+        settings.watching.label_selectors[_selector(resource)] = selector
+    return settings
+
+
+def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
+    """The handlers. `look_at` is called in the loop of the operator, often, and must not wait."""
+    registry = kopf.OperatorRegistry()
+
+    def on_cluster(name: str, namespace: str, **_: Any) -> None:
+        look_at(Key(namespace, name, Kind.CLUSTER))
+        look_at(Key(namespace, name, Kind.TOPICS))
+
+    async def cluster(name: str, namespace: str, **_: Any) -> None:
+        on_cluster(name, namespace)
+
+    async def broker_node(spec: Any, namespace: str, **_: Any) -> None:
+        if name := spec.get("clusterName"):
+            look_at(Key(namespace, name, Kind.CLUSTER))
+
+    async def owned(labels: Any, namespace: str, **_: Any) -> None:
+        if name := labels.get(CLUSTER_LABEL):
+            look_at(Key(namespace, name, Kind.CLUSTER))
+
+    async def of_topics(spec: Any, namespace: str, **_: Any) -> None:
+        if name := spec.get("clusterName"):
+            look_at(Key(namespace, name, Kind.TOPICS))
+
+    def register(resource: kube.Resource, handler: Callable[..., Any]) -> None:
+        kopf.on.event(*_selector(resource), registry=registry, id=resource.plural)(handler)
+
+    register(kube.CLUSTERS, cluster)
+    register(kube.BROKER_NODES, broker_node)
+    for resource in OWNED:
+        register(resource, owned)
+    for resource in OF_TOPICS:
+        register(resource, of_topics)
+    kopf.on.login(registry=registry, id="login")(login)
+    return registry
+
+
+def _selector(resource: kube.Resource) -> tuple[str, str, str]:
+    group, _, version = resource.api_version.rpartition("/")
+    return group, version, resource.plural
+
+
+def login(settings: kopf.OperatorSettings, logger: logging.Logger, **_: Any) -> kopf.ConnectionInfo | None:
+    """Kopf's own simple ways: without this it would import all of the official client's models to read one file."""
+    return kopf.login_with_service_account(settings=settings, logger=logger) or kopf.login_with_kubeconfig(
+        settings=settings, logger=logger
+    )
