@@ -77,5 +77,9 @@ build/raftos-venv/.built: # its setup.py needs an old setuptools, its pins canno
 mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 	$(BIN)/python e2e/mqadmin.py $(if $(COMPARE),--compare)
 
+.PHONY: crd-reference
+crd-reference: build ## docs/kubernetes/crd-reference.md from the schemas in crds/
+	$(BIN)/python docs/kubernetes/reference.py
+
 clean: ## remove what the build made
 	rm -rf $(VENV) build store/kernel/target benchmarks/loadgen/target store/_kernel*.so *.egg-info
