@@ -81,5 +81,19 @@ mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 crd-reference: build ## docs/kubernetes/crd-reference.md from the schemas in crds/
 	$(BIN)/python docs/kubernetes/reference.py
 
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+PIP_SETTINGS := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST
+
+.PHONY: wheel images
+wheel: build ## dist/tallystick-*.whl, with the kernel in it
+	rm -rf build/lib build/bdist.* dist/tallystick-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+images: wheel ## tallystick-node and tallystick-operator as Docker images: VERSION=x (a tag), DOCKER_BUILD_ARGS=...
+	for target in node operator; do \
+	    docker build --target $$target --tag tallystick-$$target:$(VERSION) --build-arg VERSION=$(VERSION) $(DOCKER_BUILD_ARGS) \
+	        $(foreach name,$(PIP_SETTINGS),$(if $($(name)),--build-arg $(name))) . || exit 1; \
+	done
+
 clean: ## remove what the build made
-	rm -rf $(VENV) build store/kernel/target benchmarks/loadgen/target store/_kernel*.so *.egg-info
+	rm -rf $(VENV) build dist store/kernel/target benchmarks/loadgen/target store/_kernel*.so *.egg-info

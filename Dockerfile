@@ -1,0 +1,56 @@
+# Both images of the product, made from one wheel: `make images`.
+#
+#   node      brokers, name servers, the command `tally`
+#   operator  what looks after them in Kubernetes
+#
+# The wheel is built beforehand (`make wheel`): it holds the compiled kernel, so no compiler is needed here. Everything is
+# installed in a virtual environment that the last stages copy; they run it as user 10001 and write nothing outside of
+# /data and /tmp, so the root file system may be read-only. Written for any builder: no mounts, no heredocs.
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS built
+# Where pip finds packages: whatever the machine that builds is told, and no part of the images.
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
+COPY dist/tallystick-*.whl /dist/
+# Byte code that is not compared with the times of files: nobody can change them.
+RUN python3 -m venv --without-pip /opt/tallystick \
+ && python3 -m pip --python /opt/tallystick/bin/python3 install /dist/*.whl \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib \
+ && /opt/tallystick/bin/python3 -c 'import tallystick.store._kernel'
+
+FROM ${BASE} AS base
+# Python's official images come without byte code of the standard library, and a pod cannot write any.
+RUN python3 -m compileall -q -x 'site-packages|dist-packages|/(test|tests|idlelib|lib2to3|ensurepip|tkinter|turtledemo)/' \
+        "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+ && echo 'tallystick:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd \
+ && echo 'tallystick:x:10001:' >> /etc/group \
+ && mkdir /data && chown 10001:10001 /data
+ENV PATH=/opt/tallystick/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /tmp
+
+FROM base AS node
+COPY --from=built /opt/tallystick /opt/tallystick
+EXPOSE 9876 10909 10911 10912 8080
+ENTRYPOINT ["tally"]
+CMD ["run", "--dir", "/data", "--host", "0.0.0.0"]
+ARG VERSION
+LABEL org.opencontainers.image.title=tallystick-node \
+      org.opencontainers.image.version=${VERSION} \
+      org.opencontainers.image.licenses=Apache-2.0
+
+FROM built AS built-operator
+RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/*.whl)[operator]" \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib
+
+FROM base AS operator
+COPY --from=built-operator /opt/tallystick /opt/tallystick
+EXPOSE 8081
+ENTRYPOINT ["tally-operator"]
+ARG VERSION
+LABEL org.opencontainers.image.title=tallystick-operator \
+      org.opencontainers.image.version=${VERSION} \
+      org.opencontainers.image.licenses=Apache-2.0
