@@ -1,0 +1,292 @@
+"""Carries decisions out, in the order that `decide` tells: claim, write, delete, then say so.
+
+Many declarations at once, and still each in its order: all claims of a pass come before its first write. Whoever cannot
+be claimed (the resource changed meanwhile, or is gone) drops out and is looked at again. Writes to one broker group are
+one request; the API server has none for many objects, so its requests go a few at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from tallystick.operator import kube
+from tallystick.operator.events import Events, Reference
+from tallystick.operator.topics import reasons
+from tallystick.operator.topics.cluster_view import ClusterView
+from tallystick.operator.topics.decide import Decision, kept_while_in_use
+from tallystick.operator.topics.declaration import Policy
+from tallystick.operator.topics.kinds import Kind, S
+from tallystick.operator.topics.metrics import TopicMetrics
+from tallystick.operator.topics.ports import MAX_BATCH, BrokerError, Brokers, GroupAddress, InUseError, RefusedError
+from tallystick.operator.topics.reasons import Phase, Problem
+from tallystick.operator.topics.status import claimed, concluded
+
+logger = logging.getLogger(__name__)
+
+FAILED_SECONDS = 3.0
+IN_USE_SECONDS = 10.0
+REFUSED_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What a pass acts with. One for the process: its two limits hold for all clusters together."""
+
+    kube: kube.Kube
+    brokers: Brokers
+    events: Events
+    metrics: TopicMetrics
+    kube_limit: asyncio.Semaphore
+    """Requests to the API server under way: fewer than it has threads, so that other passes get theirs."""
+    broker_limit: asyncio.Semaphore
+
+
+@dataclass(slots=True)
+class Work(Generic[S]):
+    """One declaration in one pass."""
+
+    decision: Decision[S]
+    resource_version: str
+    failures: dict[str, Problem] = field(default_factory=dict)
+    """By broker group."""
+    figures: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
+    """As the API server has it now."""
+    lost: bool = False
+    """It changed under our hands: look again."""
+    stuck: bool = False
+    """The API server will not have it, or does not answer."""
+
+    @property
+    def wait_seconds(self) -> float:
+        """Until it makes sense to try again what was not done, if nothing changes before."""
+        if self.stuck:
+            return FAILED_SECONDS
+        waits = {reasons.REFUSED_BY_BROKER: REFUSED_SECONDS, reasons.NOT_EMPTY: IN_USE_SECONDS}
+        return max((waits.get(each.reason, FAILED_SECONDS) for each in self.failures.values()), default=0.0)
+
+
+class Pass(Generic[S]):
+    """One kind of one cluster, once. `now` is a time as the API writes it."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        kind: Kind[S],
+        cluster: ClusterView[S],
+        addresses: Mapping[str, GroupAddress],
+        now: str,
+    ) -> None:
+        self._hands = hands
+        self._kind = kind
+        self._resource = kube.BY_KIND[kind.kind]
+        self._cluster = cluster
+        self._addresses = addresses
+        self._now = now
+
+    async def carry_out(self, decisions: Sequence[Decision[S]], count: frozenset[str] = frozenset()) -> list[Work[S]]:
+        """All that `decisions` ask for. `count`: uids of those whose figures are asked for besides."""
+        works = [
+            Work(decision, decision.declaration.resource_version, status=dict(decision.declaration.status))
+            for decision in decisions
+            if not decision.nothing
+        ]
+        await self._all(self._claim, works)
+        works_on = [work for work in works if not work.lost and not work.stuck]
+        await self._write([(work, group) for work in works_on for group in work.decision.writes])
+        await self._all(self._delete, [work for work in works_on if work.decision.deletes])
+        await self._all(self._count, [work for work in works_on if work.decision.declaration.uid in count])
+        await self._all(self._conclude, works_on)
+        return works
+
+    async def _all(self, step: Callable[[Work[S]], Awaitable[None]], works: Iterable[Work[S]]) -> None:
+        async def one(work: Work[S]) -> None:
+            try:
+                await step(work)
+            except (kube.ConflictError, kube.NotFoundError):
+                work.lost = True
+            except kube.KubeError as error:
+                work.stuck = True
+                logger.warning("%s %s: %s", self._kind.kind, work.decision.declaration.name, error)
+
+        await asyncio.gather(*(one(work) for work in works))
+
+    # -- the API server
+
+    async def _claim(self, work: Work[S]) -> None:
+        decision = work.decision
+        if decision.finalizer != decision.declaration.marked and not decision.release:
+            await self._mark(work, decision.finalizer)
+        if decision.owned != decision.declaration.owned:
+            await self._set_status(work, claimed(decision, self._now))
+
+    async def _mark(self, work: Work[S], wanted: bool) -> None:
+        declaration = work.decision.declaration
+        others = [each for each in declaration.finalizers if each != self._kind.finalizer]
+        finalizers = [*others, self._kind.finalizer] if wanted else others
+        body = {"metadata": {"finalizers": finalizers, "resourceVersion": work.resource_version}}
+        async with self._hands.kube_limit:
+            answer = await self._hands.kube.patch(self._resource, declaration.namespace, declaration.name, body)
+        work.resource_version = answer["metadata"]["resourceVersion"]
+
+    async def _set_status(self, work: Work[S], status: dict[str, Any]) -> None:
+        declaration = work.decision.declaration
+        body = {
+            "apiVersion": self._resource.api_version,
+            "kind": self._resource.kind,
+            "metadata": {
+                "namespace": declaration.namespace,
+                "name": declaration.name,
+                "resourceVersion": work.resource_version,
+            },
+            "status": status,
+        }
+        async with self._hands.kube_limit:
+            answer = await self._hands.kube.apply(body, subresource="status")
+        work.resource_version = answer["metadata"]["resourceVersion"]
+        work.status = status
+
+    async def _conclude(self, work: Work[S]) -> None:
+        decision = work.decision
+        if decision.release and not work.failures:
+            await self._mark(work, False)
+            if decision.deletes:
+                self._hands.metrics.deletions.labels(self._kind.kind).inc()
+            return
+        status = concluded(decision, work.failures, self._now, self._kind.name_field, work.figures)
+        if status != work.status:
+            await self._set_status(work, status)
+        await self._tell(work, status)
+
+    # -- the brokers
+
+    async def _write(self, pairs: Sequence[tuple[Work[S], str]]) -> None:
+        """(declaration, broker group): a request for each group and MAX_BATCH of them."""
+        by_group: dict[str, list[Work[S]]] = {}
+        for work, group in pairs:
+            by_group.setdefault(group, []).append(work)
+        batches = [
+            (group, works[first : first + MAX_BATCH])
+            for group, works in by_group.items()
+            for first in range(0, len(works), MAX_BATCH)
+        ]
+        await asyncio.gather(*(self._write_batch(group, works) for group, works in batches))
+
+    async def _write_batch(self, group: str, works: Sequence[Work[S]]) -> None:
+        written = self._hands.metrics.broker_writes
+        settings = [work.decision.writes[group] for work in works]
+        try:
+            async with self._hands.broker_limit:
+                refused = await self._hands.brokers.write(self._kind, self._addresses[group], settings)
+        except BrokerError as error:
+            logger.warning("%s: %d not written: %s", group, len(works), error)
+            for work in works:
+                work.failures[group] = self._failure(group, error)
+            written.labels(self._kind.kind, "failed").inc(len(works))
+            return
+        for work in works:
+            if why := refused.get(work.decision.declaration.subject):
+                work.failures[group] = Problem(Phase.REFUSED, reasons.REFUSED_BY_BROKER, f"{group} refuses it: {why}")
+        written.labels(self._kind.kind, "refused").inc(len(refused))
+        written.labels(self._kind.kind, "written").inc(len(works) - len(refused))
+
+    async def _delete(self, work: Work[S]) -> None:
+        decision, subject = work.decision, work.decision.declaration.subject
+        if_empty = decision.declaration.policy is Policy.DELETE_IF_EMPTY
+        deleted: list[str] = []
+        await self._on_each(work, decision.empty, lambda group: self._must_be_unused(group, subject))
+        if not work.failures:
+            deleted = await self._on_each(
+                work, decision.deletes, lambda group: self._delete_on(group, subject, if_empty)
+            )
+        if any(each.reason == reasons.NOT_EMPTY for each in work.failures.values()):
+            kept = kept_while_in_use(decision, self._cluster, deleted)
+            await self._on_each(work, kept, lambda group: self._write_one(group, kept[group]))
+
+    async def _on_each(self, work: Work[S], groups: Iterable[str], do: Callable[[str], Awaitable[None]]) -> list[str]:
+        """The groups on which it was done. What failed on the others is in `work.failures`."""
+        done = []
+        for group in groups:
+            try:
+                async with self._hands.broker_limit:
+                    await do(group)
+                done.append(group)
+            except InUseError:
+                self._in_use(work, group)
+            except BrokerError as error:
+                logger.warning("%s: %s is not deleted: %s", group, work.decision.declaration.subject, error)
+                failure = self._failure(group, error)
+                work.failures[group] = Problem(Phase.DELETING, failure.reason, failure.message)
+        return done
+
+    def _in_use(self, work: Work[S], group: str) -> None:
+        # Without the number: it changes all the time, and each change would be a write, an event, and a pass.
+        what = "messages" if self._kind.figures[0] == "messages" else "consumers connected"
+        work.failures[group] = Problem(
+            Phase.DELETING, reasons.NOT_EMPTY, f"{group} has {what}; it is deleted when there are none"
+        )
+
+    async def _must_be_unused(self, group: str, subject: str) -> None:
+        figures = await self._hands.brokers.figures(self._kind, self._addresses[group], subject)
+        if figures.get(self._kind.figures[0], 0):
+            raise InUseError(subject)
+
+    async def _write_one(self, group: str, settings: S) -> None:
+        await self._hands.brokers.write(self._kind, self._addresses[group], [settings])
+
+    async def _delete_on(self, group: str, subject: str, if_empty: bool) -> None:
+        await self._hands.brokers.delete(self._kind, self._addresses[group], subject, if_empty=if_empty)
+
+    async def _count(self, work: Work[S]) -> None:
+        for group in work.decision.confirmed:
+            try:
+                async with self._hands.broker_limit:
+                    work.figures[group] = await self._hands.brokers.figures(
+                        self._kind, self._addresses[group], work.decision.declaration.subject
+                    )
+            except BrokerError as error:
+                logger.info("%s was not counted: %s", group, error)  # the old number stays
+
+    def _failure(self, group: str, error: BrokerError) -> Problem:
+        if isinstance(error, RefusedError):
+            return Problem(Phase.REFUSED, reasons.REFUSED_BY_BROKER, f"{group} refuses it: {error}")
+        # The error's words are for the log: they differ each time, and a status that differs is written each time.
+        return Problem(Phase.PENDING, reasons.WRITE_FAILED, f"{group} did not take it in time; it is tried again")
+
+    # -- who has to hear of it
+
+    async def _tell(self, work: Work[S], status: Mapping[str, Any]) -> None:
+        """Events: what was put right, what was taken over, and what came to be refused since the last pass."""
+        decision, kind = work.decision, self._kind.kind
+        declaration = decision.declaration
+        about = Reference(self._resource.api_version, kind, declaration.namespace, declaration.name, declaration.uid)
+        drifts = [told for group, told in decision.drifts.items() if group not in work.failures]
+        if drifts:
+            self._hands.metrics.drifts.labels(kind).inc()
+            await self._post(about, "DriftCorrected", f"{'; '.join(drifts)}: put right")
+        if decision.adopted and not work.failures and decision.problem is None:
+            groups = ", ".join(decision.adopted)
+            await self._post(about, "Adopted", f"{declaration.subject} was there on {groups}: it is kept from now on")
+        for condition in status["conditions"]:
+            old = declaration.condition(condition["type"]) or {}
+            refused = condition["reason"] in WARNED and old.get("reason") != condition["reason"]
+            if refused and (condition["type"] == "Ready" or condition["reason"] == reasons.QUEUES_NOT_LOWERED):
+                self._hands.metrics.refusals.labels(kind, condition["reason"]).inc()
+                await self._post(about, condition["reason"], condition["message"], warning=True)
+
+    async def _post(self, about: Reference, reason: str, message: str, *, warning: bool = False) -> None:
+        async with self._hands.kube_limit:
+            await self._hands.events.post(about, reason, message, warning=warning)
+
+
+WARNED = frozenset(
+    {
+        *(reasons.INVALID_SPEC, reasons.CONFLICT, reasons.ALREADY_EXISTS, reasons.REFUSED_BY_BROKER),
+        *(reasons.QUEUES_NOT_LOWERED, reasons.NOT_EMPTY, reasons.GROUP_NOT_FOUND, "SystemTopic", "SystemGroup"),
+    }
+)
+"""Reasons that nobody but a person does something about: they are worth an Event."""

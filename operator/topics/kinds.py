@@ -1,0 +1,118 @@
+"""The two kinds that are kept here, as values: where to ask for them, what they may be called, what is RocketMQ's own.
+
+Sources: TopicValidator, TopicConfigManager, SubscriptionGroupManager of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from tallystick.operator.topics.settings import ConsumerGroupSettings, Settings, TopicSettings
+
+S = TypeVar("S", bound=Settings)
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_SYSTEM_TOPICS = frozenset(
+    {
+        *("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"),
+        *("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"),
+        "RMQ_SYS_TRACE_TOPIC",
+    }
+)
+_SYSTEM_GROUPS = frozenset(
+    {
+        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
+        *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[S]):
+    """One kind of resource, and the thing on a broker that it stands for."""
+
+    kind: str
+    path: str
+    """Of the brokers' HTTP admin API."""
+    plural: str
+    """Under this name its answer lists them."""
+    noun: str
+    name_field: str
+    """Of the spec: what it is called on the brokers, if not like the resource."""
+    finalizer: str
+    system_reason: str
+    max_name_bytes: int
+    """A consumer group's is part of its retry topic's."""
+    from_spec: Callable[[str, Mapping[str, Any]], S]
+    from_wire: Callable[[Mapping[str, Any]], S]
+    system: Callable[[str, str], str]
+    """(name, cluster) -> why nobody may declare it, in words; empty: it may be."""
+    figures: tuple[str, ...]
+    """What its answer about a single one counts. The first says whether it is in use, for DeleteIfEmpty."""
+    made_by_brokers: Callable[[S], bool]
+    """Nobody chose these settings: a broker made them for a client that came with an unknown name."""
+
+    def name_problem(self, name: str) -> str:
+        """Why this cannot be a name on a broker; empty: it can."""
+        if not _NAME.fullmatch(name):
+            return f"{name!r} cannot name a {self.noun}: letters, digits, _ - % | (set spec.{self.name_field})"
+        if len(name) > self.max_name_bytes:
+            return f"the name of a {self.noun} has at most {self.max_name_bytes} characters, this one has {len(name)}"
+        return ""
+
+
+def group_name(cluster: str, number: int) -> str:
+    """What a broker group is called: RocketMQ's brokerName."""
+    return f"{cluster}-{number}"
+
+
+def _system_topic(name: str, cluster: str) -> str:
+    if name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_TOPIC_PREFIX):
+        return f"{name} is a topic of RocketMQ's own"
+    if name in (cluster, f"{cluster}_REPLY_TOPIC"):
+        return f"brokers keep a topic {name} for themselves: it is named like their cluster"
+    if re.fullmatch(re.escape(cluster) + r"-\d{1,2}", name):
+        return f"brokers keep a topic {name} for themselves: it is named like a broker group"
+    return ""
+
+
+def _system_group(name: str, cluster: str) -> str:
+    known = name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIX)
+    return f"{name} is a consumer group of RocketMQ's own" if known else ""
+
+
+TOPIC = Kind(
+    kind="Topic",
+    path="/topics",
+    plural="topics",
+    noun="topic",
+    name_field="topicName",
+    finalizer="tallystick.dev/topic",
+    system_reason="SystemTopic",
+    max_name_bytes=127,
+    from_spec=TopicSettings.from_spec,
+    from_wire=TopicSettings.from_wire,
+    system=_system_topic,
+    figures=("messages",),
+    made_by_brokers=lambda found: False,  # it may be made by a producer, but then there are messages in it
+)
+CONSUMER_GROUP = Kind(
+    kind="ConsumerGroup",
+    path="/consumergroups",
+    plural="consumerGroups",
+    noun="consumer group",
+    name_field="groupName",
+    finalizer="tallystick.dev/consumergroup",
+    system_reason="SystemGroup",
+    max_name_bytes=120,
+    from_spec=ConsumerGroupSettings.from_spec,
+    from_wire=ConsumerGroupSettings.from_wire,
+    system=_system_group,
+    figures=("clients", "lag"),
+    made_by_brokers=lambda found: found == ConsumerGroupSettings(found.name),
+)

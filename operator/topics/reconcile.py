@@ -1,0 +1,166 @@
+"""Topics and ConsumerGroups of one cluster, kept as declared: the pass that the operator's queue calls.
+
+A pass reads the declarations and, once for each broker group, what its leader has; decides (`decide`), and carries out
+(`carry_out`) the decisions whose turn it is. Nothing is kept between passes that a new operator would miss: only whose
+turn it is, what was counted when, and since when a group is silent.
+
+A pass acts on at most PER_PASS declarations and is then called again at once: a thousand new topics take ten passes,
+between which other clusters, and declarations that came meanwhile, get their turn. Those that were tried longest ago
+come first, so that a hundred that fail for ever keep nobody waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tallystick.operator import kube
+from tallystick.operator.events import Events, timestamp
+from tallystick.operator.topics import reasons
+from tallystick.operator.topics.carry_out import FAILED_SECONDS, Hands, Pass
+from tallystick.operator.topics.cluster_view import ClusterView, GroupView, formed_groups, group_names
+from tallystick.operator.topics.decide import Decision, decide, holders
+from tallystick.operator.topics.declaration import cluster_of, declaration
+from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, Kind, S
+from tallystick.operator.topics.metrics import TopicMetrics
+from tallystick.operator.topics.ports import BrokerError, Brokers, GroupAddress
+from tallystick.operator.topics.status import concluded
+from tallystick.operator.topics.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+PER_PASS = 100
+RESYNC_SECONDS = 20.0
+"""Drift is seen within this: no event tells of what mqadmin does."""
+LOST_SECONDS = 0.5
+COUNTED_SECONDS = 60.0
+COUNTED_EACH = 30
+"""So many declarations of a kind of a cluster are counted each COUNTED_SECONDS: their messages, or clients and lag."""
+KUBE_REQUESTS = 6
+BROKER_REQUESTS = 8
+
+
+class TopicsReconciler:
+    """One for the process. `now()`: seconds since 1970, for people; `clock()`: seconds that do not go back."""
+
+    def __init__(
+        self,
+        api: kube.Kube,
+        brokers: Brokers,
+        events: Events,
+        metrics: TopicMetrics,
+        now: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = api
+        self._brokers = brokers
+        self._metrics = metrics
+        self._now = now
+        self._clock = clock
+        self._hands = Hands(
+            api, brokers, events, metrics, asyncio.Semaphore(KUBE_REQUESTS), asyncio.Semaphore(BROKER_REQUESTS)
+        )
+        self._turns: dict[tuple[str, str, str], Turns] = {}
+        self._silent_since: dict[tuple[str, str], float] = {}
+
+    async def reconcile(self, namespace: str, cluster: str) -> float | None:
+        """One pass. Seconds until the next, if no event comes before; None: nobody declares anything for this cluster.
+
+        KubeError: the declarations could not be read. What fails for one declaration fails for that one alone.
+        """
+        found = await self._kube.find(kube.CLUSTERS, namespace, cluster)
+        addresses = _addresses(found)
+        again = [
+            await self._keep(TOPIC, namespace, cluster, found, addresses),
+            await self._keep(CONSUMER_GROUP, namespace, cluster, found, addresses),
+        ]
+        return min((each for each in again if each is not None), default=None)
+
+    async def _keep(
+        self,
+        kind: Kind[S],
+        namespace: str,
+        name: str,
+        cluster: Mapping[str, Any] | None,
+        addresses: Mapping[str, GroupAddress],
+    ) -> float | None:
+        key = (kind.kind, namespace, name)
+        values = await self._kube.list(kube.BY_KIND[kind.kind], namespace)
+        declared = [declaration(kind, value) for value in values if cluster_of(value) == name]
+        self._metrics.saw(kind.kind, namespace, name, (each.status.get("phase", "Pending") for each in declared))
+        if not declared:
+            self._turns.pop(key, None)
+            return None
+        turns = self._turns.setdefault(key, Turns())
+        turns.forget_all_but({each.uid for each in declared})
+        view = await self._view(kind, namespace, name, cluster, addresses)
+        first, now = holders(declared), timestamp(self._now())
+        decisions = [decide(kind, each, view, first.get(each.subject)) for each in declared]
+        due = [each for each in decisions if each.acts or _speaks(kind, each, now)]
+        chosen, left = turns.take(due, self._clock(), PER_PASS)
+        settled = [each for each in decisions if each.problem is None and each.declaration.settled and not each.acts]
+        count = turns.count([each.declaration.uid for each in settled], self._clock(), COUNTED_SECONDS, COUNTED_EACH)
+        known = {each.declaration.uid for each in chosen}
+        chosen += [each for each in settled if each.declaration.uid in count - known]
+        waits = [turns.wait(each, self._clock()) for each in due if each.declaration.uid not in known]
+        for work in await Pass(self._hands, kind, view, addresses, now).carry_out(chosen, count):
+            turns.tried(work.decision.declaration.uid, work.resource_version, self._clock() + work.wait_seconds)
+            waits.append(LOST_SECONDS if work.lost else work.wait_seconds)
+        if any(each.silent or each.problem_is(reasons.GROUP_UNAVAILABLE) for each in decisions):
+            waits.append(FAILED_SECONDS)
+        return 0.0 if left else min((RESYNC_SECONDS, *(wait for wait in waits if wait > 0)))
+
+    async def _view(
+        self,
+        kind: Kind[S],
+        namespace: str,
+        name: str,
+        cluster: Mapping[str, Any] | None,
+        addresses: Mapping[str, GroupAddress],
+    ) -> ClusterView[S]:
+        if cluster is None:
+            return ClusterView(name, exists=False)
+        if cluster["metadata"].get("deletionTimestamp"):
+            return ClusterView(name, deleting=True)
+        formed = formed_groups(cluster)
+        groups = await asyncio.gather(
+            *(
+                self._group_view(kind, namespace, address, formed=group in formed)
+                for group, address in addresses.items()
+            )
+        )
+        return ClusterView(name, formed=bool(formed), groups={group.name: group for group in groups})
+
+    async def _group_view(self, kind: Kind[S], namespace: str, address: GroupAddress, *, formed: bool) -> GroupView[S]:
+        key = (namespace, address.name)
+        if not formed:
+            return GroupView(address.name, None, "it is being formed", float("inf"))
+        try:
+            found = await self._brokers.read(kind, address)
+        except BrokerError as error:
+            since = self._silent_since.setdefault(key, self._clock())
+            logger.info("%s is not heard: %s", address.name, error)
+            return GroupView(address.name, None, "it has no leader that answers", self._clock() - since)
+        self._silent_since.pop(key, None)
+        return GroupView(address.name, found)
+
+
+def _addresses(cluster: Mapping[str, Any] | None) -> dict[str, GroupAddress]:
+    if cluster is None:
+        return {}
+    metadata, leaders = cluster["metadata"], formed_groups(cluster)
+    members = int((cluster.get("spec") or {}).get("replicas") or 3)
+    return {
+        group: GroupAddress(metadata["namespace"], metadata["name"], number, members, leaders.get(group, ""))
+        for number, group in enumerate(group_names(cluster))
+    }
+
+
+def _speaks(kind: Kind[S], decision: Decision[S], now: str) -> bool:
+    """Its status would say something new."""
+    if decision.nothing:
+        return False
+    return concluded(decision, {}, now, kind.name_field) != decision.declaration.status

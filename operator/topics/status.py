@@ -1,0 +1,122 @@
+"""What a declaration's status says after a pass. Pure: the time is an argument.
+
+Ready: it is on all the broker groups it is declared for, and can be used. Synced: it is there exactly as declared. The
+second can fail alone: a topic that has more queues than declared works, and keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tallystick.operator.topics import reasons
+from tallystick.operator.topics.decide import Decision
+from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, S
+from tallystick.operator.topics.reasons import Phase, Problem
+
+Json = dict[str, Any]
+MAX_MESSAGE = 1000
+FIGURES = frozenset(TOPIC.figures) | frozenset(CONSUMER_GROUP.figures)
+
+
+def claimed(decision: Decision[S], now: str) -> Json:
+    """Status before the first write: the same as it was, and that it is ours from now on."""
+    status = dict(decision.declaration.status)
+    status["ownedGroups"] = sorted(decision.owned)
+    if not status.get("conditions"):
+        problem = Problem(Phase.PENDING, reasons.CREATING, f"being made on {', '.join(sorted(decision.owned))}")
+        status |= _verdict(decision, problem, "", now)
+    return status
+
+
+def concluded(
+    decision: Decision[S],
+    failures: Mapping[str, Problem],
+    now: str,
+    name_field: str,
+    figures: Mapping[str, Mapping[str, int]] | None = None,
+) -> Json:
+    """Status after the writes. `failures`: by group, why it could not be written there; `figures`: those newly counted.
+
+    Equal to the status that the declaration has if nothing is new.
+    """
+    declaration = decision.declaration
+    problem = _worst(decision.problem, failures)
+    excess = "; ".join(decision.excess)
+    groups = _groups(decision, failures.keys(), figures or {})
+    status = _verdict(decision, problem, excess, now)
+    status[name_field] = declaration.subject
+    status["groups"] = groups
+    if any("queues" in row for row in groups):
+        status["queues"] = sum(row.get("queues", 0) for row in groups)
+    if decision.owned or declaration.status.get("ownedGroups"):
+        status["ownedGroups"] = sorted(decision.owned)
+    return status
+
+
+def _worst(problem: Problem | None, failures: Mapping[str, Problem]) -> Problem | None:
+    """What its author can mend comes first, then what passes by itself."""
+    found = [each for each in (problem, *failures.values()) if each is not None]
+    if not found:
+        return None
+    if problem is not None and problem.phase is Phase.DELETING:
+        told = "; ".join(each.message for each in failures.values())
+        return Problem(Phase.DELETING, next(iter(failures.values())).reason, told) if failures else problem
+    worst = next((each for each in found if each.phase is Phase.REFUSED), found[0])
+    told = "; ".join(dict.fromkeys(each.message for each in found if each.phase is worst.phase))
+    return Problem(worst.phase, worst.reason, told)
+
+
+def _verdict(decision: Decision[S], problem: Problem | None, excess: str, now: str) -> Json:
+    if problem is not None:
+        there = ", ".join(sorted(decision.confirmed.keys() - decision.writes.keys()))
+        told = problem.message + (f" (it is as declared on {there})" if there else "")
+        rows = [("Ready", "False", problem.reason, told), ("Synced", "False", problem.reason, told)]
+        phase = problem.phase
+    else:
+        there = ", ".join(sorted(decision.confirmed.keys() | set(decision.silent)))
+        ready = ("Ready", "True", reasons.RECONCILED, f"it is on {there}")
+        synced = ("Synced", "True", reasons.RECONCILED, "it is as declared")
+        if excess:
+            told = f"{excess}: queues are not taken away, as messages may be in them"
+            synced = ("Synced", "False", reasons.QUEUES_NOT_LOWERED, told)
+        rows, phase = [ready, synced], Phase.READY
+    return {
+        "observedGeneration": decision.declaration.generation,
+        "phase": str(phase),
+        "conditions": [_condition(decision, *row, now=now) for row in rows],
+    }
+
+
+def _condition(decision: Decision[S], type_: str, status: str, reason: str, message: str, *, now: str) -> Json:
+    old = decision.declaration.condition(type_) or {}
+    changed = old.get("status") != status
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message[:MAX_MESSAGE],
+        "lastTransitionTime": now if changed else old.get("lastTransitionTime", now),
+        "observedGeneration": decision.declaration.generation,
+    }
+
+
+def _groups(decision: Decision[S], failed: Iterable[str], figures: Mapping[str, Mapping[str, int]]) -> list[Json]:
+    """A line for each group that has it. Of groups that were not heard, or not written, the old line stays."""
+    old = {row["name"]: row for row in decision.declaration.status.get("groups") or ()}
+    unheard = set(decision.silent) | set(failed)
+    if decision.problem is not None and decision.problem.phase is Phase.DELETING:
+        unheard |= old.keys()
+    rows = {name: dict(row) for name, row in old.items() if name in unheard}
+    for name, settings in decision.confirmed.items():
+        if name in unheard:
+            continue
+        counted = {key: value for key, value in old.get(name, {}).items() if key in FIGURES}
+        rows[name] = {"name": name, **settings.shown(), **counted, **figures.get(name, {})}
+    return [rows[name] for name in sorted(rows, key=_number)]
+
+
+def _number(group: str) -> tuple[int, str]:
+    """orders-10 comes after orders-9."""
+    tail = group.rpartition("-")[2]
+    return (int(tail) if tail.isdecimal() else 0, group)
