@@ -81,6 +81,11 @@ mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 crd-reference: build ## docs/kubernetes/crd-reference.md from the schemas in crds/
 	$(BIN)/python docs/kubernetes/reference.py
 
+.PHONY: chart
+chart: ## the chart's copy of crds/, and its version: both are checked by tests/charts
+	rm -f charts/tallystick/files/crds/*.yaml && cp crds/*.yaml charts/tallystick/files/crds/
+	sed -i 's/^\(version\|appVersion\): .*/\1: $(VERSION)/' charts/tallystick/Chart.yaml
+
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PIP_SETTINGS := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST
 

@@ -1,0 +1,122 @@
+"""The chart as it lies in the repository, without helm: versions, the copied definitions, values and their schema."""
+
+import copy
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "tallystick"
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+
+
+def test_the_chart_has_the_products_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version), "run `make chart`"
+
+
+def test_the_chart_has_the_definitions() -> None:
+    there = {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
+    copied = {path.name: path.read_text() for path in (CHART / "files" / "crds").glob("*.yaml")}
+    assert copied == there, "run `make chart`"
+    for name, text in there.items():  # what templates/crds.yaml takes a definition's name from
+        assert yaml.safe_load(text)["metadata"]["name"] == f"{name.removesuffix('.yaml')}s.tallystick.dev"
+
+
+def errors(values: dict[str, Any]) -> list[str]:
+    return [".".join(map(str, error.absolute_path)) for error in Draft7Validator(SCHEMA).iter_errors(values)]
+
+
+def test_the_values_are_as_their_schema_says() -> None:
+    Draft7Validator.check_schema(SCHEMA)
+    assert errors(VALUES) == []
+
+
+def schema_paths(schema: dict[str, Any], path: str = "") -> set[str]:
+    found = set()
+    for name, field in schema.get("properties", {}).items():
+        found |= {f"{path}{name}"} | schema_paths(field, f"{path}{name}.")
+    return found
+
+
+def value_paths(values: dict[str, Any], path: str = "") -> set[str]:
+    found = set()
+    for name, value in values.items():
+        found.add(f"{path}{name}")
+        if isinstance(value, dict) and f"{path}{name}" not in ("sampleCluster.spec", "resources"):
+            found |= value_paths(value, f"{path}{name}.")
+    return found
+
+
+def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+    in_schema = {path for path in schema_paths(SCHEMA) if not path.startswith(("global", "resources."))}
+    in_values = {path for path in value_paths(VALUES) if not path.endswith("grafana_dashboard")}
+    assert in_schema == in_values
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("replicas", "two"),
+        ("replicas", 6),
+        ("image.operator.tag", "a b"),
+        ("image.node.repository", ""),
+        ("image.pullPolicy", "Sometimes"),
+        ("watchNamespaces", "shop"),
+        ("watchNamespaces", ["Shop"]),
+        ("crds.install", "true"),
+        ("logLevel", "info"),
+        ("env", [{"name": "WORKERS", "value": 8}]),
+        ("monitoring.serviceMonitor.interval", "soon"),
+        ("monitoring.prometheusRule.diskUsageRatio", 80),
+        ("sampleCluster.name", "Sample"),
+        ("podLabels", {"a": 1}),
+        ("replica", 1),
+        ("image.tag", "1"),
+    ],
+)
+def test_the_schema_refuses_wrong_values(path: str, value: Any) -> None:
+    values = copy.deepcopy(VALUES)
+    *parents, last = path.split(".")
+    target = values
+    for name in parents:
+        target = target[name]
+    target[last] = value
+    assert errors(values) != []
+
+
+def test_namespaces_go_with_the_scope() -> None:
+    assert errors({**VALUES, "watchNamespaces": ["shop"]}) == []
+    assert errors({**VALUES, "clusterWide": True, "secretNamespaces": ["shop"]}) == []
+    assert errors({**VALUES, "clusterWide": True, "watchNamespaces": ["shop"]}) != []
+    assert errors({**VALUES, "secretNamespaces": ["shop"]}) != []
+
+
+def metrics_there_are() -> set[str]:
+    """Names as Prometheus sees them: counters have a suffix that the sources do not have."""
+    sources = (ROOT / "node" / "metrics.py").read_text() + (ROOT / "operator" / "metrics.py").read_text()
+    names = set(re.findall(r'"((?:rocketmq|tally|tallystick)_[a-z0-9_]+)"', sources))
+    return names | {f"{name}_total" for name in names}
+
+
+@pytest.mark.parametrize("path", ["templates/prometheusrule.yaml", "files/dashboard.json"])
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are(path: str) -> None:
+    text = (CHART / path).read_text()
+    asked = set(re.findall(r"\b((?:rocketmq|tally_group|tallystick_operator)_[a-z0-9_]+)\b", text))
+    assert len(asked) > 8
+    assert asked - metrics_there_are() == set()
+
+
+def test_the_dashboard_is_one() -> None:
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places)
+    assert all(panel["description"] and panel["targets"] for panel in dashboard["panels"])
