@@ -199,6 +199,10 @@ class Appender:
             self._write_failed(error)
             written = self.log.written
         self._note_duration(time.perf_counter() - begin)
+        if self._replica is not None:
+            # Sent before the sync is asked for: to wake its thread takes as long as to send, and the way over a
+            # follower is the longer one.
+            self._replica.log_written()
         if self._sync_flush:
             if written > self.log.flushed:
                 self._request_sync()
@@ -212,10 +216,8 @@ class Appender:
                 self._flush_by_rule()
         _resolve(self._written_waiters, written)
         self._on_written(written)
-        if self._replica is not None:
-            self._replica.log_written()
-            if failed is not None:
-                self._replica.log_failed(failed, final=False)
+        if self._replica is not None and failed is not None:
+            self._replica.log_failed(failed, final=False)
         if failed is None:
             self.write_failure = None
         return failed
