@@ -213,13 +213,19 @@ impl Core {
         Ok(())
     }
 
+    /// What waits now, once: beside a dispatch that makes queues dirty faster than files are written, "until nothing
+    /// waits" would have no end.
     fn write_out(&self) -> Outcome<()> {
-        loop {
-            if self.wait_for(&self.queues).write_some(QUEUES_A_TURN)? {
-                return Ok(());
+        let mut left = self.wait_for(&self.queues).dirty_count();
+        while left > 0 {
+            let some = left.min(QUEUES_A_TURN);
+            if self.wait_for(&self.queues).write_some(some)? {
+                break;
             }
+            left -= some;
             std::thread::yield_now();
         }
+        Ok(())
     }
 
     /// Writes out and says what the files then hold: a state between two records.

@@ -53,7 +53,7 @@ impl Queues {
         self.pending_bytes += UNIT as usize;
         if !queue.dirty {
             queue.dirty = true;
-            self.dirty.push(q);
+            self.dirty.push_back(q);
         }
         if queue.watched && !queue.grew {
             queue.grew = true;
@@ -83,12 +83,17 @@ impl Queues {
         Ok(())
     }
 
-    /// Writes pending units of up to `most` queues; true when nothing is left.
+    /// Queues with pending units.
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Writes pending units of up to `most` queues, those that wait longest first; true when nothing is left.
     pub fn write_some(&mut self, most: usize) -> Outcome<bool> {
         for _ in 0..most {
-            let Some(&q) = self.dirty.last() else { return Ok(true) };
+            let Some(&q) = self.dirty.front() else { return Ok(true) };
             self.write_queue(q)?;
-            self.dirty.pop();
+            self.dirty.pop_front();
             self.queues[q as usize].dirty = false;
         }
         Ok(self.dirty.is_empty())

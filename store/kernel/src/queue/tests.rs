@@ -54,6 +54,27 @@ fn positions(queues: &mut Queues, q: u32) -> Vec<i64> {
 }
 
 #[test]
+fn the_queue_that_waits_longest_is_written_first() {
+    let folder = Folder::new("longest");
+    let mut queues = open(&folder.0, 8);
+    let (a, b) = (number(&mut queues, 0), number(&mut queues, 1));
+    let unit = Unit {
+        pos: 0,
+        size: 100,
+        tags_code: 5,
+    };
+    assert_eq!(queues.put(a, unit, 0).unwrap(), Put::Added);
+    assert_eq!(queues.put(b, unit, 0).unwrap(), Put::Added);
+    assert!(!queues.write_some(1).unwrap());
+    let again = Unit { pos: 100, ..unit };
+    assert_eq!(queues.put(a, again, 1).unwrap(), Put::Added); // busy as it is, b comes first
+    assert!(!queues.write_some(1).unwrap());
+    assert_eq!((queues.dirty_count(), queues.pending_bytes()), (1, UNIT as usize));
+    assert!(folder.0.join("T/1/00000000000000000000").exists());
+    assert!(queues.write_some(1).unwrap());
+}
+
+#[test]
 fn a_queue_that_begins_at_13_is_the_reference_file() {
     let folder = Folder::new("blank");
     let mut queues = open(&folder.0, 8);
