@@ -14,7 +14,7 @@ from pathlib import Path
 from harness import interrupts
 from harness.children import ChildError, Server
 from harness.control import Control, ControlError
-from harness.sides import HOST, SEGMENT_BYTES, PeerSide, Side, end_stale
+from harness.sides import HOST, SEGMENT_BYTES, PeerSide, Side, end_stale, forget_cached
 
 MEMBERS = (0, 1, 2)
 CLUSTER_INFO = 106
@@ -58,7 +58,8 @@ class OurGroup(Side):
         super().__init__(work, port_base + 20, port_base + 77)
         self._tally, self._settings = tally, settings
         self._first_port = port_base + 20
-        self._members: list[Server] = []
+        self._members: dict[int, Server] = {}
+        self._killed: int | None = None
         self._nameserver: Server | None = None
         self._log = work / "ours-group.log"
         work.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ class OurGroup(Side):
         return self.work / "ours-group"
 
     def pids(self) -> list[int]:
-        return [server.process.pid for server in self._members]
+        return [server.process.pid for server in self._members.values()]
 
     def helpers(self) -> list[int]:
         return [] if self._nameserver is None else [self._nameserver.process.pid]
@@ -81,8 +82,14 @@ class OurGroup(Side):
             (self.work / f"ours-group-{name}.pid").write_text(str(server.process.pid))
         return server
 
+    def _folder(self, member: int) -> Path:
+        return self.store / f"n{member}"
+
+    def _port(self, member: int) -> int:
+        return self._first_port + 10 * member
+
     def _member(self, member: int) -> Server:
-        folder = self.store / f"n{member}"
+        folder = self._folder(member)
         peers = ";".join(f"n{other}-{HOST}:{self._first_port + 30 + other}" for other in MEMBERS)
         options = [
             f"flushDiskType={self.flush}",
@@ -97,7 +104,7 @@ class OurGroup(Side):
             *self._settings,
         ]
         arguments = ["broker", "--dir", str(folder), "--host", HOST]
-        arguments += ["--port", str(self._first_port + 10 * member), "--http-port", str(self._first_port + 40 + member)]
+        arguments += ["--port", str(self._port(member)), "--http-port", str(self._first_port + 40 + member)]
         arguments += ["--nameserver", f"{HOST}:{self.nameserver_port}"]
         for option in options:
             arguments += ["--set", option]
@@ -107,15 +114,37 @@ class OurGroup(Side):
         arguments = ["--host", HOST, "--port", str(self.nameserver_port), "--http-port", "-1"]
         self._nameserver = self._launch("namesrv", "nameserver", *arguments)
         self._nameserver.wait_ready(_START_S)
-        self._members = [self._member(member) for member in MEMBERS]
+        self._members = {member: self._member(member) for member in MEMBERS}
         self.running = True
         self._find_leader()
 
     def _find_leader(self) -> None:
         self.port = wait_leader(
-            self.nameserver_port, lambda: all(server.process.poll() is None for server in self._members)
+            self.nameserver_port, lambda: all(server.process.poll() is None for server in self._members.values())
         )
         self.control = Control(HOST, self.port)
+
+    # -- one member --------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """kill -9 of the member that leads; the others go on."""
+        self._killed = next(member for member in MEMBERS if self._port(member) == self.port)
+        with interrupts.held():
+            self._members.pop(self._killed).kill()
+
+    def forget_cached(self) -> None:
+        """The killed member's store has to be read from the disk."""
+        assert self._killed is not None
+        forget_cached(self._folder(self._killed))
+
+    def seconds_to_ready(self) -> float:
+        """Starts the killed member with the store as it is: seconds from exec to the line that says ready."""
+        assert self._killed is not None
+        member, self._killed = self._killed, None
+        self._members[member] = self._member(member)
+        seconds = self._members[member].wait_ready(_START_S)
+        self._find_leader()
+        return seconds
 
     def time_start(self, readable: Callable[[], bool]) -> float:
         raise AssertionError("no run times the start of a whole group")
@@ -125,9 +154,9 @@ class OurGroup(Side):
 
     def stop(self) -> None:
         with interrupts.held():
-            for server in [*self._members, *([] if self._nameserver is None else [self._nameserver])]:
+            for server in [*self._members.values(), *([] if self._nameserver is None else [self._nameserver])]:
                 server.stop()
-        self._members, self._nameserver, self.running, self.warm = [], None, False, False
+        self._members, self._nameserver, self.running, self.warm = {}, None, False, False
         for pid_file in self.work.glob("ours-group-*.pid"):
             pid_file.unlink(missing_ok=True)
 

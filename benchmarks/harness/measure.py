@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness.children import ChildError, running
 from harness.control import Control, ControlError
+from harness.groups import OurGroup
 from harness.load import Load, LoadResult, result_of
 from harness.memory import Filler
 from harness.rows import JavaProduce, Memory, Metric, Produce, Pull, Recover, Restart, Run, Trickle
@@ -57,7 +58,7 @@ class Measurer:
         self._pull_data: dict[str, int] = {}
         self._recover_count: int | None = None
         self._empty_start_s: dict[str, float] = {}
-        self._filled_generation: int | None = None
+        self._filled: tuple[Side, int] | None = None
 
     def turn(self, run: Run, side: Side) -> Turn:
         """Measures once. Trouble with the side makes a void turn, so that the other rows go on."""
@@ -76,7 +77,7 @@ class Measurer:
                 case Recover():
                     return self._recover(run, side)
                 case Restart():
-                    assert isinstance(side, OurSide), "ours_only"
+                    assert isinstance(side, OurSide | OurGroup), "ours_only"
                     return self._restart(run, side)
                 case _:
                     raise AssertionError(f"no measurement for {run}")
@@ -273,12 +274,12 @@ class Measurer:
             seconds.append(side.time_start(side.control.answers))
         return statistics.median(seconds)
 
-    def _restart(self, run: Restart, side: OurSide) -> Turn:
+    def _restart(self, run: Restart, side: OurSide | OurGroup) -> Turn:
         """kill -9 while sends are in flight, every time; the first time the store is filled before."""
-        if self._filled_generation != side.generation or not side.running:
+        if self._filled != (side, side.generation) or not side.running:
             side.start_fresh(run.flush)
             side.control.create_topic(_RECOVER_TOPIC, 8)
-            self._filled_generation = side.generation
+            self._filled = side, side.generation
         stored = side.control.stored(_RECOVER_TOPIC)
         load = Load("produce", _RECOVER_TOPIC, 4, 64, 1024, seconds=600, warmup=0)
         with running(load.command(HOST, side.port)) as generator:
@@ -287,6 +288,8 @@ class Measurer:
             time.sleep(self.plan.warmup_s)
             side.kill()
             acknowledged = result_of(generator, 60).total_messages
+        if run.cold:
+            side.forget_cached()
         before = self._snapshot(side)
         seconds = side.seconds_to_ready()
         after = self._snapshot(side)

@@ -98,9 +98,10 @@ class Recover(Run):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart(Run):
-    """Start after kill -9 under load, with a store of this size."""
+    """Start after kill -9 under load, with a store of this size. `cold`: nothing of it is in the page cache then."""
 
     log_bytes: int
+    cold: bool = False
 
 
 RUNS: tuple[Run, ...] = (
@@ -138,6 +139,26 @@ RUNS: tuple[Run, ...] = (
     Produce(name="group-256", layout="group", flush="SYNC_FLUSH", connections=4, outstanding=64),
     Trickle(name="group-trickle", layout="group", flush="SYNC_FLUSH", clients=25, seconds=60, max_turns=3, long=True),
     Restart(name="restart-10g", log_bytes=10 << 30, ours_only=True, max_turns=5, long=True),
+    # RocketMQ's lab starts and stops its members together, so there is nothing to compare with.
+    Restart(
+        name="group-restart-10g",
+        layout="group",
+        flush="SYNC_FLUSH",
+        log_bytes=10 << 30,
+        ours_only=True,
+        max_turns=5,
+        long=True,
+    ),
+    Restart(
+        name="group-restart-10g-cold",
+        layout="group",
+        flush="SYNC_FLUSH",
+        log_bytes=10 << 30,
+        cold=True,
+        ours_only=True,
+        max_turns=5,
+        long=True,
+    ),
 )
 
 
@@ -188,6 +209,8 @@ LINES: tuple[Line, ...] = (
     _versus_peer("The same, beside RocketMQ", "group-trickle", Metric.P999),
     _versus_peer("Three replicas, 256 outstanding, all members", "group-256", Metric.CPU, 5, 14),
     _versus_peer("Three replicas, all members", "group-256", Metric.MEMORY, 8),
+    Line("Leader with a 10 GiB log, restart after kill -9", Metric.SECONDS, "group-restart-10g", None, 5, 2),
+    Line("The same, nothing in the page cache", Metric.SECONDS, "group-restart-10g-cold", None, 5, 2),
     _versus_peer("10 queues, 4 x 64, 128 B", "queues-10", Metric.RATE),
     _versus_peer("1 000 queues, 4 x 64, 128 B", "queues-1000", Metric.RATE),
     Line("1 000 queues against 10, both ours", Metric.CPU, "queues-1000", ("ours", "queues-10"), 1 / 1.2),

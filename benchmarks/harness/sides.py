@@ -34,6 +34,15 @@ def stored_bytes(folder: Path) -> int:
     return total
 
 
+def forget_cached(folder: Path) -> None:
+    """Nothing of these files is in the page cache any more. No process may map them."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fdatasync(file.fileno())  # what is dirty cannot be dropped
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def end_stale(pid_file: Path, marker: str) -> None:
     """Ends what an earlier benchmark left behind when it was killed, if the process still carries our folder's name."""
     try:
@@ -183,6 +192,10 @@ class OurSide(Side):
     def kill(self) -> None:
         """kill -9."""
         self._end(Server.kill)
+
+    def forget_cached(self) -> None:
+        """Its store has to be read from the disk. Only while it does not run."""
+        forget_cached(self.store)
 
     def _end(self, how: Callable[[Server], None]) -> None:
         if self._server is not None:

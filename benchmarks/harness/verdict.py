@@ -1,5 +1,9 @@
 """From turns to a table: medians, advantages, verdicts. Arithmetic only.
 
+Both sides of a row are measured one after the other in each turn, and a shared machine changes its speed by a third
+within minutes: so a ratio is the median of the turns' ratios, not the ratio of the two medians, which may be of moments
+that have nothing to do with each other. Only rows that are compared with another row have nothing to pair.
+
 A turn that others disturbed by more than FOREIGN_CORES is left out of the median while at least half of the turns are
 clean; otherwise all count and the figure is marked noisy. A turn whose count of stored messages does not agree with
 what was acknowledged makes its whole figure void: whatever else it says is not to be believed either.
@@ -113,6 +117,23 @@ def advantage(metric: Metric, ours: float, base: float) -> float | None:
     return above / below if above > 0 and below > 0 else None
 
 
+def paired_advantage(metric: Metric, ours: Sequence[Turn], base: Sequence[Turn]) -> float | None:
+    """The median over turns, the first with the first and so on, of how many times better ours was in that turn.
+
+    Pairs with a disturbed side are left out while that leaves half of them. None: there is no pair to compare.
+    """
+    pairs = [
+        (mine, theirs)
+        for mine, theirs in zip(ours, base, strict=False)
+        if metric in mine.values and metric in theirs.values
+    ]
+    clean = [pair for pair in pairs if max(turn.foreign_cores for turn in pair) <= FOREIGN_CORES]
+    counted = clean if 2 * len(clean) >= len(pairs) else pairs
+    times = [advantage(metric, mine.values[metric], theirs.values[metric]) for mine, theirs in counted]
+    known = [value for value in times if value is not None]
+    return statistics.median(known) if known else None
+
+
 def judge(line: Line, turns: Sequence[Turn]) -> Result | None:
     """The line's result; None when its run, or what it is compared with, was not measured."""
     mine = [turn for turn in turns if (turn.side, turn.run) == ("ours", line.run)]
@@ -131,7 +152,11 @@ def judge(line: Line, turns: Sequence[Turn]) -> Result | None:
         return Result(line, ours, None, None, Verdict.VOID if ours.void else Verdict.NONE, notes)
     if ours.void or base.void:
         return Result(line, ours, base, None, Verdict.VOID, notes)
-    times = advantage(line.metric, ours.median, base.median)
+    times = None
+    if line.against[1] == line.run:
+        times = paired_advantage(line.metric, mine, theirs)
+    if times is None:
+        times = advantage(line.metric, ours.median, base.median)
     return Result(line, ours, base, times, _verdict(times, line.floor, line.aim), notes)
 
 

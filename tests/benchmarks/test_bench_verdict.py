@@ -57,6 +57,24 @@ def test_less_waiting_is_better(ours: float, verdict: Verdict) -> None:
     assert result is not None and (result.verdict, result.advantage) == (verdict, 100 / ours)
 
 
+def test_a_ratio_is_of_sides_that_were_measured_in_the_same_minute() -> None:
+    result = judge(FASTER, turns("ours", 240, 250, 130) + turns("peer", 100, 100, 50))  # the last minute was a slow one
+    assert result is not None and result.advantage == 2.5  # of the medians it would be 2.4
+    assert result.base is not None and (result.ours.median, result.base.median) == (240, 100)
+
+
+def test_a_turn_with_a_disturbed_side_is_no_pair() -> None:
+    ours = turns("ours", 300, 300) + turns("ours", 100, foreign=1.0)
+    result = judge(FASTER, ours + turns("peer", 100, 75, 10))
+    assert result is not None and result.advantage == 3.5
+
+
+def test_another_rows_turns_are_no_pairs() -> None:
+    line = dataclasses.replace(FASTER, against=("peer", "others"))
+    result = judge(line, turns("ours", 240, 250, 130) + turns("peer", 100, 100, 50, run="others"))
+    assert result is not None and result.advantage == 2.4
+
+
 def test_a_limit_needs_nobody_to_compare() -> None:
     line = Line("restart", Metric.SECONDS, "restart", None, floor=3, aim=1)
     for seconds, verdict in ((0.9, Verdict.AIM), (3, Verdict.FLOOR), (3.1, Verdict.BELOW)):
