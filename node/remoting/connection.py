@@ -207,10 +207,11 @@ class Connection(asyncio.Protocol):
             self.endpoint.log.warning("source", "%s: its frames could not be read", self.id, exc_info=True)
             self.abort()
             return
-        if self._backlog:  # cannot be after pause_reading, but a transport may have had one more chunk under way
-            self._backlog.extend(frames)
-        else:
-            self._serve(frames)
+        if frames:
+            if self._backlog:  # cannot be after pause_reading, but a transport may have had one more chunk under way
+                self._backlog.extend(frames)
+            else:
+                self._serve(frames)
         if broken is not None and not self.closed:
             if data[0] == _TLS_HANDSHAKE:
                 self.endpoint.log.warning("tls", "%s speaks TLS, which is not enabled: connection closed", self.id)
