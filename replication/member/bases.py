@@ -71,6 +71,7 @@ class BaseSender:
         self._transport = transport
         self._shipping = shipping
         self._offers: dict[int, tuple[InstallRequest, int, bytes]] = {}
+        self._refused: set[int] = set()  # members whose lane did not take the request
 
     def send(self, request: InstallRequest, base: EntryPoint, snapshot: Callable[[], bytes]) -> None:
         """Offers the base and tells the member of it. The same request again goes on with the same offer."""
@@ -85,10 +86,17 @@ class BaseSender:
         self.send_again(request.target)
 
     def send_again(self, member: int) -> None:
-        """The lane to it takes messages: what was refused before may go now."""
+        """The request may not have reached it."""
+        self._refused.discard(member)
         if member in self._offers:
             request, _, ticket = self._offers[member]
-            self._transport.send(request, ticket)
+            if not self._transport.send(request, ticket):
+                self._refused.add(member)
+
+    def on_room(self, member: int) -> None:
+        """The lane to it takes messages again. Chunks of the base itself fill it all the time."""
+        if member in self._refused:
+            self.send_again(member)
 
     def withdraw(self, member: int) -> None:
         """It has the base, or will not get it from here."""

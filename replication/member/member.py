@@ -30,7 +30,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tallystick.replication.durable import DiskState, Doubt, EntryKind
+from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
@@ -89,7 +89,7 @@ from tallystick.replication.transport.shipping import Shipping
 from tallystick.replication.transport.transport import Transport
 from tallystick.store._kernel import DamageError, EntryError
 from tallystick.store.clock import wall_ms
-from tallystick.store.ledger_format import EntryKind as DiskEntryKind
+from tallystick.store.ledger_format import EntryKind
 from tallystick.store.message import NOWHERE
 from tallystick.store.progress import boot_id as machine_boot_id
 from tallystick.store.settings import FlushDiskType
@@ -168,6 +168,7 @@ class Member(Callbacks):
         self._incoming: Entries | None = None
         self._base: tuple[EntryPoint, bytes] | None = None
         self._range = (0, -1, b"")
+        self._refused: set[int] = set()  # members to which appends were not taken: their lane was full, or not there
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = _NEVER
         self._tasks: list[asyncio.Task[None]] = []
@@ -272,7 +273,12 @@ class Member(Callbacks):
         """
         settings = self.settings
         self._transport = Transport(
-            self.identity, settings.transport, self._deliver, tls=settings.tls, on_room=self._on_room
+            self.identity,
+            settings.transport,
+            self._deliver,
+            tls=settings.tls,
+            on_connected=self._on_connected,
+            on_room=self._on_room,
         )
         self._shipping = Shipping(self._transport)
         self._base_sender = BaseSender(self._transport, self._shipping)
@@ -425,7 +431,7 @@ class Member(Callbacks):
         if not self.accepting:
             raise NotAcceptingError(self._refusal(), self._leader)
         try:
-            index = self.ledger.append_own(DiskEntryKind(kind), body, wall_ms(), NOWHERE.encode())
+            index = self.ledger.append_own(kind, body, wall_ms(), NOWHERE.encode())
         except OSError as error:
             self.log_failed(error, final=False)
             raise NotAcceptingError(str(error), self._leader) from error
@@ -704,10 +710,21 @@ class Member(Callbacks):
         self._base = point, blob
         return self._raft.step(now, request)
 
-    def _on_room(self, member: int, lane: Lane) -> None:
+    def _on_connected(self, member: int, lane: Lane) -> None:
+        """What was on its way to this member may be lost."""
         if lane is Lane.BULK and self._stopped is None:
+            self._refused.discard(member)
             self._call(self._raft.link_opened, member)
             self._base_sender.send_again(member)
+
+    def _on_room(self, member: int, lane: Lane) -> None:
+        """Appends that were refused did not get on their way; those before them did, and are on it."""
+        if lane is not Lane.BULK or self._stopped is not None:
+            return
+        if member in self._refused:
+            self._refused.discard(member)
+            self._call(self._raft.link_opened, member)
+        self._base_sender.on_room(member)
 
     # -- what the log says ---------------------------------------------------------------------------------------------
 
@@ -830,7 +847,7 @@ class Member(Callbacks):
         assert log.staged_index + 1 == effect.index, "own entries stand at the log's end"
         log.set_term(effect.term)
         body = b"" if effect.membership is None else effect.membership.encode()
-        self.ledger.append_own(DiskEntryKind(effect.kind), body, wall_ms(), NOWHERE.encode())
+        self.ledger.append_own(effect.kind, body, wall_ms(), NOWHERE.encode())
         self._special.append(effect.index, effect.kind, body)
         failed = self._write_now()
         if failed is not None:
@@ -858,9 +875,11 @@ class Member(Callbacks):
                     self.last_error = f"entry {error.index} cannot be read: {error.reason}"
                     _logger.error("n%d: %s", self.identity.member, self.last_error)
                     return
-            self._transport.send(message, self._range[2])
+            sent = self._transport.send(message, self._range[2])
         else:
-            self._transport.send(message)
+            sent = self._transport.send(message)
+        if not sent and type(message) is AppendRequest:
+            self._refused.add(message.target)
 
     def _is_sound(self, first: int) -> bool:
         """What a member that does not get on would be sent next is looked at first: it may be our own disk that is not

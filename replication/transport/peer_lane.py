@@ -22,17 +22,26 @@ Address = tuple[str, int]
 
 
 class PeerLane:
-    """`address` is looked up anew at each attempt. `on_room(member, lane)`: messages are taken again."""
+    """`address` is looked up anew at each attempt. `on_connected` and `on_room` are `Transport`'s."""
 
     def __init__(
-        self, shared: Shared, member: int, address: Address, lane: Lane, on_room: Callable[[int, Lane], None]
+        self,
+        shared: Shared,
+        member: int,
+        address: Address,
+        lane: Lane,
+        *,
+        on_connected: Callable[[int, Lane], None],
+        on_room: Callable[[int, Lane], None],
     ) -> None:
         self.sent = SentCounters()
         self._shared = shared
         self._member = member
         self._address = address
         self._lane = lane
+        self._on_connected = on_connected
         self._on_room = on_room
+        self._refused = False  # a message, because the lane is full
         settings = shared.settings
         self._queue_bytes = settings.control_queue_bytes if lane is Lane.CONTROL else settings.bulk_queue_bytes
         self._loop = asyncio.get_running_loop()
@@ -64,6 +73,7 @@ class PeerLane:
             return False
         if link.paused:
             self.sent.dropped_full += 1
+            self._refused = True
             return False
         link.write(head, payload)
         if link.closed:
@@ -175,7 +185,8 @@ class PeerLane:
             f"{self._lane.name} lane up", self._member, "n%d at %s:%d (%s): connected",
             self._member, host, port, self._lane.name.lower(),
         )  # fmt: skip
-        self._loop.call_soon(self._room)
+        self._refused = False
+        self._loop.call_soon(self._tell_connected, link)
         return link
 
     def _inspect(self, transport: asyncio.Transport) -> str | None:
@@ -185,10 +196,13 @@ class PeerLane:
         own = shared.identity
         return shared.tls.stranger(transport.get_extra_info("peercert"), Identity(own.cluster, own.group, self._member))
 
-    # --- room ---
+    def _tell_connected(self, link: CallerLink) -> None:
+        if link is self._link and not link.closed:
+            self._on_connected(self._member, self._lane)
 
     def _room(self) -> None:
-        if self.connected:
+        if self._refused:
+            self._refused = False
             self._on_room(self._member, self._lane)
 
 

@@ -56,8 +56,9 @@ class Transport:
     """`deliver(message, payload)` gets what came, on the loop; `payload` (None: there is none) is also the message's
     field of that name. It is a view of received bytes that never change, and may be kept; to keep it costs memory.
 
-    `on_room(member, lane)`: after a refused `send`, or when a lane was connected: it takes messages. A hint: the lane
-    may be full again.
+    `on_connected(member, lane)`: a lane got a new connection. What was on its way on the one before may be lost, and
+    what was refused meanwhile was never sent. `on_room(member, lane)`: a lane that refused messages because it was full
+    takes messages again; not told of one that broke instead. Both are hints: the lane may be full again.
 
     All methods run on the event loop's thread. `clock`: seconds, monotonic.
     """
@@ -69,6 +70,7 @@ class Transport:
         deliver: Callable[[Message, memoryview | None], None],
         *,
         tls: TlsSettings | None = None,
+        on_connected: Callable[[int, Lane], None] | None = None,
         on_room: Callable[[int, Lane], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         dice: random.Random | None = None,
@@ -85,6 +87,7 @@ class Transport:
         )
         self._codec = codec.Codec((*codec.LAYOUTS, *shipping_messages.LAYOUTS))
         self._deliver = deliver
+        self._on_connected = on_connected
         self._on_room = on_room
         self._room_waiters: dict[tuple[int, Lane], list[asyncio.Future[None]]] = {}
         self._lanes: dict[tuple[int, Lane], PeerLane] = {}
@@ -133,7 +136,9 @@ class Transport:
             for lane in Lane:
                 known = self._lanes.get((member, lane))
                 if known is None:
-                    self._lanes[member, lane] = PeerLane(self._shared, member, address, lane, self._room)
+                    self._lanes[member, lane] = PeerLane(
+                        self._shared, member, address, lane, on_connected=self._connected, on_room=self._room
+                    )
                 else:
                     known.move(address)
 
@@ -165,7 +170,7 @@ class Transport:
         return lane.send(head, payload if size else None)
 
     async def room(self, member: int, lane: Lane) -> None:
-        """Returns when `on_room` would be called for that lane. Only after a refused send, or it may be long."""
+        """Returns when the lane takes messages again. Only after a refused `send`, or it may be long."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters = self._room_waiters.setdefault((member, lane), [])
         waiters.append(waiter)
@@ -175,12 +180,20 @@ class Transport:
             if waiter in waiters:
                 waiters.remove(waiter)
 
+    def _connected(self, member: int, lane: Lane) -> None:
+        self._wake(member, lane)
+        if self._on_connected is not None:
+            self._on_connected(member, lane)
+
     def _room(self, member: int, lane: Lane) -> None:
+        self._wake(member, lane)
+        if self._on_room is not None:
+            self._on_room(member, lane)
+
+    def _wake(self, member: int, lane: Lane) -> None:
         for waiter in self._room_waiters.pop((member, lane), ()):
             if not waiter.done():
                 waiter.set_result(None)
-        if self._on_room is not None:
-            self._on_room(member, lane)
 
     def _deliver_frame(self, member: int, header: FrameHeader, body: memoryview, payload: memoryview | None) -> None:
         message = self._codec.decode(header, body, payload)

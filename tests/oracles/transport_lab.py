@@ -54,6 +54,7 @@ class Member:
         self.id = member
         self.inbox: list[tuple[Message, memoryview | None]] = []
         self.rooms: list[tuple[int, Lane]] = []
+        self.connects: list[tuple[int, Lane]] = []
         self.on_message: Callable[[Message, memoryview | None], None] = lambda message, payload: None
         self.socket = listening_socket()
         self.port: int = self.socket.getsockname()[1]
@@ -62,6 +63,7 @@ class Member:
             settings,
             self._deliver,
             tls=tls,
+            on_connected=lambda peer, lane: self.connects.append((peer, lane)),
             on_room=lambda peer, lane: self.rooms.append((peer, lane)),
         )
 

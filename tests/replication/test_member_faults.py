@@ -12,7 +12,7 @@ import pytest
 from member_lab import QUICK, SEGMENT_BYTES, Group, Node, leads, until
 from transport_lab import Proxy
 
-from tallystick.replication.durable import DiskState, Doubt, EntryKind
+from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.member.errors import (
     DiskError,
     MemberError,
@@ -20,8 +20,11 @@ from tallystick.replication.member.errors import (
     OutcomeUnknownError,
 )
 from tallystick.replication.member.member import Member
+from tallystick.replication.member.settings import MemberSettings
 from tallystick.replication.membership import AddLearner, Membership, Promote, Remove
+from tallystick.replication.transport import Lane
 from tallystick.store._kernel import Door
+from tallystick.store.ledger_format import EntryKind
 
 
 def others(group: Group, node: Node) -> list[Node]:
@@ -29,6 +32,54 @@ def others(group: Group, node: Node) -> list[Node]:
 
 
 # -- the network -------------------------------------------------------------------------------------------------------
+
+
+PATIENT = replace(QUICK, raft=replace(QUICK.raft, append_timeout_seconds=600.0))
+"""What does not reach a member is not sent again for as long as a test lasts, unless somebody tells the core."""
+
+
+def narrow(settings: MemberSettings) -> MemberSettings:
+    return replace(
+        settings, transport=replace(settings.transport, bulk_queue_bytes=1 << 16, payload_max_bytes=64 << 20)
+    )
+
+
+async def test_appends_that_a_full_lane_refused_are_sent_when_there_is_room(tmp_path: Path) -> None:
+    group = Group(tmp_path, 2, narrow(PATIENT))
+    for node in group.nodes:
+        node.segment_bytes = 1 << 20
+    async with group:
+        leader = await group.leader()
+        await group.put(leader, 1)
+        await group.put(leader, 2_000, 16_000)
+        lanes = leader.up._transport.status()[0].lanes
+        assert lanes[Lane.BULK].sent.dropped_full > 0, "else this shows nothing"
+        await group.level()
+
+
+async def test_a_lane_that_drains_interrupts_nothing(tmp_path: Path) -> None:
+    """It was full, but nothing was refused: what is on its way arrives, and is not sent twice."""
+    large = replace(PATIENT, raft=replace(PATIENT.raft, max_append_bytes=32 << 20))
+    group = Group(tmp_path, 2, narrow(large))
+    for node in group.nodes:
+        node.segment_bytes = 1 << 26
+    async with group, Proxy(0) as proxy:
+        leader = await group.leader()
+        other = others(group, leader)[0]
+        await group.put(leader, 1)
+        proxy.target = other.port
+        leader.up.set_addresses({**group.addresses, other.id: ("127.0.0.1", proxy.port)})
+        await until(lambda: leader.up._transport.status()[0].lanes[Lane.BULK].connected)
+        await group.put(leader, 1)
+        proxy.paused.add(Lane.BULK)
+        frames = leader.up._transport.status()[0].lanes[Lane.BULK].sent.frames
+        last, bodies = group.stage(leader, 1_500, 16_000)
+        await until(lambda: leader.up._transport.status()[0].lanes[Lane.BULK].queued_bytes > 1 << 16)
+        proxy.resume()
+        await leader.up.committed(last)
+        group.acknowledge(last, bodies)
+        assert leader.up._transport.status()[0].lanes[Lane.BULK].sent.frames == frames + 1
+        await group.level()
 
 
 async def test_a_leader_that_is_cut_off_stops_and_follows(tmp_path: Path) -> None:

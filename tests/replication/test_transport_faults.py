@@ -82,8 +82,6 @@ async def test_a_reader_that_stands_still_fills_its_lane_to_the_limit_and_no_fur
         def send() -> bool:
             return a.transport.send(bulk, body) if lane is Lane.BULK else a.transport.send(control)
 
-        await until(lambda: (1, lane) in a.rooms)  # that it was connected
-        a.rooms.clear()
         frame = 100_092 if lane is Lane.BULK else 77
         taken = 0
         full_for = 0
@@ -101,10 +99,40 @@ async def test_a_reader_that_stands_still_fills_its_lane_to_the_limit_and_no_fur
         counters = a.sent(1, lane)
         assert counters.frames == taken and counters.dropped_full >= 50
         assert a.connected(1, *Lane), "slow is not dead"
+        a.rooms.clear()
         proxy.resume()
         await until(send)
-        assert (1, lane) in a.rooms
+        assert a.rooms == [(1, lane)]
         await until(lambda: len(b.inbox) == taken + 1)
+        await close(a, b)
+
+
+async def test_a_lane_that_was_full_and_refused_nothing_is_not_told_of() -> None:
+    settings = replace(QUICK, bulk_queue_bytes=1 << 20, payload_max_bytes=64 << 20, silence_timeout_ms=600_000)
+    a, b = Member(0, settings), Member(1, settings)
+    async with Proxy(b.port) as proxy:
+        await through(proxy, a, b)
+        proxy.paused.add(Lane.BULK)
+        assert a.transport.send(append(0, 1), bytes(50 << 20)), "one frame may go beyond the limit"
+        assert a.transport.status()[0].lanes[Lane.BULK].queued_bytes > 1 << 20
+        proxy.resume()
+        await until(lambda: b.inbox)
+        assert a.transport.send(append(0, 1), b"more")
+        await until(lambda: len(b.inbox) == 2)
+        assert a.rooms == []
+        await close(a, b)
+
+
+@pytest.mark.parametrize("lane", Lane)
+async def test_every_new_connection_is_told_of_once(lane: Lane) -> None:
+    a, b = Member(0), Member(1)
+    async with Proxy(b.port) as proxy:
+        await through(proxy, a, b)
+        for number in range(1, 4):
+            await until(lambda n=number: a.connects.count((1, lane)) == n)  # type: ignore[misc]
+            assert a.connected(1, lane), "it takes messages when that is told"
+            proxy.cut()
+        assert a.rooms == []
         await close(a, b)
 
 
