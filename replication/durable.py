@@ -12,15 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class EntryKind(enum.IntEnum):
-    """What an entry holds. Fixed: on disk it stands in the header field that dledger calls `channel` and leaves 0."""
-
-    MESSAGE = 0
-    NO_OP = 1
-    MEMBERSHIP = 2
-    METADATA = 3
-
-
 class DiskState(enum.IntEnum):
     """How this member's log disk is. Fixed: sent in replies."""
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.membership import Change, Membership, MembershipEntry
 from tallystick.replication.messages import AppendRequest, InstallRequest, Message
+from tallystick.store.ledger_format import EntryKind
 
 
 class Role(enum.Enum):

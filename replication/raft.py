@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from tallystick.replication.acknowledgements import Acknowledgements
-from tallystick.replication.durable import DiskState, Doubt, EntryKind, HardState, LogView
+from tallystick.replication.durable import DiskState, Doubt, HardState, LogView
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
@@ -78,6 +78,7 @@ from tallystick.replication.sender import Sender
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.term_runs import TermRuns
 from tallystick.replication.transfer import Transfer, transfer_refusal
+from tallystick.store.ledger_format import EntryKind
 
 _Effects = list[Effect]
 _NEVER = float("-inf")

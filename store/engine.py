@@ -95,7 +95,7 @@ class MessageStore:
         self.appender = Appender(
             log,
             settings,
-            deliver=self._deliver,
+            deliver=self.deliver,
             on_written=self._on_written,
             on_idle=self.look_again,
             replica=replica,
@@ -261,7 +261,9 @@ class MessageStore:
             self.appender.kick()
         return cold, fault
 
-    def _deliver(self, answers: Answers) -> None:
+    def deliver(self, answers: Answers) -> None:
+        """Writes what the kernel's log has made to the connections that it is for; those that are gone are passed over.
+        For answers that came about outside of the store: a replicated log gives up what was staged."""
         for connection, data in answers:
             write = self._writers.get(connection)
             if write is not None:

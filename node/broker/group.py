@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Protocol
 from tallystick.node.broker.replicated import SAVE_PERIOD_S, GroupTables
 from tallystick.node.broker.saving import ReplicatedTable, TableFile
 from tallystick.node.settings import UNDECIDED, BrokerSettings
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import MemberError, ReadError
 from tallystick.replication.metadata.tables import ReplicatedTables
+from tallystick.store.ledger_format import EntryKind
 from tallystick.store.message import PutStatus
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class BrokerGroup:
         member.on_apply.append(self._on_apply)
         member.on_truncate.append(lambda pos, was_end: broker.store.forget_cut(was_end))
         member.on_unknown.append(lambda: broker.store.give_up(OUTCOME_UNKNOWN, PutStatus.UNKNOWN_ERROR))
-        member.on_refused.append(broker.store._deliver)
+        member.on_refused.append(broker.store.deliver)
         member.on_installed.append(self._on_installed)
         member.on_fatal.append(self._on_fatal)
         member.on_removed.append(self._on_removed)

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tallystick.node.broker.saving import NotReplicatedError, ReplicatedTable, TableFile
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.member.errors import NotAcceptingError, OutcomeUnknownError
 from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.entry import TablePatch
 from tallystick.replication.metadata.merge_patch import PatchError, Picture
 from tallystick.replication.metadata.staging import StagedTables
 from tallystick.replication.metadata.tables import ReplicatedTables
+from tallystick.store.ledger_format import EntryKind
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.effects import Role
+from tallystick.store.ledger_format import EntryKind
 
 Answers = list[tuple[int, bytes]]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.replication.durable import Doubt, EntryKind
+from tallystick.replication.durable import Doubt
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import Flags, LedgerMark
 from tallystick.replication.ledger.vote import Identity as DiskIdentity
@@ -29,7 +29,7 @@ from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.special import body_of
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.transport.handshake import Identity
-from tallystick.store.ledger_format import GROUP_LOG_TOPIC
+from tallystick.store.ledger_format import GROUP_LOG_TOPIC, EntryKind
 from tallystick.store.message import NOWHERE
 from tallystick.store.progress import NO_BOOT_ID
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.member.special import body_of
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
 from tallystick.replication.messages import AppendRequest, TermRun
 from tallystick.store._kernel import EntryError, check_entries
+from tallystick.store.ledger_format import EntryKind
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Entries

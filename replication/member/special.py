@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.store._kernel import walk_entries
+from tallystick.store.ledger_format import EntryKind
 from tallystick.store.record import Record
 
 if TYPE_CHECKING:

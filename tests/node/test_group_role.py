@@ -15,9 +15,9 @@ from tallystick.node.broker.group import BrokerGroup
 from tallystick.node.broker.saving import NotReplicatedError
 from tallystick.node.broker.topics import TopicConfig, TopicTable
 from tallystick.node.settings import UNDECIDED, BrokerSettings
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
+from tallystick.store.ledger_format import EntryKind
 from tallystick.store.message import PutStatus
 
 
@@ -57,7 +57,7 @@ class NotingStore:
     def remove_topic(self, topic: str) -> None:
         self._notes.append(f"queues of {topic} go at {self.committed}")
 
-    def _deliver(self, answers: Any) -> None: ...
+    def deliver(self, answers: Any) -> None: ...
 
 
 class NotingService:

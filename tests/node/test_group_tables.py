@@ -18,10 +18,10 @@ from tallystick.node.broker.saving import FollowsError, NotReplicatedError
 from tallystick.node.broker.schedule import DelayOffsets
 from tallystick.node.broker.topics import TopicConfig, TopicTable
 from tallystick.node.settings import BrokerSettings
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.metadata import entry, snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
+from tallystick.store.ledger_format import EntryKind
 from tallystick.store.tables import JsonTable
 
 SETTINGS = BrokerSettings(brokerIP1="127.0.0.1", brokerName="broker-a", brokerClusterName="C1")

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from tallystick.replication.durable import EntryKind
+from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import Role
-from tallystick.replication.member.errors import NotAcceptingError, OutcomeUnknownError
+from tallystick.replication.member.errors import MemberError, NotAcceptingError, OutcomeUnknownError
+from tallystick.store.ledger_format import EntryKind
 
 
 class Entry(NamedTuple):
@@ -40,6 +41,9 @@ class FakeMember:
         self.told_full: list[str | None] = []
         self.voters: tuple[int, ...] = (0, 1, 2)
         self.membership_index = -1
+        self.transfers: list[tuple[int | None, int]] = []
+        """Where to, and how long the log was then."""
+        self.transfer_error: MemberError | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.on_role: list[Callable[[Role, int, int | None], None]] = []
         self.on_ready: list[Callable[[int], None]] = []
@@ -77,7 +81,21 @@ class FakeMember:
         await done
 
     def status(self) -> SimpleNamespace:
-        return SimpleNamespace(voters=self.voters, learners=(), membership_index=self.membership_index)
+        return SimpleNamespace(
+            voters=self.voters,
+            learners=(),
+            membership_index=self.membership_index,
+            transfer_target=None,
+            disk=DiskState.FULL if self.full else DiskState.OK,
+        )
+
+    async def transfer(self, target: int | None = None) -> int:
+        self.transfers.append((target, len(self.log)))
+        if self.transfer_error is not None:
+            raise self.transfer_error
+        leader = (self.number + 1) % 3 if target is None else target
+        self.follow(self.term + 1, leader)
+        return leader
 
     def disk_full(self, reason: str | None) -> None:
         self.told_full.append(reason)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tallystick.replication.durable import Doubt, EntryKind
+from tallystick.replication.durable import Doubt
 from tallystick.replication.effects import Role
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.member.errors import MemberError
@@ -19,6 +19,7 @@ from tallystick.replication.membership import Membership
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.transport import Identity, TransportSettings
 from tallystick.store._kernel import Door
+from tallystick.store.ledger_format import EntryKind
 from tallystick.store.message import Host
 from tallystick.store.record import Record
 from tallystick.store.settings import FlushDiskType

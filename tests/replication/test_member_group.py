@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from member_lab import Group, Node, until
 
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import (
     ChangeError,
@@ -18,6 +17,7 @@ from tallystick.replication.member.errors import (
     TransferError,
 )
 from tallystick.replication.membership import AddLearner
+from tallystick.store.ledger_format import EntryKind
 
 
 async def test_a_group_elects_and_replicates(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from ledger_lab import HOST, NOW_MS, entries_of, grow, open_ledger
 from ledger_twin import TwinLedger
 
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.member.errors import DiskError, OutcomeUnknownError
 from tallystick.replication.member.log_writer import LogWriter
 from tallystick.replication.member.origin import FILE_NAME, Origin
@@ -254,9 +253,3 @@ def test_settings_that_cannot_work_are_named() -> None:
     ):
         with pytest.raises(SettingsError, match=key):
             wrong.validate()
-
-
-def test_kinds_are_the_same_in_both_places() -> None:
-    from tallystick.store.ledger_format import EntryKind as OnDisk
-
-    assert {kind.name: kind.value for kind in EntryKind} == {kind.name: kind.value for kind in OnDisk}

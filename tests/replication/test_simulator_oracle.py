@@ -19,7 +19,7 @@ from simulator.oracle import Oracle, Violation  # noqa: E402
 from simulator.profiles import ASYNCHRONOUS, PEACE  # noqa: E402
 from simulator.simulation import Simulation  # noqa: E402
 
-from tallystick.replication.durable import DiskState, Doubt, EntryKind  # noqa: E402
+from tallystick.replication.durable import DiskState, Doubt  # noqa: E402
 from tallystick.replication.effects import AppendOwn, Role  # noqa: E402
 from tallystick.replication.membership import Membership, MembershipEntry  # noqa: E402
 from tallystick.replication.messages import (  # noqa: E402
@@ -31,6 +31,7 @@ from tallystick.replication.messages import (  # noqa: E402
     VoteReply,
     VoteRequest,
 )
+from tallystick.store.ledger_format import EntryKind  # noqa: E402
 
 THREE = Membership.of(range(3))
 

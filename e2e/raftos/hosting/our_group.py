@@ -19,9 +19,9 @@ from simulator.profiles import Profile
 from simulator.simulation import Simulation
 
 from tallystick.replication import messages
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.effects import Effect, SaveVote, Truncate
 from tallystick.replication.settings import RaftSettings
+from tallystick.store.ledger_format import EntryKind
 
 from .group import Group
 from .post import Packet, Post

@@ -22,8 +22,9 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tallystick.replication.durable import Doubt, EntryKind
+from tallystick.replication.durable import Doubt
 from tallystick.replication.membership import Membership, MembershipEntry
+from tallystick.store.ledger_format import EntryKind
 
 ENTRY_BYTES = 100
 """What every entry takes on disk: byte limits of the settings are counts of entries here."""

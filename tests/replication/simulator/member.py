@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tallystick.replication.durable import DiskState, Doubt, EntryKind, HardState
+from tallystick.replication.durable import DiskState, Doubt, HardState
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
@@ -37,6 +37,7 @@ from tallystick.replication.effects import (
 from tallystick.replication.membership import Change
 from tallystick.replication.messages import AppendRequest, InstallRequest, Message
 from tallystick.replication.raft import Raft
+from tallystick.store.ledger_format import EntryKind
 
 from .clock import Clock
 from .disk import DamagedEntryError, Disk, Entry

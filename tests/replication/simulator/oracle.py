@@ -27,7 +27,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tallystick.replication.durable import EntryKind
 from tallystick.replication.effects import AppendOwn, Role
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import (
@@ -41,6 +40,7 @@ from tallystick.replication.messages import (
     VoteReply,
     VoteRequest,
 )
+from tallystick.store.ledger_format import EntryKind
 
 from .disk import Entry
 
