@@ -1,6 +1,7 @@
 """What helm makes of the chart, for several values: rights, pod security, hooks. Skipped where helm is not on PATH."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -127,7 +128,7 @@ def test_by_default_rights_end_at_the_releases_namespace() -> None:
     bound = {
         (m["metadata"].get("namespace", "system"), m["roleRef"]["name"]) for m in of_kind(manifests, "RoleBinding")
     }
-    assert bound == {("system", "mq-tallystick-lease"), ("system", "mq-tallystick")}
+    assert bound == {("system", "mq-tallystick-own"), ("system", "mq-tallystick")}
     assert environment(manifests)["WATCH_NAMESPACES"] == "system"
 
 
@@ -147,7 +148,7 @@ def test_cluster_wide_rights_are_without_secrets() -> None:
     everywhere = [rule for name, rule in rules(manifests) if name == binding["roleRef"]["name"]]
     assert everywhere and not any("secrets" in rule["resources"] for rule in everywhere)
     with_secrets = {name for name, rule in rules(manifests) if "secrets" in rule["resources"]}
-    assert with_secrets == {"mq-tallystick-secrets"}
+    assert with_secrets == {"mq-tallystick-own", "mq-tallystick-secrets"}  # the first is a Role
     bound = {
         m["metadata"].get("namespace"): m["roleRef"]["name"]
         for m in of_kind(manifests, "RoleBinding")
@@ -163,10 +164,26 @@ def environment(manifests: list[Manifest]) -> dict[str, str]:
     return {item["name"]: item.get("value", "") for item in container["env"]}
 
 
-def test_the_lease_that_may_be_renewed_is_the_operators() -> None:
+def test_what_the_operator_may_read_of_its_own_is_what_it_reads() -> None:
     manifests = rendered("default")
-    named = [rule for name, rule in rules(manifests) if name == "mq-tallystick-lease" and "resourceNames" in rule]
-    assert [rule["resourceNames"] for rule in named] == [[environment(manifests)["LEASE_NAME"]]]
+    named = {tuple(rule["resources"]): rule["resourceNames"] for _, rule in rules(manifests) if "resourceNames" in rule}
+    source = (ROOT / "operator" / "admin_token.py").read_text()
+    (key,) = re.findall(r'^KEY_NAME = "(.*)"$', source, re.MULTILINE)
+    assert named == {("leases",): [environment(manifests)["LEASE_NAME"]], ("secrets",): [key]}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_no_other_secret_can_be_read(name: str) -> None:
+    for role, rule in rules(rendered(name)):
+        if "secrets" in rule["resources"] and "resourceNames" not in rule:
+            assert rule["verbs"] == ["create"], role
+
+
+def test_brokers_let_the_operators_pods_in() -> None:
+    (deployment,) = of_kind(rendered("everything"), "Deployment")
+    source = (ROOT / "operator" / "layout.py").read_text()
+    (labels,) = re.findall(r"^OPERATOR_LABELS = (\{.*\})$", source, re.MULTILINE)
+    assert json.loads(labels).items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
 
 def test_images_follow_the_chart_unless_told_otherwise() -> None:

@@ -12,9 +12,10 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of the operator's pods. Brokers let those in by the first one: operator and chart have to agree on it. */}}
+{{/* Labels of the operator's pods. By name and component brokers let them in: operator/layout.py has the same. */}}
 {{- define "tallystick.selector" -}}
-app.kubernetes.io/name: tallystick-operator
+app.kubernetes.io/name: tallystick
+app.kubernetes.io/component: operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 

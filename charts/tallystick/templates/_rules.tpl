@@ -1,44 +1,41 @@
-{{/* What the operator may do where it looks after clusters. No right to run anything in pods, no wildcard. Applying an
-object (server-side) needs patch, and create if it is not there. */}}
+{{/* What the operator may do where it looks after clusters. Nothing is run in pods, no wildcard. Applying an object
+(server-side) needs patch, and create if it is not there. */}}
 {{- define "tallystick.rules" -}}
 - apiGroups: [tallystick.dev]
   resources: [brokerclusters, topics, consumergroups]
-  verbs: [get, list, watch, patch, update]
+  verbs: [get, list, watch, patch]
 - apiGroups: [tallystick.dev]
   resources: [brokernodes]
-  verbs: [get, list, watch, create, patch, update, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [tallystick.dev]
   resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status]
-  verbs: [get, patch, update]
+  verbs: [get, patch]
 - apiGroups: [tallystick.dev] # to be named as the owner that objects go with
-  resources: [brokerclusters/finalizers, brokernodes/finalizers, topics/finalizers, consumergroups/finalizers]
+  resources: [brokerclusters/finalizers, brokernodes/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
-  verbs: [get, list, watch, create, patch, update, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, delete]
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts, persistentvolumeclaims]
-  verbs: [get, list, watch, create, patch, update, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, update, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, watch, create, patch, update, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [events]
-  verbs: [create, patch]
-- apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
 {{- end -}}
 
-{{/* The token of each cluster's nodes. By name only: it cannot look what Secrets there are. */}}
+{{/* The token of each cluster's nodes is written once. What Secrets there are, and what is in them, it cannot see. */}}
 {{- define "tallystick.secretRules" -}}
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, create, patch]
+  verbs: [create]
 {{- end -}}
