@@ -9,8 +9,11 @@ Changes are asked of the leader. A member that does not lead answers 409 with wh
 it now, with the reason. 503: leadership was lost before it was known whether it is done. 404: there is no group here.
 A failure is {"error": "...", "leader": 1 or null}.
 
+What is asked for twice is done once: a leader answers 200 to who wants a member in that is in, or out that is out.
+
 A new member begins as a learner (M5) and may become a voter when it is close to the leader's end: asking for `voter`
-lets a member that is not known in as a learner and promotes one that is a learner, one step with each request.
+lets a member that is not known in as a learner and promotes one that is a learner, one step with each request. A leader
+that finds it away, or too far behind, answers 409 with `"role": "learner"`: ask again.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from tallystick.replication.membership import AddLearner, Promote, Remove
 
 if TYPE_CHECKING:
     from tallystick.node.broker.group import BrokerGroup
+    from tallystick.replication.member.status import GroupStatus
 
 _ROLES = ("learner", "voter")
 _MAX_NUMBER = (1 << 31) - 1
@@ -34,6 +38,10 @@ _MAX_NUMBER = (1 << 31) - 1
 
 class _BadRequestError(ValueError):
     """What was sent is not what is described above."""
+
+
+class _NotYetError(Exception):
+    """A learner is not made a voter now. It may be at any later time, and nothing but time is needed."""
 
 
 def group_json(group: BrokerGroup) -> dict[str, Any]:
@@ -69,6 +77,8 @@ def group_routes(group: Callable[[], BrokerGroup | None]) -> list[web.RouteDef]:
                 return web.json_response(await work(found, request))
             except _BadRequestError as error:
                 return _failed(400, str(error), found.member.leader)
+            except _NotYetError as error:
+                return _failed(409, str(error), found.member.leader, role="learner")
             except (TransferError, ChangeError) as error:
                 return _failed(409, _with_leader(found, str(error)), found.member.leader)
             except OutcomeUnknownError as error:
@@ -84,8 +94,8 @@ def group_routes(group: Callable[[], BrokerGroup | None]) -> list[web.RouteDef]:
     ]
 
 
-def _failed(status: int, reason: str, leader: int | None) -> web.Response:
-    return web.json_response({"error": reason, "leader": leader}, status=status)
+def _failed(status: int, reason: str, leader: int | None, **more: str) -> web.Response:
+    return web.json_response({"error": reason, "leader": leader, **more}, status=status)
 
 
 def _with_leader(group: BrokerGroup, reason: str) -> str:
@@ -113,8 +123,13 @@ async def _admit(group: BrokerGroup, request: web.Request) -> Any:
         raise _BadRequestError(f"role is one of {', '.join(_ROLES)}, not {role!r}")
     status = group.status()
     if member in status.learners and role == "voter":
-        return {"index": await group.member.change(Promote(member)), "role": "voter"}
-    if member in status.voters + status.learners:
+        try:
+            return {"index": await group.member.change(Promote(member)), "role": "voter"}
+        except ChangeError as error:
+            if not _holds(group, status):
+                raise
+            raise _NotYetError(str(error)) from error
+    if member in status.voters + status.learners and _holds(group, status):
         return {"index": status.membership_index, "role": "voter" if member in status.voters else "learner"}
     known = {peer.member for peer in status.peers if peer.address is not None}
     if member not in known:
@@ -123,7 +138,15 @@ async def _admit(group: BrokerGroup, request: web.Request) -> Any:
 
 
 async def _remove(group: BrokerGroup, request: web.Request) -> Any:
-    return {"index": await group.member.change(Remove(_member(request.match_info["member"])))}
+    member, status = _member(request.match_info["member"]), group.status()
+    if member not in status.voters + status.learners and _holds(group, status):
+        return {"index": status.membership_index}
+    return {"index": await group.member.change(Remove(member))}
+
+
+def _holds(group: BrokerGroup, status: GroupStatus) -> bool:
+    """Whether the membership is the group's, as far as anybody knows: only then may a change be called done already."""
+    return group.leads and status.membership_committed
 
 
 def _member(value: Any) -> int:

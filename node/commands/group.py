@@ -169,10 +169,13 @@ def _add(args: argparse.Namespace) -> int:
         status, answer = _ask(args.http, "POST", "/group/members", {"member": args.member, "role": role})
         if status == 200 and answer["role"] == role:
             return _done(args, answer, f"n{args.member} is a {role}")
-        if status != 200 and not (begun and status == 409):
+        if status == 200 and answer["role"] == "voter":
+            print(f"tally: n{args.member} is a voter already: remove it first", file=sys.stderr)
+            return 1
+        begun = begun or status == 200 or answer.get("role") == "learner"  # perhaps since long, and away
+        if status not in (200, 409) or not begun:
             _refused(args, answer)
             return 1
-        begun = True
         if time.monotonic() >= deadline:
             problem = answer.get("error", "it has not caught up")
             print(f"tally: n{args.member} is a learner, and no voter yet: {problem}", file=sys.stderr)

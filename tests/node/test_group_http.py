@@ -177,10 +177,56 @@ async def test_a_new_member_learns_first_and_votes_when_it_has_caught_up(
     assert len(group.changes) > 2, "a leader that finds it too far behind is asked again"
 
 
+async def test_a_learner_that_was_away_is_waited_for(
+    place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks a second time finds a learner, and that it is away is no reason to give up."""
+    monkeypatch.setattr("tallystick.node.commands.group._RETRY_S", 0)
+    group.told = replace(STATUS, learners=(3,))
+    group.refusals = 2
+    assert await run(place, "add", "n3") == 0
+    assert capsys.readouterr().out == "n3 is a voter\n"
+    assert group.changes == [Promote(3)] * 3
+
+
 async def test_a_learner_stays_one(place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run(place, "add", "n3", "--learner") == 0
     assert capsys.readouterr().out == "n3 is a learner\n"
     assert group.changes == [AddLearner(3)]
+
+
+async def test_what_is_asked_for_twice_is_done_once(
+    place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who did not get the answer asks again."""
+    assert await run(place, "add", "n1", "--json") == 0
+    assert await run(place, "remove", "n3", "--json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert told == [{"index": 3, "role": "voter"}, {"index": 3}]
+    assert group.changes == []
+
+
+@pytest.mark.parametrize("amiss", ["it follows", "the membership is not committed"])
+async def test_only_a_leader_says_that_a_change_is_done_already_and_only_when_it_is(
+    place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str], amiss: str
+) -> None:
+    """A follower's membership may be one of the past, and an uncommitted one may come to nothing."""
+    if amiss == "it follows":
+        group.leads = False
+    else:
+        group.told = replace(STATUS, membership_committed=False)
+    group.error = ChangeError(amiss)
+    assert await run(place, "add", "n1") == 1
+    assert await run(place, "remove", "n3") == 1
+    assert capsys.readouterr().err.count(amiss) == 2
+    assert group.changes == [AddLearner(1), Remove(3)]
+
+
+async def test_a_voter_is_not_waited_for_to_become_a_learner(
+    place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(place, "add", "n1", "--learner") == 1
+    assert "n1 is a voter already" in capsys.readouterr().err
 
 
 async def test_a_member_that_nobody_knows_is_not_let_in(
