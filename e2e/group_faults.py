@@ -35,18 +35,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from lab.damage import CannotMountError, SmallDisks, fill, flip_a_byte
-from lab.group import AdminError, Group, Member
+from lab.damage import CannotMountError, SmallDisks
+from lab.deferred import Unrest, check_deferred
+from lab.deferred_load import SETTINGS as DEFERRED_SETTINGS
+from lab.faults import Faults
+from lab.group import Group, Member
 from lab.group_load import Clients, create_topics, read_all
-from lab.history import History, check, check_same
+from lab.history import History, Queue, Reading, check, check_same
 from lab.ledger import Problems
 from lab.listing import check_group_listing, check_verify, copy_store
-from lab.measurements import Measurements, longest_pause_s
+from lab.measurements import Measurements
 from lab.peer import Peer, PeerMissingError
 from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
-from lab.replicas import check_replicas, difference, sealed_segments
-from lab.schedule import KINDS, Fault, Stretch, plan
+from lab.replicas import check_replicas
+from lab.schedule import KINDS, Sort, Stretch, plan
+from lab.waiting import WHOLE_S, whole
 
 from tallystick.node.remoting.errors import RemotingError
 
@@ -55,20 +59,13 @@ SETTINGS = (
     "mappedFileSizeConsumeQueue=6000",  # 300 units
     "maxHashSlotNum=500",
     "maxIndexNum=3000",
+    *DEFERRED_SETTINGS,
 )
-INDEX_SIZES = SETTINGS[2:]  # what the files of a store do not tell RocketMQ
+INDEX_SIZES = SETTINGS[2:4]  # what the files of a store do not tell RocketMQ
 SMALL_DISK_SETTINGS = ("diskSpaceWarningLevelRatio=1.0", "diskSpaceCleanForciblyRatio=1.0")
 SMALL_DISK_MB = 448  # an index segment of dledger alone has 160
 
-LEADER_CHANGE = "leader change, all kinds"
-TRANSFER, TRANSFER_PAUSE = "transfer, asked to done", "transfer, no send acknowledged"
-
-_WHOLE_S = 90.0
-_SERVE_S = 30.0
-_MEND_S = 180.0  # a member begins to look 60 s after its start
-_FULL_S = 90.0
-_LOOK_S = 0.02
-_ALONE_S = 0.6  # shorter than a leader goes on without a majority
+_TRIES = 5
 
 
 class Torture:
@@ -78,12 +75,10 @@ class Torture:
         self.work, self.options, self.peer = work, options, peer
         self.problems = Problems()
         self.measured = Measurements()
-        self.measured.limit(LEADER_CHANGE, 2.0)
-        self.measured.limit(TRANSFER, 0.3)
         self.skipped: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
-        self.acknowledged = self.attempts = self.reads = self.compared_bytes = self.listings = 0
+        self.acknowledged = self.attempts = self.reads = self.deferred = self.compared_bytes = self.listings = 0
         self._stretches = self._rounds = 0
         self._began = time.monotonic()
         self.history = History()
@@ -95,16 +90,18 @@ class Torture:
     async def stretch(self, stretch: Stretch) -> None:
         """The life of one group."""
         self._stretches += 1
-        settings = SETTINGS + (SMALL_DISK_SETTINGS if stretch.small_disks else ())
-        group = Group(self.work / f"group-{self._stretches}", settings + tuple(self.options.set))
-        disks = SmallDisks((member.folder for member in group.members), SMALL_DISK_MB if stretch.small_disks else 0)
+        small = stretch.sort is Sort.SMALL_DISKS
+        settings = (*SETTINGS, *(SMALL_DISK_SETTINGS if small else ()), *self.options.set)
+        shape = {"places": 5, "founders": 1} if stretch.sort is Sort.GROWING else {}
+        group = Group(self.work / f"group-{self._stretches}", settings, **shape)
+        disks = SmallDisks((member.folder for member in group.members), SMALL_DISK_MB if small else 0)
         self.history = History()
         whole = False
         try:
-            if stretch.small_disks:
+            if small:
                 disks.mount()
             leader = await asyncio.to_thread(group.start)
-            self.say(f"group {self._stretches} is whole{', on small disks' if stretch.small_disks else ''}")
+            self.say(f"group {self._stretches} is whole: {stretch.sort.value}")
             await create_topics(leader.address)
             await self._live(group, stretch)
             await self._look(group)
@@ -126,36 +123,37 @@ class Torture:
         addresses = [member.address for member in group.members]
         clients = Clients(group.nameserver, addresses, self.history, label, self.options.seed)
         async with clients.running():
-            faults = Faults(self, group, clients)
+            faults = Faults(group, clients, self.measured, self.problems, self.options.pause_s)
             for fault in stretch.faults:
                 self._rounds += 1
                 await asyncio.sleep(fault.after_s)
+                begin_s = time.time()
                 told = await faults.inflict(fault)
-                whole_s = await self.whole(group)
+                whole_s = await whole(group)
+                self.history.unrest.append(Unrest(begin_s, time.time()))
                 self.done[fault.kind] += 1
                 self.say(f"round {self._rounds}, {fault.kind}: {told}; whole again after {whole_s:.2f} s")
             await asyncio.sleep(0.5)
 
-    async def whole(self, group: Group) -> float:
-        """Waits for it; how long that took. ProcessError: too long."""
-        return await asyncio.to_thread(group.wait, group.is_whole, _WHOLE_S, "the group is whole again")
-
     async def _look(self, group: Group) -> None:
         """The group at rest, and then its files."""
-        await asyncio.to_thread(group.wait, group.is_at_rest, _WHOLE_S, "all members have applied everything")
-        finals = {member.name: await read_all(member.address) for member in group.members}
+        finals = await self._finals(group)
         first = next(iter(finals))
         for name in finals:
             if name != first:
                 check_same(first, finals[first], name, finals[name], self.problems)
         check(self.history, finals[first], self.problems)
+        for age_s in check_deferred(self.history, finals[first], self.problems):
+            self.measured.add("came again, age when unrest began", age_s)
+        self.deferred += len(self.history.deferred)
         sends = self.history.sends
         acknowledged = len(self.history.acknowledged())
-        commit_index = min(status.commit_index for status in group.statuses().values())
-        ledgers = {member.name: member.ledger for member in group.members}
+        statuses = group.statuses()
+        commit_index = min(statuses[number].commit_index for number in group.belong)
+        ledgers = {member.name: member.ledger for member in group.belonging}
         self.compared_bytes += await asyncio.to_thread(check_replicas, ledgers, commit_index, self.problems)
         await asyncio.to_thread(group.stop)
-        for member in group.members:
+        for member in group.belonging:
             before = self.problems.count
             check_verify(member.folder, self.problems)
             if self.problems.count > before:
@@ -165,7 +163,17 @@ class Torture:
             f"members equal up to entry {commit_index}, {self.problems.count} problems"
         )
         if self.peer is not None:
-            await asyncio.to_thread(self._open_with_peer, random.Random(commit_index).choice(group.members))
+            await asyncio.to_thread(self._open_with_peer, random.Random(commit_index).choice(group.belonging))
+
+    async def _finals(self, group: Group) -> dict[str, dict[Queue, Reading]]:
+        """What each member has at rest. Checks of transactions may still be under way: until nothing comes between."""
+        for _ in range(_TRIES):
+            await asyncio.to_thread(group.wait, group.is_at_rest, WHOLE_S, "all members have applied everything")
+            before = (await asyncio.to_thread(group.statuses)).values()
+            finals = {member.name: await read_all(member.address) for member in group.belonging}
+            if len({status.last_index for status in (*before, *group.statuses().values())}) == 1:
+                break
+        return finals
 
     def _open_with_peer(self, member: Member) -> None:
         """RocketMQ in DLedger mode opens a copy of what a member left."""
@@ -187,6 +195,7 @@ class Torture:
             "acknowledged": self.acknowledged,
             "attempts": self.attempts,
             "reads": self.reads,
+            "deferred": self.deferred,
             "bytes_compared": self.compared_bytes,
             "opened_by_rocketmq": self.listings,
             "refusals_and_doubts": dict(self.reasons),
@@ -194,217 +203,6 @@ class Torture:
             "limits_exceeded": self.measured.exceeded(),
             **self.measured.to_json(),
         }
-
-
-class Faults:
-    """Inflicts one after the other on a group under load, and measures."""
-
-    def __init__(self, torture: Torture, group: Group, clients: Clients) -> None:
-        self._torture, self._group, self._clients = torture, group, clients
-        self._measured = torture.measured
-
-    async def inflict(self, fault: Fault) -> str:
-        """One fault, from its begin to the return of who was hit; what to say of it. ProcessError: it never ended."""
-        leader = await self._leader()
-        followers = [member for member in self._group.members if member is not leader]
-        follower = followers[fault.draw % len(followers)]
-        victim = follower if fault.kind.endswith("-follower") else leader
-        match fault.kind:
-            case "kill-leader" | "kill-follower":
-                return await self._kill(fault, victim, empty=False)
-            case "empty-leader" | "empty-follower":
-                return await self._kill(fault, victim, empty=True)
-            case "pause-leader" | "pause-follower":
-                return await self._pause(fault, victim)
-            case "flip-leader" | "flip-follower":
-                return await self._flip(fault, victim)
-            case "full-leader" | "full-follower":
-                return await self._fill(fault, victim)
-            case "stop-leader":
-                return await self._stop(fault, leader)
-            case "kill-all":
-                return await self._kill_all(fault)
-            case "lose-leader":
-                return await self._lose(fault, leader, followers)
-            case "transfer":
-                return await self._transfer(leader, follower)
-        raise AssertionError(f"no such kind: {fault.kind}")
-
-    async def _leader(self) -> Member:
-        leader = await asyncio.to_thread(self._group.leader)
-        if leader is None:
-            raise ProcessError("no member says that it leads, and the group was whole just now")
-        return leader
-
-    async def _served_again(self, since_s: float, what: str) -> float:
-        """Seconds from that moment to the first acknowledged send that was begun after it."""
-        while (at_s := self._clients.served_again(since_s)) is None:
-            if time.monotonic() - since_s > _SERVE_S:
-                raise ProcessError(f"{what}: no send was acknowledged for {_SERVE_S:g} s; see {self._group.folder}")
-            await asyncio.to_thread(self._group.look_at_processes)
-            await asyncio.sleep(_LOOK_S)
-        return at_s - since_s
-
-    async def _changed(self, since_s: float, fault: Fault, *, leader: bool) -> str:
-        """Waits for service, and notes the time: of a leader's change, or of a disturbance by a follower."""
-        seconds = await self._served_again(since_s, fault.kind)
-        if leader:
-            self._measured.add(LEADER_CHANGE, seconds)
-        self._measured.add(f"  after {fault.kind}", seconds)
-        return f"served again after {seconds * 1000:.0f} ms"
-
-    async def _back(self, member: Member, what: str) -> None:
-        """Starts a member, and notes how long it takes to be whole."""
-        member.launch()
-        seconds = await self._torture.whole(self._group)
-        self._measured.add(f"member whole after {what}", seconds)
-
-    async def _kill(self, fault: Fault, victim: Member, *, empty: bool) -> str:
-        since_s = time.monotonic()
-        victim.kill()
-        told = await self._changed(since_s, fault, leader=fault.kind == "kill-leader")
-        await asyncio.sleep(fault.down_s)
-        if empty:
-            victim.empty()
-        await self._back(victim, "its disk was emptied" if empty else "kill -9")
-        return f"{victim.name}, {told}"
-
-    async def _stop(self, fault: Fault, victim: Member) -> str:
-        since_s = time.monotonic()
-        stopping = asyncio.create_task(asyncio.to_thread(victim.stop))
-        told = await self._changed(since_s, fault, leader=False)  # it hands over: no election is waited for
-        await stopping
-        await asyncio.sleep(fault.down_s)
-        await self._back(victim, "a stop in order")
-        return f"{victim.name}, {told}"
-
-    async def _pause(self, fault: Fault, victim: Member) -> str:
-        since_s = time.monotonic()
-        victim.pause()
-        told = await self._changed(since_s, fault, leader=fault.kind == "pause-leader")
-        await asyncio.sleep(max(0.0, self._torture.options.pause_s - (time.monotonic() - since_s)))
-        victim.resume()
-        self._measured.add("member whole after SIGSTOP", await self._torture.whole(self._group))
-        return f"{victim.name} for {self._torture.options.pause_s:g} s, {told}"
-
-    async def _kill_all(self, fault: Fault) -> str:
-        for member in self._group.members:
-            member.kill()
-        await asyncio.sleep(fault.down_s)
-        since_s = time.monotonic()
-        for member in self._group.members:
-            member.launch()
-        seconds = await self._served_again(since_s, fault.kind)
-        self._measured.add("start of all three", seconds)
-        return f"served {seconds * 1000:.0f} ms after the start"
-
-    async def _lose(self, fault: Fault, leader: Member, followers: list[Member]) -> str:
-        """What only the leader has goes with its disk. Followers stand still first: on one machine they would otherwise
-        have everything in the moment in which it was sent, and an answer that came too early would never be found."""
-        for member in followers:
-            member.pause()
-        await asyncio.sleep(_ALONE_S)
-        for member in self._group.members:
-            member.kill()
-        leader.empty()
-        await asyncio.sleep(fault.down_s)
-        since_s = time.monotonic()
-        for member in self._group.members:
-            member.launch()
-        seconds = await self._served_again(since_s, fault.kind)
-        self._measured.add("start of all three, one of them emptied", seconds)
-        return f"{leader.name} and its disk, served {seconds * 1000:.0f} ms after the start"
-
-    async def _transfer(self, leader: Member, target: Member) -> str:
-        begin_s = time.monotonic()
-        try:
-            await asyncio.to_thread(leader.transfer, target.number)
-        except AdminError as error:
-            raise ProcessError(f"transfer from {leader.name} to {target.name}: {error}") from None
-        seconds = time.monotonic() - begin_s
-        await asyncio.sleep(1.0)
-        if (now := await self._leader()) is not target:
-            self._torture.problems.add(f"transfer from {leader.name} to {target.name} was done, and {now.name} leads")
-        end_s = time.monotonic()
-        pause_s = longest_pause_s(self._clients.acknowledged_probes(), begin_s, end_s)
-        await asyncio.sleep(max(0.0, begin_s + 4.0 - time.monotonic()))  # until the last of them is decided
-        failed = self._clients.failed_probes(begin_s, end_s)
-        repeated = self._clients.repeated_probes(begin_s, end_s)
-        self._measured.add(TRANSFER, seconds)
-        self._measured.add(TRANSFER_PAUSE, pause_s)
-        self._measured.count("transfers, sends that failed", failed)
-        self._measured.count("transfers, sends that took a second try", repeated)
-        if failed:
-            self._torture.problems.add(f"transfer from {leader.name} to {target.name}: {failed} sends failed")
-        return (
-            f"{leader.name} to {target.name} in {seconds * 1000:.0f} ms, {pause_s * 1000:.0f} ms without an "
-            f"acknowledgement, {repeated} sends tried again, {failed} failed"
-        )
-
-    async def _flip(self, fault: Fault, victim: Member) -> str:
-        """A bit of a sealed segment, under the running member or while it is down. A member looks for such damage some
-        time after each start."""
-        await self._until(lambda: bool(sealed_segments(victim.ledger)), _WHOLE_S, "a segment is sealed")
-        running = bool(fault.draw & 1)
-        if running:
-            path, at = flip_a_byte(victim.ledger, fault.draw)
-        since_s = time.monotonic()
-        victim.kill()
-        await self._served_again(since_s, fault.kind)
-        if not running:
-            path, at = flip_a_byte(victim.ledger, fault.draw)
-        since_s = time.monotonic()
-        victim.launch()
-        await self._torture.whole(self._group)
-        other = next(member for member in self._group.members if member is not victim)
-        end = int(path.name) + path.stat().st_size
-
-        def mended() -> bool:
-            position, _ = difference(victim.ledger / "data", other.ledger / "data", end)
-            return position != int(path.name) + at
-
-        await self._until(mended, _MEND_S, f"byte {at} of {path} is mended")
-        seconds = time.monotonic() - since_s
-        self._measured.add("a flipped byte mended, from the start", seconds)
-        how = "while it ran" if running else "while it was down"
-        return f"byte {at} of {path.name} of {victim.name} {how}, mended {seconds:.1f} s after its start"
-
-    async def _fill(self, fault: Fault, victim: Member) -> str:
-        """No room on one member's disk until somebody else leads, or for a while; then there is room again."""
-        leads = fault.kind == "full-leader"
-        begin_s = time.monotonic()
-        filler = await asyncio.to_thread(fill, victim.folder)
-
-        def noticed() -> bool:
-            status = self._group.statuses().get(victim.number)
-            if status is None or "full" not in status.disk:
-                return False
-            return not leads or self._group.leader() not in (None, victim)
-
-        try:
-            what = "another member leads" if leads else "it says that its disk is full"
-            await self._until(noticed, _FULL_S, f"{what}, {victim.name}'s being full")
-            noticed_s = time.monotonic()
-            await self._served_again(noticed_s, fault.kind)
-            await asyncio.sleep(fault.down_s)
-        finally:
-            filler.unlink()
-        end_s = time.monotonic()
-        pause_s = longest_pause_s(self._clients.acknowledged_probes(), begin_s, end_s)
-        self._measured.add(f"  {fault.kind}, no send acknowledged", pause_s)
-        self._measured.add("member whole after a full disk", await self._torture.whole(self._group))
-        return (
-            f"{victim.name}, noticed after {noticed_s - begin_s:.1f} s of load, "
-            f"at most {pause_s * 1000:.0f} ms without an acknowledgement"
-        )
-
-    async def _until(self, condition: Any, timeout_s: float, what: str) -> None:
-        begin_s = time.monotonic()
-        while not await asyncio.to_thread(condition):
-            await asyncio.to_thread(self._group.look_at_processes)
-            if time.monotonic() - begin_s > timeout_s:
-                raise ProcessError(f"not within {timeout_s:g} s that {what}; see {self._group.folder}")
-            await asyncio.sleep(0.1)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -443,7 +241,7 @@ def conclude(run: Torture, work: Path, ended_early: str) -> int:
     """Prints everything; the exit status."""
     if run.problems.count or ended_early:
         with (work / "history.pickle").open("wb") as file:
-            pickle.dump((run.history.sends, run.history.reads), file)
+            pickle.dump(run.history, file)
     report = run.report() | {"ended_early": ended_early}
     if run.options.json == "-":
         print(json.dumps(report))
@@ -461,7 +259,8 @@ def conclude(run: Torture, work: Path, ended_early: str) -> int:
     rounds = ", ".join(f"{count} {kind}" for kind, count in sorted(run.done.items()))
     print(
         f"seed {run.options.seed}: {rounds or 'no round'}; {run.acknowledged} messages acknowledged in {run.attempts} "
-        f"attempts, {run.reads} reads, {run.compared_bytes} bytes compared, {run.listings} times opened by RocketMQ",
+        f"attempts, {run.deferred} of them to come later, {run.reads} reads, {run.compared_bytes} bytes compared, "
+        f"{run.listings} times opened by RocketMQ",
         file=out,
     )
     if ended_early:

@@ -1,7 +1,8 @@
-"""A name server and the three `tally broker` of one group, each on ports and in a folder of its own.
+"""A name server and the `tally broker` of one group, each on ports and in a folder of its own.
 
 A member is ended by the pid that we started, paused by SIGSTOP, and may be started again on the same folder. `Status`
-is what a member says of itself and its group over HTTP (`GET /group`).
+is what a member says of itself and its group over HTTP (`GET /group`). Mostly a group is its three members from begin
+to end; one that grows has places for more than it is founded with, and `belong` says who should be in it now.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from typing import Any
 from lab.places import HOST, TALLY, free_block
 from lab.processes import ProcessError, Server
 
-MEMBERS = (0, 1, 2)
 BROKER_NAME = "raft-a"
 
+_PORTS = 40
+_MOST_MEMBERS = 5  # that the ports are enough for
 _LOOK_S = 0.02
 _ANSWER_S = 2.0
-_TRANSFER_S = 10.0
+_CHANGE_S = 10.0
 _STOP_S = 30.0
 
 
@@ -83,8 +85,8 @@ class Member:
         self.number = number
         self.folder = folder
         self.http_port = first_port + 1 + number
-        self.raft_port = first_port + 4 + number
-        self.port = first_port + 9 + 4 * number  # and two below, where old clients send
+        self.raft_port = first_port + 1 + _MOST_MEMBERS + number
+        self.port = first_port + 3 + 2 * _MOST_MEMBERS + 4 * number  # and two below, where old clients send
         self.log = folder.parent / f"n{number}.log"
         self.paused = False
         self._server: Server | None = None
@@ -113,12 +115,12 @@ class Member:
         return self._server is not None and not self._server.alive
 
     def launch(self) -> None:
-        """Starts the process and does not wait. Only its very first start makes it a member of a new group: one whose
-        disk was emptied since must find its way back (S14)."""
+        """Starts the process and does not wait. Only a founder's very first start makes it a member of a new group: one
+        whose disk was emptied since must find its way back (S14), and others have to be let in."""
         assert self._server is None, f"{self.name} runs"
         command = [str(TALLY), "broker", "--dir", str(self.folder), "--host", HOST, "--port", str(self.port)]
         command += ["--http-port", str(self.http_port), "--nameserver", self._group.nameserver]
-        first = () if self._born else ("groupBootstrap=true",)
+        first = () if self._born or self.number not in self._group.founders else ("groupBootstrap=true",)
         for setting in (*self._group.settings_of(self), *first, *self._group.settings):
             command += ["--set", setting]
         self._born = True
@@ -168,7 +170,15 @@ class Member:
     def transfer(self, target: int | None = None) -> None:
         """Hands leadership over; returns when that is done. AdminError: it was not."""
         body = {} if target is None else {"target": target}
-        self._ask("POST", "/group/transfer", _TRANSFER_S, json.dumps(body).encode())
+        self._ask("POST", "/group/transfer", _CHANGE_S, json.dumps(body).encode())
+
+    def admit(self, member: int, role: str) -> dict[str, Any]:
+        """Asks this member to let another one in. AdminError: it said no."""
+        return self._ask("POST", "/group/members", _CHANGE_S, json.dumps({"member": member, "role": role}).encode())
+
+    def remove(self, member: int) -> dict[str, Any]:
+        """Asks this member to take one out, itself perhaps. AdminError: it said no."""
+        return self._ask("DELETE", f"/group/members/{member}", _CHANGE_S)
 
     def _ask(self, method: str, path: str, timeout_s: float, body: bytes | None = None) -> dict[str, Any]:
         url = f"http://{HOST}:{self.http_port}{path}"
@@ -187,22 +197,32 @@ class Member:
 
 
 class Group:
-    """All of it. `settings` are every member's; the folder has a folder for each."""
+    """All of it. `settings` are every member's; the folder has a folder for each of `places`, who may be members. The
+    group is made of the first `founders` of them, of all by default."""
 
-    def __init__(self, folder: Path, settings: Iterable[str] = ()) -> None:
+    def __init__(self, folder: Path, settings: Iterable[str] = (), *, places: int = 3, founders: int = 0) -> None:
+        assert 0 <= founders <= places <= _MOST_MEMBERS
         self.folder = folder
         self.settings = tuple(settings)
-        first = free_block()
+        self.founders = frozenset(range(founders or places))
+        self.belong = set(self.founders)
+        """The numbers of those who should be members now."""
+        first = free_block(_PORTS)
         self._nameserver_port = first
         self._nameserver: Server | None = None
         self._over = False
-        self.members = [Member(self, number, folder / f"n{number}", first) for number in MEMBERS]
+        self.members = [Member(self, number, folder / f"n{number}", first) for number in range(places)]
         for member in self.members:
             member.folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def nameserver(self) -> str:
         return f"{HOST}:{self._nameserver_port}"
+
+    @property
+    def belonging(self) -> list[Member]:
+        """Those who should be members now."""
+        return [member for member in self.members if member.number in self.belong]
 
     def settings_of(self, member: Member) -> list[str]:
         """What makes it this member of this group."""
@@ -214,6 +234,7 @@ class Group:
             f"dLegerGroup={BROKER_NAME}",
             f"dLegerPeers={peers}",
             f"dLegerSelfId={member.name}",
+            f"groupBootstrapMembers={';'.join(f'n{number}' for number in sorted(self.founders))}",
         ]
 
     def start(self, timeout_s: float = 60) -> Member:
@@ -225,7 +246,7 @@ class Group:
             command += ["--http-port", "-1"]
             self._nameserver = Server(command, self.folder / "nameserver.log", _clean_environment())
             self._nameserver.wait_for("tally is ready", timeout_s)
-        for member in self.members:
+        for member in self.belonging:
             if not member.alive:
                 member.launch()
         self.wait(self.is_whole, timeout_s, "the group is whole")
@@ -252,14 +273,14 @@ class Group:
 
     def is_whole(self, within: int = 2000) -> str | None:
         """None: one leader, every member a voter of its term that lacks at most so many entries. Else what is amiss."""
-        statuses = self.statuses()
-        if missing := [member.name for member in self.members if member.number not in statuses]:
+        statuses = {number: status for number, status in self.statuses().items() if number in self.belong}
+        if missing := [member.name for member in self.belonging if member.number not in statuses]:
             return f"{', '.join(missing)} do not answer"
         leading = [status for status in statuses.values() if status.role == "leader" and status.ready]
         if len(leading) != 1:
             return f"{len(leading)} ready leaders"
         leader = leading[0]
-        if leader.voters != MEMBERS or leader.learners:
+        if leader.voters != tuple(sorted(self.belong)) or leader.learners:
             return f"voters {leader.voters}, learners {leader.learners}"
         for status in statuses.values():
             if status.term != leader.term or status.leader != leader.member:
@@ -275,9 +296,8 @@ class Group:
     def is_at_rest(self) -> str | None:
         """None: whole, and every member has applied all there is. Else what is amiss."""
         statuses = self.statuses()
-        ends = {status.last_index for status in statuses.values()} | {
-            status.applied_index for status in statuses.values()
-        }
+        here = [status for number, status in statuses.items() if number in self.belong]
+        ends = {status.last_index for status in here} | {status.applied_index for status in here}
         return self.is_whole() or (f"entries end at {sorted(ends)}" if len(ends) > 1 else None)
 
     def wait(self, condition: Callable[[], str | None], timeout_s: float, what: str) -> float:
@@ -355,7 +375,7 @@ class Mover:
                 self.failures.append("nobody leads")
                 continue
             try:
-                leader.transfer((leader.number + 1) % len(MEMBERS))
+                leader.transfer((leader.number + 1) % len(self._group.members))
                 self.moves += 1
             except AdminError as error:
                 self.failures.append(str(error))

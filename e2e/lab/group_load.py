@@ -1,4 +1,4 @@
-"""Clients of a group that note all they do: senders, readers, and a probe that sends at a steady pace.
+"""Clients of a group that note all they do: senders of all kinds, readers, and a probe that sends at a steady pace.
 
 Each asks the name server who leads, as real clients do, only more often. A message that was not acknowledged is sent
 again under its key, most of the time; so the history has retries, duplicates that are allowed, and attempts whose
@@ -14,42 +14,27 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from lab.history import History, Item, Outcome, Queue, Read, Reading, Send
+from lab.deferred import Unrest, missing
+from lab.deferred_load import DEFERRED_QUEUES, DEFERRED_TOPIC, STORED_IN, DeferredSenders
+from lab.group_sender import PRODUCER_GROUP, SEND_S, GroupSender, Post
+from lab.history import History, Item, Outcome, Queue, Read, Reading
 from lab.ledger import body_id, digest
-from lab.load import batch_entry
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
-from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
-from tallystick.node.remoting.command import Command, HeaderType
-from tallystick.node.remoting.errors import RemotingBusyError, RemotingError
-from tallystick.store import properties
-from tallystick.store.message_id import decode_message_id
+from tallystick.node.remoting.command import HeaderType
+from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.record import Record
 
 TOPICS = {"group-a": 4, "group-b": 2, "group-c": 1}  # with their numbers of queues
 PROBE_TOPIC = "group-probe"
-QUEUES: list[Queue] = [
-    (topic, queue_id) for topic, queues in {**TOPICS, PROBE_TOPIC: 1}.items() for queue_id in range(queues)
-]
-SEND_S = 3.0  # what the Java client gives a send by default, all its tries together
+ALL_TOPICS = {**TOPICS, PROBE_TOPIC: 1, DEFERRED_TOPIC: DEFERRED_QUEUES}
+QUEUES: list[Queue] = [(topic, queue_id) for topic, queues in ALL_TOPICS.items() for queue_id in range(queues)]
 
-# With these codes a broker says that it has not stored the message and never will. Every other refusal is a doubt.
-CERTAIN = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.MESSAGE_ILLEGAL,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-    }
-)
-
-_GROUP = "group-faults"
 _LOOK_S = 0.02
 _PROBE_PERIOD_S = 0.02
 _PROBES_AT_A_TIME = 400
@@ -57,6 +42,8 @@ _SENDERS = 10
 _REST_S = 0.04
 _READER_REST_S = 0.03
 _PULL_S = 3.0
+_CHANGE_S = 3.0  # in which the change happened that the name server tells of
+_DELIVERY_S = 90.0  # a check of transactions may wait for two rounds, and for a producer to be known again
 _BATCH = 0.1
 _ANOTHER_TRY = 0.9
 
@@ -73,8 +60,9 @@ class Delivery:
 class Route:
     """Where the leader is by the name server; kept fresh for all clients of a run."""
 
-    def __init__(self, nameserver: str) -> None:
+    def __init__(self, nameserver: str, on_change: Callable[[], None]) -> None:
         self._client = ClusterClient(nameserver, timeout_s=1.0)
+        self._on_change = on_change
         self.address = ""
         self.known = asyncio.Event()
 
@@ -83,8 +71,10 @@ class Route:
         try:
             while True:
                 try:
-                    self.address = next(iter((await self._client.masters()).values()), self.address)
-                    if self.address:
+                    address = next(iter((await self._client.masters()).values()), self.address)
+                    if address != self.address:
+                        self.address = address
+                        self._on_change()
                         self.known.set()
                 except RemotingError:
                     pass  # asked again at once; senders go on with what they know
@@ -98,7 +88,7 @@ class Clients:
 
     def __init__(self, nameserver: str, members: Sequence[str], history: History, label: str, seed: int) -> None:
         self.history = history
-        self.route = Route(nameserver)
+        self.route = Route(nameserver, self._note_change)
         self.deliveries: list[Delivery] = []
         self._members, self._label, self._seed = members, label, seed
         self._stop = asyncio.Event()
@@ -113,12 +103,36 @@ class Clients:
             working = [tasks.create_task(self._send_many(number)) for number in range(_SENDERS)]
             working += [tasks.create_task(self._read_on(f"n{i}", each)) for i, each in enumerate(self._members)]
             working += [tasks.create_task(self._read_on("leader", "")), tasks.create_task(self._probe())]
+            deferred = DeferredSenders(self.history, self._label, self._seed)
+            answering = tasks.create_task(deferred.answer(lambda: self.route.address))
+            working += deferred.start(tasks, lambda: self.route.address, self._stop)
             try:
                 yield
+                self._stop.set()
+                await asyncio.wait(working)
+                await self._all_delivered()
             finally:
                 self._stop.set()
             await asyncio.wait(working)
             following.cancel()
+            answering.cancel()
+
+    async def _all_delivered(self) -> None:
+        """What is to come later has come, or will not. TimeoutError is not raised: the check of the history tells."""
+        end_s = time.monotonic() + _DELIVERY_S
+        queues = [*STORED_IN, *((DEFERRED_TOPIC, queue_id) for queue_id in range(DEFERRED_QUEUES))]
+        while time.monotonic() < end_s:
+            try:
+                if not missing(self.history.deferred, await read_all(self.route.address, queues)):
+                    return
+            except RemotingError:
+                pass  # asked again
+            await asyncio.sleep(0.5)
+
+    def _note_change(self) -> None:
+        """Also without a fault: a machine that is slow for a second changes leaders."""
+        now_s = time.time()
+        self.history.unrest.append(Unrest(now_s - _CHANGE_S, now_s))
 
     # -- what the probe saw --------------------------------------------------------------------------------------------
 
@@ -159,14 +173,14 @@ class Clients:
 
     async def _send_many(self, number: int) -> None:
         rng = random.Random(f"{self._seed} {self._label} {number}")
-        sender = _Sender(f"sender-{number}", self.history, rng.choice((HeaderType.JSON, HeaderType.ROCKETMQ)))
+        sender = GroupSender(f"sender-{number}", self.history, rng.choice((HeaderType.JSON, HeaderType.ROCKETMQ)))
         try:
             while not self._stop.is_set():
                 topic = rng.choice(list(TOPICS))
                 queue = topic, rng.randrange(TOPICS[topic])
                 many = rng.randint(2, 8) if rng.random() < _BATCH else 1
                 messages = [self._message(rng) for _ in range(many)]
-                while not await sender.send(self.route.address, queue, messages):
+                while not await sender.send(self.route.address, Post(queue, messages)):
                     if self._stop.is_set() or rng.random() > _ANOTHER_TRY:
                         break
                     await asyncio.sleep(rng.uniform(0, 2 * _LOOK_S))
@@ -176,7 +190,7 @@ class Clients:
 
     async def _probe(self) -> None:
         rng = random.Random(f"{self._seed} {self._label} probe")
-        sender = _Sender("probe", self.history, HeaderType.JSON)
+        sender = GroupSender("probe", self.history, HeaderType.JSON)
         under_way: set[asyncio.Task[None]] = set()
         next_s = time.monotonic()
         try:
@@ -194,13 +208,13 @@ class Clients:
                 task.cancel()
             await sender.close()
 
-    async def _deliver(self, sender: _Sender, message: tuple[str, bytes]) -> None:
+    async def _deliver(self, sender: GroupSender, message: tuple[str, bytes]) -> None:
         delivery = Delivery(time.monotonic())
         self.deliveries.append(delivery)
         while time.monotonic() - delivery.invoked_s < SEND_S:
             delivery.tries += 1
             left_s = SEND_S - (time.monotonic() - delivery.invoked_s)
-            if await sender.send(self.route.address, (PROBE_TOPIC, 0), [message], max(0.1, left_s)):
+            if await sender.send(self.route.address, Post((PROBE_TOPIC, 0), [message]), max(0.1, left_s)):
                 delivery.acknowledged_s = time.monotonic()
                 return
             await asyncio.sleep(_LOOK_S)
@@ -215,7 +229,7 @@ class Clients:
                     invoked_s = time.monotonic()
                     try:
                         where = QueueAddress(queue[0], "", broker, queue[1])
-                        pulled = await client.pull(where, asked, group=f"{_GROUP}-{name}")
+                        pulled = await client.pull(where, asked, group=f"{PRODUCER_GROUP}-{name}")
                     except RemotingError:
                         break  # it is away, or does not know the topic yet: later
                     items = tuple(_item(record) for record in pulled.records)
@@ -226,108 +240,30 @@ class Clients:
                 await asyncio.sleep(_READER_REST_S)
 
 
-class _Sender:
-    """One connection to each broker that ever led; one attempt a call."""
-
-    def __init__(self, name: str, history: History, header: HeaderType) -> None:
-        self._name, self._history, self._header = name, history, header
-        self._client = RemotingClient(name=f"group.{name}", connect_timeout_s=1.0)
-
-    async def close(self) -> None:
-        await self._client.close(grace_s=0.0)
-
-    async def send(
-        self, broker: str, queue: Queue, messages: list[tuple[str, bytes]], timeout_s: float = SEND_S
-    ) -> bool:
-        """One attempt for all of them together, noted; whether they were acknowledged."""
-        invoked_s = time.monotonic()
-        outcome, reason, offset, positions = Outcome.UNKNOWN, "cancelled", -1, list[int]()
-        try:
-            outcome, reason, offset, positions = await self._attempt(broker, queue, messages, timeout_s)
-        finally:  # an attempt that was cut short may have been stored
-            ended_s = time.monotonic()
-            for number, (key, body) in enumerate(messages):
-                place = (offset + number, positions[number]) if positions else (-1, -1)
-                self._history.sends.append(
-                    Send(self._name, queue, key, digest(body), invoked_s, ended_s, outcome, *place, broker, reason)
-                )
-        return outcome is Outcome.OK
-
-    async def _attempt(
-        self, broker: str, queue: Queue, messages: list[tuple[str, bytes]], timeout_s: float
-    ) -> tuple[Outcome, str, int, list[int]]:
-        """Outcome, reason, first offset in the queue, positions in the log."""
-        begin_s = time.monotonic()
-        try:
-            link = await self._client.connection(broker)
-        except RemotingError:
-            return Outcome.REFUSED, "no link", -1, []
-        try:
-            left_s = max(0.0, timeout_s - (time.monotonic() - begin_s))
-            answer = await link.call(self._command(queue, messages), left_s)
-        except RemotingBusyError:
-            return Outcome.REFUSED, "our own limit", -1, []
-        except RemotingError as error:
-            return Outcome.UNKNOWN, type(error).__name__, -1, []
-        if answer.code != ResponseCode.SUCCESS:
-            outcome = Outcome.REFUSED if answer.code in CERTAIN else Outcome.UNKNOWN
-            return outcome, f"{answer.code} {(answer.remark or '')[:80]}", -1, []
-        fields = answer.ext or {}
-        positions = [decode_message_id(each)[1] for each in fields["msgId"].split(",")]
-        assert len(positions) == len(messages), "an id for each message"
-        return Outcome.OK, "", int(fields["queueOffset"]), positions
-
-    def _command(self, queue: Queue, messages: list[tuple[str, bytes]]) -> Command:
-        entries = [(body, _pairs(key)) for key, body in messages]
-        batch = len(entries) > 1
-        body, pairs = entries[0]
-        if batch:
-            body, pairs = b"".join(batch_entry(*entry) for entry in entries), {properties.WAIT: "true"}
-        ext = {
-            "a": _GROUP,
-            "b": queue[0],
-            "c": "TBW102",
-            "d": "4",
-            "e": str(queue[1]),
-            "f": "0",
-            "g": str(time.time_ns() // 1_000_000),
-            "h": "0",
-            "i": properties.encode(pairs),
-            "j": "0",
-            "k": "false",
-            "m": "true" if batch else "false",
-        }
-        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        return Command(code, ext=ext, body=body, header_type=self._header)
-
-
-def _pairs(key: str) -> dict[str, str]:
-    return {properties.UNIQ_KEY: f"{key:>32}".replace(" ", "0").upper(), properties.WAIT: "true"}
-
-
 def _item(record: Record) -> Item:
-    return Item(record.queue_offset, body_id(record.body), digest(record.body), record.pos)
+    name = body_id(record.body)
+    return Item(record.queue_offset, name, digest(record.body), record.pos, record.store_timestamp_ms)
 
 
 async def create_topics(broker: str) -> None:
     """RemotingError: it could not be done."""
     async with ClusterClient("", timeout_s=30.0) as client:
-        for topic, queues in {**TOPICS, PROBE_TOPIC: 1}.items():
+        for topic, queues in ALL_TOPICS.items():
             ext = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues)}
             ext |= {"defaultTopic": "TBW102", "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
             await client.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext | {"order": "false"})
 
 
-async def read_all(broker: str) -> dict[Queue, Reading]:
-    """Every queue from end to end, by one member at rest. RemotingError."""
+async def read_all(broker: str, queues: Iterable[Queue] = (*QUEUES, *STORED_IN)) -> dict[Queue, Reading]:
+    """Queues from end to end, by one member. RemotingError."""
     final = {}
     async with ClusterClient("", timeout_s=30.0) as client:
-        for queue in QUEUES:
+        for queue in queues:
             where = QueueAddress(queue[0], "", broker, queue[1])
             low, high = await client.offset_range(where)
             items: list[Item] = []
             while low + len(items) < high:
-                pulled = await client.pull(where, low + len(items), group=f"{_GROUP}-final")
+                pulled = await client.pull(where, low + len(items), group=f"{PRODUCER_GROUP}-final")
                 if not pulled.records:
                     raise RequestRefusedError(
                         broker, ResponseCode.PULL_NOT_FOUND, f"{queue}: nothing at {low + len(items)} below {high}"

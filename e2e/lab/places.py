@@ -47,14 +47,14 @@ def work_folder(prefix: str, what: str = "logs") -> Iterator[Work]:
             print(f"{what}: {work.path}", file=sys.stderr)
 
 
-def free_block() -> int:
-    """The first of 20 neighbouring ports, all of them free now. RuntimeError: there is no such block."""
-    starts = list(range(_LOWEST, _HIGHEST, _STEP))
+def free_block(ports: int = _STEP) -> int:
+    """The first of so many neighbouring ports, all of them free now. RuntimeError: there is no such block."""
+    starts = list(range(_LOWEST, _HIGHEST - ports, _STEP))
     random.shuffle(starts)  # several suites may run at the same time: not all from the same end
     for start in starts:
-        if all(_free(port) for port in range(start, start + _STEP)):
+        if all(_free(port) for port in range(start, start + ports)):
             return start
-    raise RuntimeError(f"no {_STEP} free ports in a row between {_LOWEST} and {_HIGHEST}")
+    raise RuntimeError(f"no {ports} free ports in a row between {_LOWEST} and {_HIGHEST}")
 
 
 def _free(port: int) -> bool:

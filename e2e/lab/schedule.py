@@ -1,15 +1,26 @@
 """Which faults a run inflicts, in which order, at which moments: all from one seed.
 
-Every kind comes before one comes again, except those that come often. A *stretch* is the life of one group: it is made,
-lives through its faults under load, and is looked at as a whole when it came to rest. Faults of full disks have
-stretches of their own, on small file systems.
+Every kind comes once before one comes again; then those that come often come as often as `DECK` says, and all begins
+anew. A *stretch* is the life of one group: it is made, lives through its faults under load, and is looked at as a whole
+when it came to rest. Faults of full disks have stretches of their own, on small file systems; so has a group that grows
+and shrinks.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+
+class Sort(enum.Enum):
+    """What a stretch's group stands on."""
+
+    PLAIN = "three members"
+    SMALL_DISKS = "three members, on small disks"
+    GROWING = "one member, and places for more"
+
 
 # How often each kind comes in one deck. Leaders change by the first four, and their times are what is measured.
 DECK = {
@@ -26,9 +37,11 @@ DECK = {
     "flip-follower": 1,
     "flip-leader": 1,
 }
-SMALL_DISK_DECK = {"full-follower": 1, "full-leader": 1}
-KINDS = (*DECK, *SMALL_DISK_DECK)
-STRETCH_FAULTS = 6
+OWN_SORTS = {"full-follower": Sort.SMALL_DISKS, "full-leader": Sort.SMALL_DISKS, "grow": Sort.GROWING}
+"""Kinds that need a group of their own; each comes once in a deck."""
+KINDS = (*DECK, *OWN_SORTS)
+STRETCH_FAULTS = {Sort.PLAIN: 6, Sort.SMALL_DISKS: 6, Sort.GROWING: 1}
+"""How many at most."""
 
 _AFTER_S = (0.3, 1.5)
 _DOWN_S = (0.0, 2.5)
@@ -47,7 +60,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Stretch:
     faults: tuple[Fault, ...]
-    small_disks: bool
+    sort: Sort
 
 
 def plan(seed: int, rounds: int, kinds: Iterable[str] = KINDS) -> list[Stretch]:
@@ -60,16 +73,18 @@ def plan(seed: int, rounds: int, kinds: Iterable[str] = KINDS) -> list[Stretch]:
     rng = random.Random(seed)
     drawn: list[str] = []
     while len(drawn) < rounds:
-        deck = [kind for kind, count in DECK.items() for _ in range(count) if kind in wanted]
-        rng.shuffle(deck)
-        drawn += deck + [kind for kind in SMALL_DISK_DECK if kind in wanted]
+        each = [kind for kind in DECK if kind in wanted]
+        again = [kind for kind in each for _ in range(DECK[kind] - 1)]
+        rng.shuffle(each)
+        rng.shuffle(again)
+        drawn += [*each, *(kind for kind in OWN_SORTS if kind in wanted), *again]
     stretches: list[Stretch] = []
     for kind in drawn[:rounds]:
         fault = Fault(kind, rng.uniform(*_AFTER_S), rng.uniform(*_DOWN_S), rng.getrandbits(30))
-        small = kind in SMALL_DISK_DECK
+        sort = OWN_SORTS.get(kind, Sort.PLAIN)
         last = stretches[-1] if stretches else None
-        if last is not None and last.small_disks is small and len(last.faults) < STRETCH_FAULTS:
-            stretches[-1] = Stretch((*last.faults, fault), small)
+        if last is not None and last.sort is sort and len(last.faults) < STRETCH_FAULTS[sort]:
+            stretches[-1] = Stretch((*last.faults, fault), sort)
         else:
-            stretches.append(Stretch((fault,), small))
+            stretches.append(Stretch((fault,), sort))
     return stretches

@@ -1,7 +1,8 @@
-"""Faults come from the seed alone, every kind of them, and full disks only where disks are small."""
+"""Faults come from the seed alone, every kind of them, and each where it can be: full disks only on small ones."""
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +12,9 @@ E2E = str(Path(__file__).resolve().parents[2] / "e2e")
 if E2E not in sys.path:
     sys.path.append(E2E)  # the suites are programs, no part of the package
 
-from lab.schedule import DECK, KINDS, SMALL_DISK_DECK, STRETCH_FAULTS, plan  # noqa: E402
+from lab.schedule import DECK, KINDS, OWN_SORTS, STRETCH_FAULTS, Sort, plan  # noqa: E402
 
-ALL = sum(DECK.values()) + sum(SMALL_DISK_DECK.values())
+ALL = sum(DECK.values()) + len(OWN_SORTS)
 
 
 def kinds(seed: int, rounds: int) -> list[str]:
@@ -30,17 +31,24 @@ def test_a_longer_run_begins_as_a_shorter_one() -> None:
 
 
 def test_one_deck_has_every_kind_as_often_as_it_says() -> None:
-    assert Counter(kinds(5, ALL)) == Counter({**DECK, **SMALL_DISK_DECK})
+    assert Counter(kinds(5, ALL)) == Counter({**DECK, **dict.fromkeys(OWN_SORTS, 1)})
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_stretches_are_short_and_of_one_sort_of_disk(seed: int) -> None:
+@pytest.mark.parametrize("wanted", [KINDS, KINDS[3:], ["transfer", "full-leader", "kill-all"]])
+def test_every_kind_comes_once_before_one_comes_again(seed: int, wanted: Sequence[str]) -> None:
+    found = [fault.kind for stretch in plan(seed, len(wanted), wanted) for fault in stretch.faults]
+    assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stretches_are_short_and_of_one_sort(seed: int) -> None:
     stretches = plan(seed, 3 * ALL)
     for stretch in stretches:
-        assert 1 <= len(stretch.faults) <= STRETCH_FAULTS
-        assert all((fault.kind in SMALL_DISK_DECK) is stretch.small_disks for fault in stretch.faults)
+        assert 1 <= len(stretch.faults) <= STRETCH_FAULTS[stretch.sort]
+        assert all(OWN_SORTS.get(fault.kind, Sort.PLAIN) is stretch.sort for fault in stretch.faults)
     for one, other in pairwise(stretches):
-        assert one.small_disks is not other.small_disks or len(one.faults) == STRETCH_FAULTS
+        assert one.sort is not other.sort or len(one.faults) == STRETCH_FAULTS[one.sort]
     assert sum(len(stretch.faults) for stretch in stretches) == 3 * ALL
 
 
