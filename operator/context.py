@@ -22,6 +22,8 @@ class Context:
     settings: Settings
     events: Events
     metrics: Metrics
+    token: Callable[[str, str], str]
+    """Of a namespace's cluster: what its nodes ask for."""
     look_at: Callable[[Key], None]
     """Asks for a pass of a key, soon."""
     now: Callable[[], float]

@@ -6,7 +6,6 @@ Nothing is decided here, and nothing is written: kopf keeps no annotations, fina
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +92,7 @@ def _selector(resource: kube.Resource) -> tuple[str, str, str]:
     return group, version, resource.plural
 
 
-def login(settings: kopf.OperatorSettings, logger: logging.Logger, **_: Any) -> kopf.ConnectionInfo | None:
+def login(*, settings: kopf.OperatorSettings, logger: Any, **_: Any) -> kopf.ConnectionInfo | None:
     """Kopf's own simple ways: without this it would import all of the official client's models to read one file."""
     return kopf.login_with_service_account(settings=settings, logger=logger) or kopf.login_with_kubeconfig(
         settings=settings, logger=logger

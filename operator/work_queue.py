@@ -30,7 +30,7 @@ class Kind(Enum):
     TOPICS = "topics"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Key:
     """A cluster, as one concern sees it: two kinds of one cluster are worked side by side."""
 
@@ -41,16 +41,11 @@ class Key:
     def __str__(self) -> str:
         return f"{self.kind.value} {self.namespace}/{self.name}"
 
-    def __lt__(self, other: Key) -> bool:
-        return (self.namespace, self.name, self.kind.value) < (other.namespace, other.name, other.kind.value)
-
 
 @dataclass(slots=True)
 class _Entry:
     due: float
     """When it is to be worked; while it runs: when again, infinity if nobody asked."""
-    asked: bool = True
-    """By an event, and not by the clock: it does not wait for the resync."""
     running_since: float | None = None
     failures: int = 0
     not_before: float = 0.0
@@ -72,10 +67,14 @@ class Schedule:
 
     def take(self, now: float) -> Key | None:
         """A key whose time has come; it is running until `done`. The one that waits longest comes first."""
-        due = [(entry.due, key) for key, entry in self._entries.items() if self._is_due(entry, now)]
+        due = [
+            (entry.due, str(key), key)
+            for key, entry in self._entries.items()
+            if entry.running_since is None and entry.due <= now
+        ]
         if not due:
             return None
-        _, key = min(due)
+        key = min(due)[2]
         entry = self._entries[key]
         entry.running_since, entry.due = now, float("inf")
         return key
@@ -91,7 +90,7 @@ class Schedule:
 
     def failed(self, key: Key, now: float) -> float:
         """The pass failed; events do not hurry the next one. Returns the seconds until it."""
-        backoff = min(FIRST_BACKOFF_SECONDS * 2 ** self._entries[key].failures, LONGEST_BACKOFF_SECONDS)
+        backoff = min(FIRST_BACKOFF_SECONDS * 2.0 ** self._entries[key].failures, LONGEST_BACKOFF_SECONDS)
         entry = self._ended(key, now, backoff)
         entry.failures = min(entry.failures + 1, 16)
         entry.due = now + backoff
@@ -111,9 +110,6 @@ class Schedule:
 
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
-
-    def _is_due(self, entry: _Entry, now: float) -> bool:
-        return entry.running_since is None and entry.due <= now
 
     def _ended(self, key: Key, now: float, gap: float) -> _Entry:
         entry = self._entries[key]

@@ -1,0 +1,149 @@
+"""Carries out one step that `steps.py` decided on, and tells people about it.
+
+Each is safe to be cut off after any write and begun anew: the next pass sees how far it came and decides again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tallystick.operator import kube
+from tallystick.operator.context import Context
+from tallystick.operator.events import Reference
+from tallystick.operator.kube import ConflictError, NotFoundError, UnavailableError
+from tallystick.operator.names import Names
+from tallystick.operator.node_api import NodeName
+from tallystick.operator.observed import Member, Observed
+from tallystick.operator.reading import Objects
+from tallystick.operator.spec import LEFT, REPLACE, Cluster
+from tallystick.operator.steps import Action, Step
+
+logger = logging.getLogger(__name__)
+
+CHANGE_SECONDS = 15.0
+"""For a leader to hand over, or to have a change of members committed."""
+
+
+class BlockedError(Exception):
+    """It cannot be done now, by somebody else's word: the leader's, or a disruption budget's."""
+
+
+async def carry_out(context: Context, cluster: Cluster, objects: Objects, observed: Observed, step: Step) -> None:
+    """KubeError, NodeError, BlockedError: it was not done, or not all of it."""
+    names = Names(cluster.namespace, cluster.name)
+    name = names.node(step.group, step.member)
+    logger.info("%s %s: %s", step.action.value, name, step.message, extra={"step": step.action.value, "node": name})
+    await _tell(context, objects, name, step)
+    member = next(
+        (each for each in observed.members if (each.group, each.number) == (step.group, step.member)),
+        Member(step.group, step.member),
+    )
+    work = _Work(context, cluster, names, observed, member, step)
+    match step.action:
+        case Action.RESTART:
+            await work.stop_pod()
+        case Action.REPLACE:
+            await work.replace()
+        case Action.FORCE:
+            await work.force()
+        case Action.MOVE:
+            await work.ask_leader("POST", "/group/transfer", {"target": step.to})
+        case Action.ADD:
+            await work.ask_leader("POST", "/group/members", {"member": step.member, "role": "learner"})
+        case Action.PROMOTE:
+            await work.ask_leader("POST", "/group/members", {"member": step.member, "role": "voter"})
+        case Action.REMOVE:
+            await work.ask_leader("DELETE", f"/group/members/{step.member}", None)
+        case Action.DELETE:
+            await work.delete_node()
+    context.metrics.steps.labels(step.action.value).inc()
+
+
+async def _tell(context: Context, objects: Objects, name: str, step: Step) -> None:
+    await context.events.post(Reference.to(objects.cluster), step.action.value, f"{name}: {step.message}")
+    node = objects.get("BrokerNode", name)
+    if node is not None:
+        await context.events.post(Reference.to(node), step.action.value, step.message)
+
+
+class _Work:
+    def __init__(
+        self, context: Context, cluster: Cluster, names: Names, observed: Observed, member: Member, step: Step
+    ) -> None:
+        self._context = context
+        self._cluster = cluster
+        self._names = names
+        self._observed = observed
+        self._member = member
+        self._step = step
+
+    async def stop_pod(self) -> None:
+        """A ready pod by eviction, so that its group's budget counts everybody's evictions together."""
+        pod, namespace = self._member.pod, self._cluster.namespace
+        if pod is None:
+            return
+        name = self._names.pod(self._member.group, self._member.number)
+        try:
+            if pod.ready:
+                await self._context.kube.evict(namespace, name, uid=pod.uid)
+            else:
+                await self._context.kube.delete(kube.PODS, namespace, name, uid=pod.uid)
+        except (NotFoundError, ConflictError):
+            pass  # that very pod is gone already
+        except UnavailableError as error:
+            if error.status == 429:
+                raise BlockedError(str(error)) from error
+            raise
+
+    async def force(self) -> None:
+        pod = self._member.pod
+        if pod is None:
+            return
+        name = self._names.pod(self._member.group, self._member.number)
+        try:
+            await self._context.kube.delete(kube.PODS, self._cluster.namespace, name, uid=pod.uid, grace_seconds=0)
+        except (NotFoundError, ConflictError):
+            pass  # its machine came back, and has let go of it
+
+    async def replace(self) -> None:
+        """First the claim, which stays as long as its pod; then the wish, which is on its way; then the pod.
+
+        Cut off after the first, the claim that is being deleted is the reason to go on. Cut off before the wish is
+        taken back, the wish finds a claim that is going, and is taken back without a second one (`reconcile.py`).
+        """
+        namespace, member = self._cluster.namespace, self._member
+        claim = member.claim
+        if claim is not None and not claim.deleting and self._step.reason != "ClaimRenewed":
+            name = self._names.claim(member.group, member.number)
+            try:
+                await self._context.kube.delete(kube.CLAIMS, namespace, name, uid=claim.uid)
+            except (NotFoundError, ConflictError):
+                pass  # it is another one already
+        await self.take_back_wish()
+        await self.stop_pod()
+
+    async def take_back_wish(self) -> None:
+        if self._member.replace:
+            body = {"metadata": {"annotations": {REPLACE: None}}}
+            name = self._names.node(self._member.group, self._member.number)
+            await self._context.kube.patch(kube.BROKER_NODES, self._cluster.namespace, name, body)
+
+    async def delete_node(self) -> None:
+        """The claim is marked before: without its node nothing else tells that its member has left."""
+        member, namespace = self._member, self._cluster.namespace
+        if member.claim is not None:
+            body = {"metadata": {"annotations": {LEFT: "true"}}}
+            name = self._names.claim(member.group, member.number)
+            await self._context.kube.patch(kube.CLAIMS, namespace, name, body)
+        name = self._names.node(member.group, member.number)
+        try:
+            await self._context.kube.delete(kube.BROKER_NODES, namespace, name, uid=self._step.uid)
+        except (NotFoundError, ConflictError):
+            pass  # it is gone
+
+    async def ask_leader(self, method: str, path: str, body: object) -> None:
+        """The leader that the decision was made with, and no other: another one may know another membership."""
+        group = next(group for group in self._observed.groups if group.number == self._step.group)
+        assert group.leader is not None, "no change is decided on without a leader"
+        node = NodeName(self._cluster.namespace, self._cluster.name, group.number, group.leader.number)
+        await self._context.nodes.ask(node, method, path, body, timeout_seconds=CHANGE_SECONDS)

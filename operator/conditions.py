@@ -1,0 +1,463 @@
+"""The status of a cluster as people and programs read it: pure, from what was seen and decided, and the status before.
+
+Conditions have a reason that does not change between versions and a sentence for people. `lastTransitionTime` moves
+when the status moves, and nothing in here counts bytes or seconds exactly: a status that says the same is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.operator.events import timestamp
+from tallystick.operator.kube import Json
+from tallystick.operator.layout import Layout, wanted_of
+from tallystick.operator.names import NAME_SERVER, Names
+from tallystick.operator.observed import Group, Member, Observed, Underway
+from tallystick.operator.quorum import majority, sound, voters_of
+from tallystick.operator.spec import Cluster, External
+from tallystick.operator.steps import Action, Decision, Hold, Step, outdated
+
+HELD = "waits: "
+"""What the reason of a step in the status begins with while it is held back, and nothing of it was done."""
+DISRUPTIVE = (Action.RESTART, Action.REPLACE, Action.FORCE)
+MAX_MESSAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: str
+    status: bool | None
+    """None: nobody can tell."""
+    reason: str
+    message: str = ""
+
+
+def merged(
+    previous: Iterable[Mapping[str, Any]], now: float, generation: int, found: Iterable[Condition]
+) -> list[Json]:
+    """Conditions as the API writes them; one whose status is as before keeps the time of its change."""
+    before = {each.get("type"): each for each in previous}
+    listed = []
+    for condition in found:
+        status = "Unknown" if condition.status is None else str(condition.status)
+        old = before.get(condition.type) or {}
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        listed.append(
+            {
+                "type": condition.type,
+                "status": status,
+                "reason": condition.reason,
+                "message": condition.message[:MAX_MESSAGE],
+                "lastTransitionTime": since or timestamp(now),
+                "observedGeneration": generation,
+            }
+        )
+    return listed
+
+
+# -- the cluster -------------------------------------------------------------------------------------------------------
+
+
+def cluster_status(
+    cluster: Cluster, observed: Observed, layout: Layout, decision: Decision, underway: Underway | None, before: Json
+) -> Json:
+    """All of BrokerCluster.status. `underway`: the step that is noted from now on; `before`: the status so far."""
+    names = Names(cluster.namespace, cluster.name)
+    count = cluster.spec.groups * cluster.spec.replicas
+    ready = sum(member.ready for member in _wanted_members(cluster, observed))
+    led = sum(group.leader is not None for group in observed.groups)
+    findings = _findings(cluster, observed, layout, decision)
+    status: Json = {
+        "observedGeneration": cluster.generation,
+        "phase": _phase(cluster, observed, layout, decision, underway),
+        "replicas": _present_replicas(cluster, observed),
+        "selector": ",".join(f"{key}={value}" for key, value in names.broker_selector().items()),
+        "nodes": count,
+        "ready": ready,
+        "readyNodes": f"{ready}/{count}",
+        "leaders": f"{led}/{len(observed.groups)}",
+        "image": cluster.spec.image,
+        "nameServers": {
+            "ready": observed.name_servers.ready,
+            "address": f"{names.host(names.name_server)}:{NAME_SERVER}",
+        },
+        "groups": [_group_status(cluster, names, group) for group in observed.groups],
+        "conditions": merged(before.get("conditions") or (), observed.now, cluster.generation, findings),
+    }
+    if observed.name_servers.external:
+        status["nameServers"]["externalAddress"] = observed.name_servers.external
+    if step := _step_status(names, observed, decision, underway, before):
+        status["step"] = step
+    return status
+
+
+def failed_status(generation: int, now: float, reason: str, message: str, before: Json) -> Json:
+    """Of a cluster that cannot be as it is asked for: what is known of it stays, and it says why nothing goes on."""
+    conditions = [
+        Condition("Ready", False, reason, message),
+        Condition("Progressing", False, reason, message),
+        Condition("UpdateBlocked", True, reason, message),
+    ]
+    told = {condition.type for condition in conditions}
+    kept = [each for each in before.get("conditions") or () if each.get("type") not in told]
+    changed = merged(before.get("conditions") or (), now, generation, conditions)
+    return {**before, "observedGeneration": generation, "phase": "Failed", "conditions": [*changed, *kept]}
+
+
+def next_underway(observed: Observed, names: Names, step: Step | None) -> Underway | None:
+    """The disruptive step to note before it is done; else the one that is noted, until its target is ready again."""
+    if step is not None and step.action in DISRUPTIVE:
+        target = names.node(step.group, step.member)
+        noted = observed.underway
+        since = observed.now
+        if noted is not None and (noted.action, noted.target) == (step.action.value, target):
+            since = noted.since
+        return Underway(step.action.value, target, step.message, since)
+    noted = observed.underway
+    if noted is None:
+        return None
+    for member in observed.members:
+        if names.node(member.group, member.number) == noted.target and not member.ready:
+            return noted
+    return None
+
+
+def _wanted_members(cluster: Cluster, observed: Observed) -> list[Member]:
+    return [member for member in observed.members if member.number < cluster.spec.replicas]
+
+
+def _present_replicas(cluster: Cluster, observed: Observed) -> int:
+    """Members in each group now: of the group that has the fewest, as that is what is still to be done."""
+    counts = [sum(member.exists for member in group.members) for group in observed.groups]
+    return min(counts, default=0)
+
+
+def _group_status(cluster: Cluster, names: Names, group: Group) -> Json:
+    leader = group.leader
+    status: Json = {
+        "name": names.group(group.number),
+        "formed": group.formed,
+        "leader": names.node(group.number, leader.number) if leader is not None else "",
+        "members": len(voters_of(group)),
+        "readyMembers": sum(member.ready for member in group.members if member.number < cluster.spec.replicas),
+        "lastError": next(iter(_complaints(names, group)), ""),
+    }
+    if leader is not None and leader.answer is not None:
+        status["term"] = leader.answer.term
+    return status
+
+
+def _complaints(names: Names, group: Group) -> list[str]:
+    told = []
+    for member in group.members:
+        text = node_error(member)
+        if text:
+            told.append(f"{names.node(member.group, member.number)}: {text}"[:MAX_MESSAGE])
+    return told
+
+
+def node_error(member: Member) -> str:
+    """What is wrong with a member, as far as anybody says; empty: nothing."""
+    pod = member.pod
+    if pod is not None and pod.waiting:
+        return f"{pod.waiting}: {pod.message}" if pod.message else pod.waiting
+    if member.answer is not None and member.answer.fatal:
+        return member.answer.fatal
+    return member.refused
+
+
+def _step_status(
+    names: Names, observed: Observed, decision: Decision, underway: Underway | None, before: Json
+) -> Json | None:
+    if underway is not None:
+        action, target, reason, since = underway.action, underway.target, underway.reason, underway.since
+    elif decision.step is not None:
+        step = decision.step
+        action, target = step.action.value, names.node(step.group, step.member)
+        reason, since = step.message, observed.now
+    elif decision.holds:
+        held = decision.holds[0]
+        action, target = held.action.value, names.node(held.group, held.member)
+        reason, since = f"{HELD}{held.message}", observed.now
+    else:
+        return None
+    noted = before.get("step") or {}
+    same = (noted.get("action"), noted.get("target"), str(noted.get("reason", "")).startswith(HELD))
+    kept = noted.get("since") if same == (action, target, reason.startswith(HELD)) else None
+    return {"action": action, "target": target, "reason": reason[:MAX_MESSAGE], "since": kept or timestamp(since)}
+
+
+def _phase(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision, underway: Underway | None) -> str:
+    if any(hold.reason == "Paused" for hold in decision.holds):
+        return "Paused"
+    if not all(group.formed for group in observed.groups) or len(observed.groups) < cluster.spec.groups:
+        return "Creating"
+    if any(hold.reason == "LastCopy" for hold in decision.holds):
+        return "Failed"
+    names = Names(cluster.namespace, cluster.name)
+    target = underway.target if underway is not None else ""
+    voting = {(group.number, number) for group in observed.groups for number in voters_of(group)}
+    broken = [
+        member
+        for member in _wanted_members(cluster, observed)
+        if not member.ready
+        and names.node(member.group, member.number) != target
+        and ((member.group, member.number) in voting or not voting)
+    ]
+    if broken or any(group.leader is None for group in observed.groups):
+        return "Degraded"
+    if _scaling(cluster, observed):
+        return "Scaling"
+    if target or _updating(cluster, observed, layout):
+        return "Updating"
+    servers = observed.name_servers
+    return "Ready" if servers.ready >= servers.wanted else "Degraded"
+
+
+def _scaling(cluster: Cluster, observed: Observed) -> bool:
+    wanted = set(range(cluster.spec.replicas))
+    return any(
+        set(voters_of(group)) != wanted
+        or any(member.exists and member.number not in wanted for member in group.members)
+        for group in observed.groups
+    )
+
+
+def _updating(cluster: Cluster, observed: Observed, layout: Layout) -> bool:
+    wanted, servers = wanted_of(cluster, layout), observed.name_servers
+    if any(outdated(wanted, member) for member in observed.members):
+        return True
+    return not servers.current or servers.updated < servers.wanted
+
+
+def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision) -> list[Condition]:
+    return [
+        _ready(cluster, observed),
+        _progressing(cluster, observed, layout, decision),
+        _degraded(cluster, observed),
+        _quorum_at_risk(cluster, observed),
+        _update_blocked(cluster, observed, decision),
+        _storage(cluster, observed),
+    ]
+
+
+def _ready(cluster: Cluster, observed: Observed) -> Condition:
+    names = Names(cluster.namespace, cluster.name)
+    unformed = [names.group(group.number) for group in observed.groups if not group.formed]
+    if unformed or len(observed.groups) < cluster.spec.groups:
+        return Condition("Ready", False, "NotFormed", f"{_listed(unformed)} had no leader yet")
+    leaderless = [names.group(group.number) for group in observed.groups if group.leader is None]
+    if leaderless:
+        return Condition("Ready", False, "NoLeader", f"nobody leads {_listed(leaderless)}")
+    absent = _absent(cluster, observed)
+    if absent:
+        return Condition("Ready", False, "NodesNotReady", f"{_listed(absent)} not ready")
+    if observed.name_servers.ready == 0:
+        return Condition("Ready", False, "NoNameServer", "no name server is ready")
+    few = [names.group(group.number) for group in observed.groups if len(voters_of(group)) < cluster.spec.replicas]
+    if few:
+        return Condition("Ready", False, "MembersMissing", f"{_listed(few)} has fewer voters than wanted")
+    return Condition("Ready", True, "AllReady", "all groups take messages, and all nodes are ready")
+
+
+def _progressing(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision) -> Condition:
+    if decision.step is not None:
+        step = decision.step
+        node = Names(cluster.namespace, cluster.name).node(step.group, step.member)
+        return Condition("Progressing", True, step.action.value, f"{node}: {step.message}")
+    if observed.refusals:
+        return Condition("Progressing", False, "Refused", "; ".join(observed.refusals))
+    if layout.waits:
+        told = [f"{node}: {what}" for node, what in layout.waits]
+        address = any("address" in what for _, what in layout.waits)
+        return Condition("Progressing", True, "AddressPending" if address else "NodesPending", _listed(told))
+    if not all(group.formed for group in observed.groups):
+        return Condition("Progressing", True, "Forming", "members start and elect a leader")
+    if decision.holds:
+        hold = decision.holds[0]
+        return Condition("Progressing", True, "Waiting", hold.message)
+    absent = _absent(cluster, observed)
+    if absent:
+        return Condition("Progressing", True, "NodesStarting", f"{_listed(absent)} not ready")
+    return Condition("Progressing", False, "AsSpecified", "all is as specified")
+
+
+def _degraded(cluster: Cluster, observed: Observed) -> Condition:
+    names = Names(cluster.namespace, cluster.name)
+    told = [
+        f"{names.node(member.group, member.number)} {node_error(member) or 'not ready'}"
+        for group in observed.groups
+        if group.formed
+        for member in group.members
+        if member.number < cluster.spec.replicas and not member.ready
+    ]
+    if told:
+        return Condition("Degraded", True, "NodesNotReady", _listed(told))
+    servers = observed.name_servers
+    if servers.ready < servers.wanted and all(group.formed for group in observed.groups):
+        message = f"{servers.ready} of {servers.wanted} name servers are ready"
+        return Condition("Degraded", True, "NameServersNotReady", message)
+    return Condition("Degraded", False, "NodesReady", "no node is missing or behind")
+
+
+def _quorum_at_risk(cluster: Cluster, observed: Observed) -> Condition:
+    names, told = Names(cluster.namespace, cluster.name), []
+    for group in observed.groups:
+        if not group.formed:
+            continue
+        voters = voters_of(group)
+        good = sum(sound(group, voter) for voter in voters)
+        if not voters:
+            told.append(f"{names.group(group.number)} has no leader")
+        elif len(voters) > 1 and good <= majority(len(voters)) and good < len(voters):
+            told.append(f"{names.group(group.number)}: {good} of {len(voters)} voters are sound")
+    if told:
+        return Condition("QuorumAtRisk", True, "TooFewSound", _listed(told))
+    if cluster.spec.replicas == 1:
+        return Condition("QuorumAtRisk", False, "SingleMember", "a group of one bears no failure")
+    return Condition("QuorumAtRisk", False, "MajoritySound", "every group bears the loss of a member")
+
+
+def _update_blocked(cluster: Cluster, observed: Observed, decision: Decision) -> Condition:
+    present = len(observed.groups)
+    if present > cluster.spec.groups:
+        message = f"{present} groups hold messages: {cluster.spec.groups} would leave some out of reach"
+        return Condition("UpdateBlocked", True, "GroupsNotRemoved", message)
+    held = [hold for hold in decision.holds if hold.reason not in ("CatchingUp", "TemplateNotApplied")]
+    if held and (decision.step is None or held[0].reason == "Refused"):
+        return Condition("UpdateBlocked", True, held[0].reason, _told(cluster, held))
+    return Condition("UpdateBlocked", False, "NothingHeld", "no step is held back")
+
+
+def _told(cluster: Cluster, holds: Sequence[Hold]) -> str:
+    names = Names(cluster.namespace, cluster.name)
+    return _listed([f"{hold.action.value} {names.node(hold.group, hold.member)}: {hold.message}" for hold in holds])
+
+
+def _storage(cluster: Cluster, observed: Observed) -> Condition:
+    names = Names(cluster.namespace, cluster.name)
+    if observed.resize_refusals:
+        return Condition("StorageResizing", False, "ResizeRefused", "; ".join(observed.resize_refusals))
+    growing = [
+        f"{names.claim(member.group, member.number)}: {member.claim.resizing}"
+        for member in observed.members
+        if member.claim is not None and member.claim.resizing
+    ]
+    if growing:
+        return Condition("StorageResizing", True, "Growing", _listed(growing))
+    return Condition("StorageResizing", False, "AsSpecified", "volumes have the size that is asked for")
+
+
+def _absent(cluster: Cluster, observed: Observed) -> list[str]:
+    names = Names(cluster.namespace, cluster.name)
+    have = {(member.group, member.number) for member in observed.members if member.ready}
+    wanted = [(group, number) for group in range(cluster.spec.groups) for number in range(cluster.spec.replicas)]
+    return [names.node(*each) for each in wanted if each not in have]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """At most five of them, so that a big cluster's sentence can be read."""
+    more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
+    return ", ".join(texts[:5]) + more
+
+
+# -- a node ------------------------------------------------------------------------------------------------------------
+
+
+def rounded(lag_bytes: int) -> int:
+    """A lag for people: two digits, and 0 below 1 MiB, so that a status under load says the same for a while."""
+    if lag_bytes < 1 << 20:
+        return 0
+    scale = int(10 ** (len(str(lag_bytes)) - 2))
+    return lag_bytes // scale * scale
+
+
+def node_status(
+    cluster: Cluster, observed: Observed, layout: Layout, group: Group, member: Member, generation: int, before: Json
+) -> Json:
+    """All of BrokerNode.status."""
+    names, pod = Names(cluster.namespace, cluster.name), member.pod
+    name, answer = names.node(member.group, member.number), member.answer
+    status: Json = {
+        "observedGeneration": generation,
+        "phase": _node_phase(cluster, observed, name, group, member),
+        "role": _role(group, member),
+        "address": f"{names.host(name)}:10911",
+        "claim": names.claim(member.group, member.number),
+        "lastError": node_error(member)[:MAX_MESSAGE],
+        "conditions": merged(
+            before.get("conditions") or (),
+            observed.now,
+            generation,
+            _node_findings(cluster, layout, group, member),
+        ),
+    }
+    if answer is not None:
+        status["term"] = answer.term
+    if cluster.spec.listener.type is not External.NONE and member.external:
+        status["externalAddress"] = member.external
+    if pod is not None:
+        status |= {"pod": names.pod(member.group, member.number), "nodeName": pod.node_name, "image": pod.image}
+    lag = _lag(group, member)
+    if lag is not None:
+        status["lagBytes"] = rounded(lag)
+    return status
+
+
+def _lag(group: Group, member: Member) -> int | None:
+    leader = group.leader
+    if leader is None or leader.answer is None:
+        return None
+    if leader.number == member.number:
+        return 0
+    peer = leader.answer.peer(member.number)
+    return peer.lag_bytes if peer is not None else None
+
+
+def _role(group: Group, member: Member) -> str:
+    leader = group.leader
+    if leader is None or leader.answer is None:
+        return "None"
+    if leader.number == member.number:
+        return "Leader"
+    if member.number in leader.answer.learners:
+        return "Learner"
+    return "Follower" if member.number in leader.answer.voters else "None"
+
+
+def _node_phase(cluster: Cluster, observed: Observed, name: str, group: Group, member: Member) -> str:
+    pod, claim, step = member.pod, member.claim, observed.underway
+    if member.number >= cluster.spec.replicas and group.formed:
+        return "Removing"
+    if claim is not None and (claim.lost or claim.deleting):
+        return "Lost"
+    if member.ready:
+        return "Ready"
+    if (pod is not None and pod.deleting) or (step is not None and step.target == name):
+        return "Restarting"
+    if pod is None or not pod.running:
+        return "Pending"
+    return "CatchingUp" if member.answer is not None and group.formed else "Starting"
+
+
+def _node_findings(cluster: Cluster, layout: Layout, group: Group, member: Member) -> list[Condition]:
+    wanted, answer = wanted_of(cluster, layout), member.answer
+    if member.ready:
+        ready = Condition("Ready", True, "Ready", "it leads, or follows closely")
+    else:
+        ready = Condition("Ready", False, "NotReady", node_error(member) or "its pod is not ready")
+    if member.pod is None:
+        fresh = Condition("UpToDate", False, "NoPod", "it has no pod")
+    elif outdated(wanted, member):
+        fresh = Condition("UpToDate", False, "Outdated", "its pod was made from an older template")
+    else:
+        fresh = Condition("UpToDate", True, "UpToDate", "its pod is as specified")
+    if answer is None:
+        disk = Condition("DiskHealthy", None, "Unknown", "it does not say")
+    elif answer.fatal or not answer.sound:
+        disk = Condition("DiskHealthy", False, "InDoubt", answer.fatal or "its disk is full, or was emptied")
+    else:
+        disk = Condition("DiskHealthy", True, "Healthy", "its disk takes writes")
+    return [ready, fresh, disk]

@@ -1,0 +1,83 @@
+"""Whether an object has to be written: pure, so that a pass over a cluster that is as it should be writes nothing.
+
+The server changes what it is given: it fills in defaults, and writes `1024Mi` as `1Gi`. So a manifest is compared only
+where it says something, and what the server made of it when we last applied it is as good as what we asked for. A field
+that a manifest no longer has is found by the digest of the manifest, kept as an annotation of the object.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tallystick.operator.kube import Json
+from tallystick.operator.manifests.objects import digest
+from tallystick.operator.quantity import same
+from tallystick.operator.spec import APPLIED
+
+KEYS = ("name", "mountPath", "containerPort", "port", "uid", "type", "key", "topologyKey")
+"""What tells the elements of a list from each other, in this order: the first that all of them have."""
+
+
+def stamped(manifest: Json) -> Json:
+    """The manifest with its own digest as an annotation."""
+    metadata = manifest["metadata"]
+    annotations = dict(metadata.get("annotations") or {}) | {APPLIED: digest(manifest)}
+    return manifest | {"metadata": metadata | {"annotations": annotations}}
+
+
+def differs(live: Json | None, wanted: Json, settled: str | None) -> bool:
+    """Whether `wanted` (stamped) has to be applied over `live`.
+
+    `settled`: `mark` of what came out when it was applied last, None: this process has not applied it yet.
+    """
+    if live is None:
+        return True
+    found = (live.get("metadata") or {}).get("annotations") or {}
+    if found.get(APPLIED) != wanted["metadata"]["annotations"][APPLIED]:
+        return True
+    return mark(live, wanted) != settled if settled is not None else not covers(live, wanted)
+
+
+def mark(live: Json, wanted: Json) -> str:
+    """Stands for what an object says where a manifest says something."""
+    return digest(_projection(live, wanted))
+
+
+def covers(live: Any, wanted: Any) -> bool:
+    """Everything that `wanted` says is so in `live`; quantities may be written differently."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(covers(live.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        if not isinstance(live, list):
+            return not wanted and live is None
+        key = _key(wanted)
+        if key is None:
+            return len(live) == len(wanted) and all(map(covers, live, wanted))
+        have = {item.get(key): item for item in live if isinstance(item, dict)}
+        return all(covers(have.get(item[key]), item) for item in wanted)
+    if wanted == live:
+        return True
+    if live is None:
+        return wanted in (0, False, "") or wanted == {}
+    return isinstance(wanted, str | int | float) and same(str(wanted), str(live))
+
+
+def _projection(live: Any, wanted: Any) -> Any:
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        return {key: _projection(live.get(key), value) for key, value in wanted.items()}
+    if isinstance(wanted, list) and isinstance(live, list):
+        key = _key(wanted)
+        if key is not None:
+            have = {item.get(key): item for item in live if isinstance(item, dict)}
+            return [_projection(have.get(item[key]), item) for item in wanted]
+    return live
+
+
+def _key(items: list[Any]) -> str | None:
+    if not items or not all(isinstance(item, dict) for item in items):
+        return None
+    for key in KEYS:
+        values = [item.get(key) for item in items]
+        if None not in values and len({str(value) for value in values}) == len(values):
+            return key
+    return None

@@ -1,0 +1,72 @@
+"""The operator's own HTTP port: /healthz, /readyz, /metrics.
+
+It is healthy as long as work gets done: no cluster waits or is worked for longer than a few passes may take, and passes
+do end. One that does not lead has nothing to do, and is healthy and ready: it stands by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from tallystick.operator.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What health is judged by, at one moment. Seconds."""
+
+    leads: bool
+    keys: int = 0
+    longest_wait: float = 0.0
+    last_pass_age: float | None = None
+    """None: no pass has ended yet."""
+
+
+def trouble(pulse: Pulse, limit_seconds: float) -> str:
+    """Why only a restart can help; empty: it works."""
+    if not pulse.leads or not pulse.keys:
+        return ""
+    if pulse.longest_wait > limit_seconds:
+        return f"a cluster waits or is worked for {pulse.longest_wait:.0f} s"
+    if pulse.last_pass_age is not None and pulse.last_pass_age > limit_seconds:
+        return f"the last pass ended {pulse.last_pass_age:.0f} s ago"
+    return ""
+
+
+def application(metrics: Metrics, pulse: Callable[[], Pulse], limit_seconds: float) -> web.Application:
+    async def healthz(_: web.Request) -> web.Response:
+        reason = trouble(pulse(), limit_seconds)
+        return web.Response(text=f"{reason or 'ok'}\n", status=500 if reason else 200)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return web.Response(text="leads\n" if pulse().leads else "stands by\n")
+
+    async def show(_: web.Request) -> web.Response:
+        now = pulse()
+        metrics.leads.set(int(now.leads))
+        metrics.queue.set(now.keys)
+        metrics.waiting.set(now.longest_wait)
+        return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", show)])
+    return app
+
+
+@asynccontextmanager
+async def serving(app: web.Application, port: int) -> AsyncIterator[int]:
+    """Serves it on all addresses; gives the port. OSError: it is taken."""
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, port=port)
+        await site.start()
+        server = site._server
+        sockets = getattr(server, "sockets", None) or ()
+        yield next((each.getsockname()[1] for each in sockets), port)
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,42 @@
+"""Logs: one JSON object a line on standard error. Bodies of requests or objects are never logged, so no secrets."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import orjson
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """`time`, `level`, `logger`, `message`; what was given as `extra`; `error` with the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name.removeprefix("tallystick."),
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD and _is_plain(value)}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def _is_plain(value: object) -> bool:
+    """kopf hands whole objects along with its records: they stay out."""
+    return value is None or isinstance(value, str | int | float)
+
+
+def configure(level: str) -> None:
+    """For the whole process. Libraries are heard from warnings on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("tallystick").setLevel(level)
+    for noisy in ("kopf", "aiohttp.access", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

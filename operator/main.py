@@ -1,0 +1,226 @@
+"""`tally-operator`: the lease first, then kopf and the queue, until SIGTERM or until the lease is lost.
+
+    stands by  --lease-->  leads: kopf watches and says what to look at, the queue works it, `discover` finds what
+                           no event told of, the lease is renewed
+    SIGTERM    kopf stops watching, passes under way are cut off (each is safe to be), the lease is given back: 0
+    lease lost the process ends at once, in the middle of whatever it did: 3
+    a fault    any of these tasks ends: logged, and 1
+
+Exit status 2: it could not start (its environment, no API server configured).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import aiohttp
+
+from tallystick.operator.admin_token import AdminTokens, load_key
+from tallystick.operator.context import Context
+from tallystick.operator.events import Events
+from tallystick.operator.health import Pulse, application, serving
+from tallystick.operator.kube import CLUSTERS, Kube, KubeError, connect
+from tallystick.operator.lease import Lease, LeaseLostError
+from tallystick.operator.logs import configure
+from tallystick.operator.metrics import Metrics
+from tallystick.operator.node_api import NodeApi
+from tallystick.operator.reconcile import ClusterReconciler
+from tallystick.operator.settings import Settings, SettingsError
+from tallystick.operator.topics.brokers import NodeBrokers
+from tallystick.operator.topics.metrics import TopicMetrics
+from tallystick.operator.topics.reconcile import TopicsReconciler
+from tallystick.operator.work_queue import Key, Kind, WorkQueue
+
+logger = logging.getLogger(__name__)
+
+DISCOVER_SECONDS = 30.0
+"""A cluster whose events were all lost is found after this."""
+LEASE_LOST = 3
+LIMIT_PASSES = 3
+"""As many times as long as one pass may take, without progress, and the operator is not healthy."""
+
+Work = Callable[[Key], Awaitable[float | None]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Everything is told by the environment: see `settings.py`."""
+    if arguments if arguments is not None else sys.argv[1:]:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        settings = Settings.parse()
+        configure(settings.log_level)
+        kube = Kube(connect(settings.kube_threads), threads=settings.kube_threads)
+    except SettingsError as error:
+        print(f"tally-operator: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:  # the official client has no common base for what is wrong with its configuration
+        print(f"tally-operator: no API server: {error}", file=sys.stderr)
+        return 2
+    try:
+        return asyncio.run(run(settings, kube))
+    finally:
+        kube.close()
+
+
+async def run(settings: Settings, kube: Kube) -> int:
+    """The exit status."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # kopf sets its own while it runs, and ends then
+        loop.add_signal_handler(number, stop.set)
+    metrics = Metrics()
+    lease = Lease(
+        kube, settings.pod_namespace, settings.lease_name, settings.pod_name, settings.lease_seconds, time.monotonic
+    )
+    queue: WorkQueue | None = None
+
+    def pulse() -> Pulse:
+        if queue is None or not lease.held:
+            return Pulse(leads=False)
+        ended = queue.last_pass_ended
+        age = None if ended is None else loop.time() - ended
+        return Pulse(True, len(queue.schedule), queue.longest_wait(), age)
+
+    limit = LIMIT_PASSES * settings.pass_seconds + settings.resync_seconds
+    async with serving(application(metrics, pulse, limit), settings.http_port):
+        if not await _unless(stop, lease.acquire()):
+            return 0
+        try:
+            async with aiohttp.ClientSession() as session:
+                token = AdminTokens(await _key(kube, settings))
+                queue = _queue(settings, kube, session, token, metrics)
+                return await _lead(settings, kube, queue, lease, stop)
+        finally:
+            await lease.release()
+
+
+async def _key(kube: Kube, settings: Settings) -> bytes:
+    """Waited for: without it no node can be asked anything."""
+    wait = 1.0
+    while True:
+        try:
+            return await load_key(kube, settings.pod_namespace)
+        except KubeError as error:
+            logger.warning("the operator's key cannot be read: %s", error)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 15.0)
+            if wait >= 15.0:
+                raise
+
+
+def _queue(
+    settings: Settings, kube: Kube, session: aiohttp.ClientSession, token: AdminTokens, metrics: Metrics
+) -> WorkQueue:
+    queue: WorkQueue
+    events, nodes = Events(kube, settings.pod_name, time.time), NodeApi(session, settings.node_url_template, token)
+    context = Context(
+        kube=kube,
+        nodes=nodes,
+        settings=settings,
+        events=events,
+        metrics=metrics,
+        token=token,
+        look_at=lambda key: queue.add(key),
+        now=time.time,
+    )
+    topics = TopicsReconciler(kube, NodeBrokers(nodes), events, TopicMetrics(metrics.registry), time.time)
+    work: dict[Kind, Work] = {
+        Kind.CLUSTER: ClusterReconciler(context).reconcile,
+        Kind.TOPICS: lambda key: topics.reconcile(key.namespace, key.name),
+    }
+
+    def ended(key: Key, seconds: float, error: BaseException | None) -> None:
+        metrics.passes.labels(key.kind.value, "failed" if error else "done").inc()
+        metrics.pass_seconds.labels(key.kind.value).observe(seconds)
+        if error is not None:
+            metrics.errors.labels(key.kind.value, type(error).__name__).inc()
+
+    queue = WorkQueue(
+        lambda key: work[key.kind](key), workers=settings.workers, pass_seconds=settings.pass_seconds, ended=ended
+    )
+    return queue
+
+
+async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, stop: asyncio.Event) -> int:
+    """Until a signal comes, or one of the tasks ends."""
+    import kopf  # here: half of the memory is of kopf's and its imports, and one that stands by needs none of it
+
+    from tallystick.operator.handlers import registry_for, settings_for_kopf
+
+    keeping = asyncio.create_task(lease.keep(), name="lease")
+    stopping = asyncio.create_task(stop.wait(), name="signal")
+    ours = [
+        keeping,
+        stopping,
+        asyncio.create_task(queue.run(), name="queue"),
+        asyncio.create_task(discover(kube, queue, settings), name="discover"),
+    ]
+    keeping.add_done_callback(_end_if_lost)
+    watching = asyncio.create_task(
+        kopf.operator(
+            registry=registry_for(queue.add),
+            settings=settings_for_kopf(settings),
+            clusterwide=not settings.watch_namespaces,
+            namespaces=settings.watch_namespaces,
+        ),
+        name="kopf",
+    )
+    try:
+        done, _ = await asyncio.wait([*ours, watching], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (*ours, watching):
+            task.cancel()
+        await asyncio.gather(*ours, watching, return_exceptions=True)
+    failed = [(task, task.exception()) for task in done if not task.cancelled()]
+    for task, error in failed:
+        if error is not None:
+            logger.error("%s ended: %s", task.get_name(), error, exc_info=error)
+            return 1
+    logger.info("stops")
+    return 0
+
+
+def _end_if_lost(keeping: asyncio.Task[None]) -> None:
+    """At once: a thread may be about to send a request that is not ours to make any more."""
+    if not keeping.cancelled() and isinstance(keeping.exception(), LeaseLostError):
+        logger.critical("the lease is lost: %s", keeping.exception())
+        logging.shutdown()
+        os._exit(LEASE_LOST)
+
+
+async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
+    """Looks for clusters that nobody told of: a watch may be broken, or have begun before its kind was there."""
+    namespaces: Sequence[str | None] = settings.watch_namespaces or (None,)
+    while True:
+        for namespace in namespaces:
+            try:
+                for body in await kube.list(CLUSTERS, namespace):
+                    metadata = body["metadata"]
+                    for kind in Kind:
+                        key = Key(metadata["namespace"], metadata["name"], kind)
+                        if key not in queue.schedule:
+                            queue.add(key)
+            except KubeError as error:
+                logger.warning("clusters cannot be listed: %s", error)
+        await asyncio.sleep(DISCOVER_SECONDS)
+
+
+async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
+    """Whether `work` ended before `stop` was set; else it is cancelled."""
+    doing, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            return False
+        await doing
+        return True
+    finally:
+        for task in (doing, stopping):
+            task.cancel()
+        await asyncio.gather(doing, stopping, return_exceptions=True)

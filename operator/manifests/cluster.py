@@ -1,0 +1,137 @@
+"""What a cluster has once: configuration, the account of its pods, disruption budgets, who may reach what."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from tallystick.operator.kube import (
+    CLUSTERS,
+    CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    Json,
+)
+from tallystick.operator.manifests.objects import manifest, owned_by
+from tallystick.operator.names import (
+    HTTP,
+    NAME_SERVER,
+    NAME_SERVER_OUTSIDE,
+    RAFT,
+    REMOTING,
+    VIP,
+    Names,
+)
+from tallystick.operator.spec import Cluster
+
+TOKEN_KEY = "token"
+
+
+def names_of(cluster: Cluster) -> Names:
+    return Names(cluster.namespace, cluster.name)
+
+
+def owner_of(cluster: Cluster) -> Json:
+    """The reference to a cluster in what it owns."""
+    return owned_by(CLUSTERS, cluster.name, cluster.uid)
+
+
+def broker_toml(cluster: Cluster) -> str:
+    """The settings that all brokers share; each one's own are in its environment, and so are `spec.config`'s."""
+    spec = cluster.spec
+    lines = (
+        "[broker]",
+        f'brokerClusterName = "{cluster.name}"',
+        f"autoCreateTopicEnable = {str(spec.auto_create_topics).lower()}",
+        f'namesrvAddr = "{names_of(cluster).name_servers(spec.name_servers)}"',
+        "",
+        "[store]",
+        "enableDLegerCommitLog = true",
+        f'flushDiskType = "{spec.durability.flush}"',
+        f"mappedFileSizeCommitLog = {spec.storage.segment_bytes}",
+        "",
+        "[http]",
+        'host = "0.0.0.0"',
+        f"port = {HTTP}",
+        f'adminTokenFile = "/etc/tallystick-admin/{TOKEN_KEY}"',
+    )
+    return "\n".join(lines) + "\n"
+
+
+def config_map(cluster: Cluster) -> Json:
+    names = names_of(cluster)
+    content = {"data": {"broker.toml": broker_toml(cluster)}}
+    return manifest(CONFIG_MAPS, cluster.namespace, names.config, names.labels(), content, owner=owner_of(cluster))
+
+
+def service_account(cluster: Cluster) -> Json:
+    """An account without rights, so that pods do not run under the namespace's default one, which may have some."""
+    names = names_of(cluster)
+    content = {"automountServiceAccountToken": False}
+    return manifest(
+        SERVICE_ACCOUNTS, cluster.namespace, names.account, names.labels(), content, owner=owner_of(cluster)
+    )
+
+
+def admin_secret(cluster: Cluster, token: str) -> Json:
+    """What the brokers' admin API asks for. Created once, never read: the operator can work the token out again."""
+    names = names_of(cluster)
+    content = {"type": "Opaque", "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()}}
+    return manifest(SECRETS, cluster.namespace, names.admin, names.labels(), content, owner=owner_of(cluster))
+
+
+def disruption_budget(cluster: Cluster, group: int) -> Json:
+    """One member of a group at a time; one that is not ready may always be evicted, as it takes nothing away."""
+    names = names_of(cluster)
+    selector = names.broker_selector() | {key: names.group_labels(group)[key] for key in ("tallystick.dev/group",)}
+    content = {
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": selector},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        }
+    }
+    return manifest(
+        DISRUPTION_BUDGETS,
+        cluster.namespace,
+        names.group(group),
+        names.group_labels(group),
+        content,
+        owner=owner_of(cluster),
+    )
+
+
+def network_policies(cluster: Cluster, operator: Mapping[str, str]) -> list[Json]:
+    """Client ports for `clientsFrom`, Raft for the members, HTTP for the operator and for who scrapes metrics.
+
+    `operator`: labels of the operator's pods, in any namespace. Health probes come from the machine itself, which
+    network policies let through.
+    """
+    names, spec = names_of(cluster), cluster.spec
+    clients: Json = {"from": list(spec.clients_from)} if spec.clients_from else {}
+    brokers = {"podSelector": {"matchLabels": names.broker_selector()}}
+    servers = {"podSelector": {"matchLabels": names.name_server_selector()}}
+    administrators = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(operator)}}
+    metrics = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}
+    http = {"ports": _ports(HTTP), "from": [administrators, metrics, brokers]}
+    broker_rules = [{"ports": _ports(REMOTING, VIP), **clients}, {"ports": _ports(RAFT), "from": [brokers]}, http]
+    server_rules: list[Json] = [{"ports": _ports(NAME_SERVER, NAME_SERVER_OUTSIDE), **clients}, http]
+    if spec.clients_from:  # whoever else is kept out: brokers register, and members ask each other
+        broker_rules.append({"ports": _ports(REMOTING, VIP), "from": [brokers, servers]})
+        server_rules.append({"ports": _ports(NAME_SERVER), "from": [brokers]})
+    return [
+        _policy(cluster, names.broker_policy, "broker", names.broker_selector(), broker_rules),
+        _policy(cluster, names.name_server, "nameserver", names.name_server_selector(), server_rules),
+    ]
+
+
+def _policy(cluster: Cluster, name: str, component: str, selector: Mapping[str, str], rules: list[Json]) -> Json:
+    labels = names_of(cluster).labels(component)
+    content = {"spec": {"podSelector": {"matchLabels": dict(selector)}, "policyTypes": ["Ingress"], "ingress": rules}}
+    return manifest(NETWORK_POLICIES, cluster.namespace, name, labels, content, owner=owner_of(cluster))
+
+
+def _ports(*numbers: int) -> list[Json]:
+    return [{"port": number, "protocol": "TCP"} for number in numbers]

@@ -1,0 +1,112 @@
+"""Name servers: a StatefulSet of processes without disks, with a name each for brokers and one name for clients.
+
+Kubernetes itself rolls them, one at a time: they hold nothing but what brokers tell them every half minute.
+"""
+
+from __future__ import annotations
+
+from tallystick.operator.kube import SERVICES, STATEFUL_SETS, Json
+from tallystick.operator.manifests.cluster import names_of, owner_of
+from tallystick.operator.manifests.objects import (
+    apart,
+    container_security,
+    environment,
+    manifest,
+    pod_spec,
+    port,
+    probe,
+)
+from tallystick.operator.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE
+from tallystick.operator.spec import Cluster, External
+
+SETTLED_SECONDS = 35
+"""Brokers register every 30 s: before that, a new name server may not know all of them, and no other is restarted."""
+
+
+def name_server_services(cluster: Cluster) -> list[Json]:
+    names, spec = names_of(cluster), cluster.spec
+    labels, selector = names.labels("nameserver"), names.name_server_selector()
+    headless = {
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # brokers find one while it starts, which is what makes it useful
+            "selector": selector,
+            "ports": [port("nameserver", NAME_SERVER)],
+        }
+    }
+    inside = {"spec": {"type": "ClusterIP", "selector": selector, "ports": [port("nameserver", NAME_SERVER)]}}
+    owner = owner_of(cluster)
+    services = [
+        manifest(SERVICES, cluster.namespace, names.name_server_headless, labels, headless, owner=owner),
+        manifest(SERVICES, cluster.namespace, names.name_server, labels, inside, owner=owner),
+    ]
+    if spec.listener.type is not External.NONE:
+        outside = port("nameserver", NAME_SERVER, "outside")
+        if spec.listener.type is External.NODE_PORT and spec.listener.name_server_port is not None:
+            outside["nodePort"] = spec.listener.name_server_port
+        content = {"spec": {"type": spec.listener.type.value, "selector": selector, "ports": [outside]}}
+        services.append(
+            manifest(
+                SERVICES,
+                cluster.namespace,
+                names.name_server_external,
+                labels,
+                content,
+                owner=owner,
+                annotations=spec.listener.annotations,
+            )
+        )
+    return services
+
+
+def name_server_set(cluster: Cluster) -> Json:
+    names, spec = names_of(cluster), cluster.spec
+    placement = spec.name_server_placement
+    container: Json = {
+        "name": "nameserver",
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": ["tally", "nameserver"],
+        "env": environment(
+            {
+                "TALLY_HTTP_HOST": "0.0.0.0",
+                "TALLY_HTTP_PORT": str(HTTP),
+                "TALLY_NAMESERVER_BINDADDRESS": "0.0.0.0",
+                "TALLY_NAMESERVER_LISTENPORT": str(NAME_SERVER),
+                "TALLY_NAMESERVER_EXTERNALLISTENPORT": str(
+                    0 if spec.listener.type is External.NONE else NAME_SERVER_OUTSIDE
+                ),
+                "TALLY_NAMESERVER_KVCONFIGPATH": "/tmp/kvConfig.json",
+                "HOME": "/tmp",
+            }
+        ),
+        "ports": [
+            {"name": "nameserver", "containerPort": NAME_SERVER, "protocol": "TCP"},
+            {"name": "outside", "containerPort": NAME_SERVER_OUTSIDE, "protocol": "TCP"},
+            {"name": "http", "containerPort": HTTP, "protocol": "TCP"},
+        ],
+        "startupProbe": probe("/healthz", "http", period=1, failures=60),
+        "livenessProbe": probe("/healthz", "http", period=10, failures=3),
+        "readinessProbe": probe("/readyz", "http", period=2, failures=2),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": container_security(),
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    if placement.resources:
+        container["resources"] = placement.resources
+    pod = pod_spec(spec, placement, names.account, container, [])
+    pod["affinity"] = placement.affinity or apart(names.name_server_selector())
+    pod["terminationGracePeriodSeconds"] = 30
+    labels = names.labels("nameserver")
+    content = {
+        "spec": {
+            "replicas": spec.name_servers,
+            "serviceName": names.name_server_headless,
+            "podManagementPolicy": "Parallel",
+            "minReadySeconds": SETTLED_SECONDS,
+            "updateStrategy": {"type": "RollingUpdate"},
+            "selector": {"matchLabels": names.name_server_selector()},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        }
+    }
+    return manifest(STATEFUL_SETS, cluster.namespace, names.name_server, labels, content, owner=owner_of(cluster))

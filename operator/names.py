@@ -1,0 +1,105 @@
+"""What everything of a cluster is called and labelled: names are a contract with people and with volumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tallystick.operator.kube import FIELD_MANAGER, GROUP
+
+CLUSTER = f"{GROUP}/cluster"
+GROUP_LABEL = f"{GROUP}/group"
+MEMBER_LABEL = f"{GROUP}/member"
+
+REMOTING, VIP, RAFT, HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE = 10911, 10909, 10912, 8080, 9876, 9877
+"""Ports of the pods. RocketMQ's own; Raft stands where its HA did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of one cluster."""
+
+    namespace: str
+    cluster: str
+
+    @property
+    def name_server(self) -> str:
+        """StatefulSet, and the Service for clients."""
+        return f"{self.cluster}-nameserver"
+
+    @property
+    def name_server_headless(self) -> str:
+        """The Service that gives each name server a name."""
+        return f"{self.cluster}-nameserver-headless"
+
+    @property
+    def name_server_external(self) -> str:
+        return f"{self.cluster}-nameserver-external"
+
+    @property
+    def config(self) -> str:
+        return f"{self.cluster}-config"
+
+    @property
+    def admin(self) -> str:
+        return f"{self.cluster}-admin"
+
+    @property
+    def account(self) -> str:
+        return f"{self.cluster}-node"
+
+    @property
+    def broker_policy(self) -> str:
+        return f"{self.cluster}-broker"
+
+    def group(self, group: int) -> str:
+        """RocketMQ's brokerName, the name of the log, and the group's disruption budget."""
+        return f"{self.cluster}-{group}"
+
+    def node(self, group: int, member: int) -> str:
+        """BrokerNode, StatefulSet and Service of a member."""
+        return f"{self.cluster}-{group}-{member}"
+
+    def pod(self, group: int, member: int) -> str:
+        return f"{self.node(group, member)}-0"
+
+    def claim(self, group: int, member: int) -> str:
+        return f"data-{self.node(group, member)}"
+
+    def external(self, group: int, member: int) -> str:
+        return f"{self.node(group, member)}-external"
+
+    def host(self, service: str) -> str:
+        """A Service's name as pods resolve it, in whatever domain the cluster has."""
+        return f"{service}.{self.namespace}.svc"
+
+    def name_servers(self, count: int) -> str:
+        """RocketMQ's namesrvAddr: each one, as a broker registers with all of them."""
+        pods = (f"{self.name_server}-{number}.{self.name_server_headless}" for number in range(count))
+        return ";".join(f"{self.host(pod)}:{NAME_SERVER}" for pod in pods)
+
+    def labels(self, component: str | None = None) -> dict[str, str]:
+        """What every object of the cluster carries."""
+        labels = {
+            "app.kubernetes.io/name": "tallystick",
+            "app.kubernetes.io/instance": self.cluster,
+            "app.kubernetes.io/managed-by": FIELD_MANAGER,
+            CLUSTER: self.cluster,
+        }
+        return labels | ({"app.kubernetes.io/component": component} if component else {})
+
+    def group_labels(self, group: int) -> dict[str, str]:
+        return self.labels("broker") | {GROUP_LABEL: str(group)}
+
+    def member_labels(self, group: int, member: int) -> dict[str, str]:
+        return self.group_labels(group) | {MEMBER_LABEL: str(member)}
+
+    def selector(self) -> str:
+        """Label selector of all that belongs to the cluster."""
+        return f"{CLUSTER}={self.cluster},app.kubernetes.io/managed-by={FIELD_MANAGER}"
+
+    def broker_selector(self) -> dict[str, str]:
+        """Labels that broker pods have, and no others."""
+        return {CLUSTER: self.cluster, "app.kubernetes.io/component": "broker"}
+
+    def name_server_selector(self) -> dict[str, str]:
+        return {CLUSTER: self.cluster, "app.kubernetes.io/component": "nameserver"}

@@ -1,0 +1,50 @@
+"""Looks at a cluster: all of its objects in the API server, and what its nodes say. Nothing is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tallystick.operator import kube
+from tallystick.operator.context import Context
+from tallystick.operator.kube import Json, Resource
+from tallystick.operator.names import Names
+from tallystick.operator.node_api import NodeName, every
+from tallystick.operator.reading import Objects, running_members
+from tallystick.operator.spec import Cluster
+
+KINDS: tuple[Resource, ...] = (
+    *(kube.BROKER_NODES, kube.STATEFUL_SETS, kube.PODS, kube.SERVICES, kube.CLAIMS),
+    *(kube.CONFIG_MAPS, kube.SERVICE_ACCOUNTS, kube.DISRUPTION_BUDGETS, kube.NETWORK_POLICIES),
+)
+ASK_SECONDS = 3.0
+"""For a member to say how its group is. Longer makes every pass over a cluster with a silent one so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look: objects, and what members said."""
+
+    objects: Objects
+    answers: dict[tuple[int, int], object]
+
+
+async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
+    """KubeError: the API server did not tell. Silence of nodes is an answer."""
+    names = Names(cluster.namespace, cluster.name)
+    lists = await asyncio.gather(
+        *(context.kube.list(resource, cluster.namespace, names.selector()) for resource in KINDS)
+    )
+    by_kind = {
+        resource.kind: {item["metadata"]["name"]: item for item in found}
+        for resource, found in zip(KINDS, lists, strict=True)
+    }
+    objects = Objects(body, by_kind)
+    members = running_members(cluster, objects)
+    asked = [
+        context.nodes.ask(
+            NodeName(cluster.namespace, cluster.name, *member), "GET", "/group", timeout_seconds=ASK_SECONDS
+        )
+        for member in members
+    ]
+    return Sight(objects, dict(zip(members, await every(asked), strict=True)))

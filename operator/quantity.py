@@ -1,0 +1,36 @@
+"""Kubernetes' quantities: `10Gi`, `500m`, `1e3`. Exact, as sizes are compared and must never go down by rounding."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {name: 10 * power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
+
+
+def quantity(text: str) -> Fraction:
+    """ValueError: it is no quantity."""
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no quantity")
+    number, exponent, suffix = found.groups()
+    if exponent:
+        return Fraction(number) * Fraction(10) ** int(exponent[1:])
+    if suffix in _BINARY:
+        return Fraction(number) * Fraction(2) ** _BINARY[suffix]
+    return Fraction(number) * Fraction(10) ** _DECIMAL[suffix or ""]
+
+
+def larger(one: str, other: str) -> str:
+    """The larger of two, as it was written; the first of equal ones. ValueError: one is no quantity."""
+    return one if quantity(one) >= quantity(other) else other
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two texts are one quantity; False if one is none."""
+    try:
+        return quantity(one) == quantity(other)
+    except ValueError:
+        return False

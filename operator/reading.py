@@ -1,0 +1,287 @@
+"""From objects of the API server and answers of nodes to the values of `observed.py`.
+
+Pure, and forgiving: what an object does not say is taken for "no", as every decision takes that for a reason to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tallystick.operator.conditions import DISRUPTIVE, HELD
+from tallystick.operator.kube import Json
+from tallystick.operator.manifests.brokers import members_of
+from tallystick.operator.names import GROUP_LABEL, MEMBER_LABEL, NAME_SERVER, REMOTING, Names
+from tallystick.operator.node_api import NodeError, UnreachableError
+from tallystick.operator.observed import (
+    Answer,
+    Claim,
+    Group,
+    Member,
+    NameServers,
+    Observed,
+    Pod,
+    Underway,
+    understood,
+)
+from tallystick.operator.quantity import quantity
+from tallystick.operator.spec import FIRST_MEMBERS, FORMED, LEFT, REPLACE, TEMPLATE, Cluster, External, is_set
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What the API server has of one cluster: by kind, then by name."""
+
+    cluster: Json
+    by_kind: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+
+    def get(self, kind: str, name: str) -> Json | None:
+        return self.by_kind.get(kind, {}).get(name)
+
+    def all(self, kind: str) -> Iterable[Json]:
+        return self.by_kind.get(kind, {}).values()
+
+
+Answers = Mapping[tuple[int, int], Any]
+"""By group and member: the body of GET /group, or the NodeError; nothing for those that were not asked."""
+
+
+def read(
+    cluster: Cluster,
+    objects: Objects,
+    answers: Answers,
+    *,
+    now: float,
+    stuck_restarts: Mapping[str, int] | None = None,
+    refusals: tuple[str, ...] = (),
+    resize_refusals: tuple[str, ...] = (),
+) -> Observed:
+    """`stuck_restarts`: by node, how often it was restarted in vain."""
+    names = Names(cluster.namespace, cluster.name)
+    numbers = _numbers(cluster, objects)
+    groups = tuple(
+        Group(
+            group,
+            tuple(
+                _member(cluster, names, objects, answers, group, member, (stuck_restarts or {}))
+                for member in sorted(numbers[group])
+            ),
+        )
+        for group in sorted(numbers)
+    )
+    return Observed(
+        now=now,
+        groups=groups,
+        name_servers=_name_servers(cluster, names, objects),
+        underway=underway_of(objects.cluster.get("status") or {}),
+        refusals=refusals,
+        resize_refusals=resize_refusals,
+    )
+
+
+def running_members(cluster: Cluster, objects: Objects) -> list[tuple[int, int]]:
+    """Those whose container runs: worth asking."""
+    names = Names(cluster.namespace, cluster.name)
+    found = []
+    for group, members in sorted(_numbers(cluster, objects).items()):
+        for member in sorted(members):
+            body = objects.get("Pod", names.pod(group, member))
+            if body is not None and pod_of(body).running:
+                found.append((group, member))
+    return found
+
+
+def _numbers(cluster: Cluster, objects: Objects) -> dict[int, set[int]]:
+    """Members that are wanted or that anything is left of, by group."""
+    numbers: dict[int, set[int]] = {group: set(range(cluster.spec.replicas)) for group in range(cluster.spec.groups)}
+    for kind in ("BrokerNode", "StatefulSet", "Pod", "PersistentVolumeClaim"):
+        for body in objects.all(kind):
+            labels = body["metadata"].get("labels") or {}
+            group, member = str(labels.get(GROUP_LABEL, "")), str(labels.get(MEMBER_LABEL, ""))
+            if not (group.isdecimal() and member.isdecimal()):
+                continue
+            # A claim alone makes no group: it may be left of one that this cluster never had.
+            if kind != "PersistentVolumeClaim" or int(group) in numbers:
+                numbers.setdefault(int(group), set()).add(int(member))
+    return numbers
+
+
+def _member(
+    cluster: Cluster,
+    names: Names,
+    objects: Objects,
+    answers: Answers,
+    group: int,
+    member: int,
+    stuck_restarts: Mapping[str, int],
+) -> Member:
+    name = names.node(group, member)
+    node, body = objects.get("BrokerNode", name), objects.get("Pod", names.pod(group, member))
+    claim, stateful_set = (
+        objects.get("PersistentVolumeClaim", names.claim(group, member)),
+        objects.get("StatefulSet", name),
+    )
+    pod = None if body is None else pod_of(body)
+    answer, refused = _answer(answers.get((group, member)))
+    present = node is not None and not node["metadata"].get("deletionTimestamp")
+    return Member(
+        group=group,
+        number=member,
+        node_uid=node["metadata"]["uid"] if node is not None and present else None,
+        replace=node is not None and is_set(node["metadata"], REPLACE),
+        claim=None if claim is None else claim_of(claim),
+        stateful_set=None if stateful_set is None else _template_of(stateful_set),
+        pod=pod,
+        external=_external(cluster, objects.get("Service", names.external(group, member)), REMOTING, pod),
+        answer=answer,
+        refused=refused,
+        stuck_restarts=stuck_restarts.get(name, 0),
+    )
+
+
+def _answer(found: Any) -> tuple[Answer | None, str]:
+    if found is None or isinstance(found, UnreachableError):
+        return None, ""
+    if isinstance(found, NodeError):
+        return None, str(found)
+    try:
+        return understood(found), ""
+    except (KeyError, TypeError, ValueError) as error:
+        return None, f"it answers what nobody understands: {error!r}"
+
+
+def seconds(text: str | None) -> float | None:
+    """A time of the API, in seconds since 1970."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+def pod_of(body: Json) -> Pod:
+    metadata, status = body["metadata"], body.get("status") or {}
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    ready = conditions.get("Ready") or {}
+    is_ready = ready.get("status") == "True"
+    container: Json = next(iter(status.get("containerStatuses") or ()), {})
+    created = seconds(metadata.get("creationTimestamp")) or 0.0
+    waiting, message = _waiting(container, conditions)
+    spec_image = next((each.get("image", "") for each in (body.get("spec") or {}).get("containers") or ()), "")
+    return Pod(
+        uid=metadata.get("uid", ""),
+        template=(metadata.get("annotations") or {}).get(TEMPLATE, ""),
+        ready=is_ready,
+        created=created,
+        started=seconds(status.get("startTime")),
+        unready_since=None if is_ready else seconds(ready.get("lastTransitionTime")) or created,
+        deleting_since=seconds(metadata.get("deletionTimestamp")),
+        running="running" in (container.get("state") or {}),
+        waiting=waiting,
+        message=message,
+        node_name=(body.get("spec") or {}).get("nodeName") or "",
+        host_address=status.get("hostIP") or "",
+        image=spec_image,
+    )
+
+
+def _waiting(container: Json, conditions: Mapping[Any, Json]) -> tuple[str, str]:
+    """Why the container does not run, and what it said when it ended last."""
+    state = container.get("state") or {}
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    last = str(ended.get("message") or "").strip().splitlines()[-1:] or [""]
+    told = last[0] or (f"exit status {ended['exitCode']}" if "exitCode" in ended else "")
+    if "waiting" in state:
+        reason = str(state["waiting"].get("reason") or "Waiting")
+        quiet = reason in ("ContainerCreating", "PodInitializing")
+        return ("", "") if quiet else (reason, told or str(state["waiting"].get("message") or ""))
+    if "terminated" in state:
+        return str(state["terminated"].get("reason") or "Ended"), told
+    scheduled = conditions.get("PodScheduled") or {}
+    if not state and scheduled.get("status") == "False":
+        return str(scheduled.get("reason") or "Unschedulable"), str(scheduled.get("message") or "")
+    return "", ""
+
+
+def claim_of(body: Json) -> Claim:
+    metadata, status = body["metadata"], body.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    requested = ((body.get("spec") or {}).get("resources") or {}).get("requests") or {}
+    wanted, capacity = str(requested.get("storage", "")), str((status.get("capacity") or {}).get("storage", ""))
+    return Claim(
+        uid=metadata.get("uid", ""),
+        created=seconds(metadata.get("creationTimestamp")) or 0.0,
+        lost=status.get("phase") == "Lost",
+        deleting=bool(metadata.get("deletionTimestamp")),
+        formed=is_set(metadata, FORMED),
+        left=is_set(metadata, LEFT),
+        first=members_of(annotations.get(FIRST_MEMBERS, "")),
+        requested=wanted,
+        capacity=capacity,
+        resizing=_resizing(status, wanted, capacity),
+    )
+
+
+def _resizing(status: Json, wanted: str, capacity: str) -> str:
+    try:
+        growing = bool(capacity) and quantity(capacity) < quantity(wanted)
+    except ValueError:
+        growing = False
+    if not growing:
+        return ""
+    pending = any(each.get("type") == "FileSystemResizePending" for each in status.get("conditions") or ())
+    return f"{capacity} of {wanted}" + (", the file system grows when its pod runs" if pending else "")
+
+
+def _template_of(body: Json) -> str:
+    """Of what its controller has seen; before that, a new pod may still be of the old one."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    if status.get("observedGeneration", 0) < metadata.get("generation", 0):
+        return ""
+    template = body["spec"]["template"]["metadata"].get("annotations") or {}
+    return str(template.get(TEMPLATE, ""))
+
+
+def _external(cluster: Cluster, service: Json | None, target: int, pod: Pod | None) -> str:
+    """host:port for clients outside. With an empty host: the port is known, and no machine yet."""
+    listener = cluster.spec.listener
+    if service is None or listener.type is External.NONE or service["spec"].get("type") != listener.type.value:
+        return ""
+    if listener.type is External.NODE_PORT:
+        port = next((each.get("nodePort") for each in service["spec"].get("ports") or ()), None)
+        host = listener.host or (pod.host_address if pod is not None else "")
+        return f"{host}:{port}" if port else ""
+    ingress = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    host = next((each.get("hostname") or each.get("ip") for each in ingress), "")
+    return f"{host}:{target}" if host else ""
+
+
+def _name_servers(cluster: Cluster, names: Names, objects: Objects) -> NameServers:
+    body = objects.get("StatefulSet", names.name_server) or {}
+    status, metadata = body.get("status") or {}, body.get("metadata") or {}
+    pods = [
+        pod_of(pod)
+        for name, pod in sorted(objects.by_kind.get("Pod", {}).items())
+        if name.rpartition("-")[0] == names.name_server
+    ]
+    placed = next((pod for pod in pods if pod.host_address), None)
+    external = _external(cluster, objects.get("Service", names.name_server_external), NAME_SERVER, placed)
+    return NameServers(
+        wanted=cluster.spec.name_servers,
+        ready=int(status.get("readyReplicas") or 0),
+        updated=int(status.get("updatedReplicas") or 0),
+        current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        external=external if not external.startswith(":") else "",
+    )
+
+
+def underway_of(status: Json) -> Underway | None:
+    """The disruptive step that the status notes as begun; None: none is, or the one there is held back."""
+    step = status.get("step") or {}
+    action, reason = str(step.get("action", "")), str(step.get("reason", ""))
+    if reason.startswith(HELD) or action not in {each.value for each in DISRUPTIVE}:
+        return None
+    return Underway(action, str(step.get("target", "")), reason, seconds(step.get("since")) or 0.0)

@@ -1,0 +1,196 @@
+"""One pass over one cluster: look, make and mend, decide, note, do at most one step. The order is the contract.
+
+    1. look at everything anew
+    2. apply what differs from its manifest, in an order in which each cut leaves something sound
+    3. decide on a step (pure)
+    4. write the status, with the step in it if it is a disruptive one: noted before it is done
+    5. look again; if the same step is still the right one, do it
+
+So a pass that is cut off anywhere is mended by the next, of this operator or of another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from tallystick.operator import kube
+from tallystick.operator.acting import BlockedError, carry_out
+from tallystick.operator.conditions import cluster_status, failed_status, next_underway, node_status
+from tallystick.operator.context import Context
+from tallystick.operator.events import Reference
+from tallystick.operator.kube import Json, NotFoundError
+from tallystick.operator.layout import Layout, layout, wanted_of
+from tallystick.operator.names import Names
+from tallystick.operator.node_api import NodeError
+from tallystick.operator.observed import Observed
+from tallystick.operator.observing import Sight, look
+from tallystick.operator.reading import read
+from tallystick.operator.spec import LEFT, REPLACE, Cluster, SpecError
+from tallystick.operator.steps import Action, Decision, Hold, Step, decide
+from tallystick.operator.work_queue import Key
+from tallystick.operator.writing import Outcome, Writer
+
+logger = logging.getLogger(__name__)
+
+ROUNDS = 4
+"""Looks in one pass while writing brings something new: a BrokerNode's uid, a Service's port."""
+MOVING_SECONDS = 1.0
+"""Until the next look at a cluster that is on its way: nodes tell nobody when they have caught up."""
+STEPPED_SECONDS = 0.3
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Of one cluster, for the life of the process; losing it does no harm."""
+
+    stuck_restarts: dict[str, int] = field(default_factory=dict)
+    blocked: str = ""
+    """What spoke against the last step that was tried."""
+
+
+class ClusterReconciler:
+    """`reconcile` is the work of the queue for keys of clusters."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._writer = Writer(context)
+        self._memory: dict[tuple[str, str], _Memory] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds until the next pass; None: the cluster is gone. KubeError: not done, try again."""
+        body = await self._context.kube.find(kube.CLUSTERS, key.namespace, key.name)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            self._forget(key)
+            return None  # owner references do the rest, and claims stay
+        try:
+            cluster = Cluster.parse(body, self._context.settings.node_image)
+        except SpecError as error:
+            await self._refuse(body, str(error))
+            return self._context.settings.resync_seconds
+        return await self._pass(cluster, body)
+
+    async def _pass(self, cluster: Cluster, body: Json) -> float:
+        memory = self._memory.setdefault((cluster.namespace, cluster.name), _Memory())
+        await self._writer.ensure_secret(cluster, self._context.token(cluster.namespace, cluster.name))
+        for _ in range(ROUNDS):
+            sight = await look(self._context, cluster, body)
+            observed = self._read(cluster, sight, memory, Outcome())
+            plan = layout(cluster, observed)
+            outcome = await self._writer.write(cluster, sight.objects, plan)
+            changed = await self._clear_marks(cluster, observed)
+            if not outcome.written and not changed:
+                break
+        observed = self._read(cluster, sight, memory, outcome)
+        self._count_stuck(cluster, observed, memory)
+        decision = decide(observed, wanted_of(cluster, plan))
+        await self._write_status(cluster, sight, observed, plan, decision, memory)
+        if decision.step is None:
+            memory.blocked = ""
+            moving = self._phase_of(body, cluster) in ("Creating", "Updating", "Scaling")
+            return MOVING_SECONDS if moving else self._context.settings.resync_seconds
+        await self._step(cluster, body, decision.step, memory)
+        return STEPPED_SECONDS if not memory.blocked else MOVING_SECONDS
+
+    def _read(self, cluster: Cluster, sight: Sight, memory: _Memory, outcome: Outcome) -> Observed:
+        return read(
+            cluster,
+            sight.objects,
+            sight.answers,
+            now=self._context.now(),
+            stuck_restarts=memory.stuck_restarts,
+            refusals=tuple(outcome.refusals),
+            resize_refusals=tuple(outcome.resize_refusals),
+        )
+
+    async def _clear_marks(self, cluster: Cluster, observed: Observed) -> bool:
+        """Marks that are out of date: a wish whose claim is on its way, "left" of a member that is wanted again."""
+        names, changed = Names(cluster.namespace, cluster.name), False
+        for member in observed.members:
+            claim = member.claim
+            if member.replace and (claim is None or claim.deleting):
+                patch: Json = {"metadata": {"annotations": {REPLACE: None}}}
+                name = names.node(member.group, member.number)
+                await self._context.kube.patch(kube.BROKER_NODES, cluster.namespace, name, patch)
+                changed = True
+            if claim is not None and claim.left and member.number < cluster.spec.replicas:
+                patch = {"metadata": {"annotations": {LEFT: None}}}
+                name = names.claim(member.group, member.number)
+                await self._context.kube.patch(kube.CLAIMS, cluster.namespace, name, patch)
+                changed = True
+        return changed
+
+    async def _step(self, cluster: Cluster, body: Json, step: Step, memory: _Memory) -> None:
+        sight = await look(self._context, cluster, body)
+        observed = self._read(cluster, sight, memory, Outcome())
+        again = decide(observed, wanted_of(cluster, layout(cluster, observed))).step
+        if again is None or (again.action, again.group, again.member, again.uid) != (
+            *(step.action, step.group, step.member, step.uid),
+        ):
+            logger.info("not done after all: %s n%d of group %d", step.action.value, step.member, step.group)
+            return
+        if step.action is Action.RESTART and step.reason == "Stuck":
+            name = Names(cluster.namespace, cluster.name).node(step.group, step.member)
+            memory.stuck_restarts[name] = memory.stuck_restarts.get(name, 0) + 1
+        try:
+            await carry_out(self._context, cluster, sight.objects, observed, again)
+            memory.blocked = ""
+        except (NodeError, BlockedError) as error:
+            memory.blocked = str(error)
+            logger.warning("%s was not done: %s", step.action.value, error)
+
+    async def _write_status(
+        self, cluster: Cluster, sight: Sight, observed: Observed, plan: Layout, decision: Decision, memory: _Memory
+    ) -> None:
+        names = Names(cluster.namespace, cluster.name)
+        if decision.step is not None and memory.blocked:
+            step = decision.step
+            held = Hold(step.action, step.group, step.member, "Refused", memory.blocked)
+            decision = Decision(step, (held, *decision.holds))
+        underway = next_underway(observed, names, decision.step)
+        before = sight.objects.cluster.get("status") or {}
+        status = cluster_status(cluster, observed, plan, decision, underway, before)
+        if status != before:
+            await self._context.kube.apply_status(kube.CLUSTERS, cluster.namespace, cluster.name, status)
+            sight.objects.cluster["status"] = status
+        for group in observed.groups:
+            for member in group.members:
+                node = sight.objects.get("BrokerNode", names.node(group.number, member.number))
+                if node is None or member.node_uid is None:
+                    continue
+                generation = node["metadata"].get("generation", 0)
+                old = node.get("status") or {}
+                new = node_status(cluster, observed, plan, group, member, generation, old)
+                if new == old:
+                    continue
+                try:
+                    await self._context.kube.apply_status(
+                        kube.BROKER_NODES, cluster.namespace, node["metadata"]["name"], new
+                    )
+                except NotFoundError:
+                    pass  # deleted a moment ago: the next pass sees it
+        self._context.metrics.saw_cluster(
+            cluster.namespace, cluster.name, status["phase"], status["nodes"], status["ready"]
+        )
+
+    async def _refuse(self, body: Json, reason: str) -> None:
+        metadata, before = body["metadata"], body.get("status") or {}
+        status = failed_status(metadata.get("generation", 0), self._context.now(), "InvalidSpec", reason, before)
+        if status != before:
+            await self._context.kube.apply_status(kube.CLUSTERS, metadata["namespace"], metadata["name"], status)
+            await self._context.events.post(Reference.to(body), "InvalidSpec", reason, warning=True)
+        self._context.metrics.saw_cluster(metadata["namespace"], metadata["name"], "Failed", 0, 0)
+
+    def _count_stuck(self, cluster: Cluster, observed: Observed, memory: _Memory) -> None:
+        names = Names(cluster.namespace, cluster.name)
+        for member in observed.members:
+            if member.ready:
+                memory.stuck_restarts.pop(names.node(member.group, member.number), None)
+
+    def _phase_of(self, body: Json, cluster: Cluster) -> str:
+        return str((body.get("status") or {}).get("phase", ""))
+
+    def _forget(self, key: Key) -> None:
+        self._memory.pop((key.namespace, key.name), None)
+        self._writer.forget(key.namespace, key.name)
+        self._context.metrics.forgot_cluster(key.namespace, key.name)

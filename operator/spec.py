@@ -1,0 +1,219 @@
+"""What a BrokerCluster asks for, as values. Defaults are those of the CRD, for objects that never met it.
+
+The schema refuses most of what cannot be; what it cannot see (settings that the operator itself gives) is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from tallystick.operator.kube import GROUP, Json
+
+E = TypeVar("E", bound=Enum)
+
+PAUSED = f"{GROUP}/paused"
+REPLACE = f"{GROUP}/replace"
+FORMED = f"{GROUP}/formed"
+FIRST_MEMBERS = f"{GROUP}/first-members"
+LEFT = f"{GROUP}/left"
+TEMPLATE = f"{GROUP}/template"
+APPLIED = f"{GROUP}/applied"
+
+MAX_MEMBERS = 5
+"""Members that a group can ever have: all of them stand in everybody's dLegerPeers, so scaling changes no pod."""
+
+OWN_SETTINGS = frozenset(
+    {
+        *(
+            "addresswaitmills",
+            "admintokenfile",
+            "autocreatetopicenable",
+            "bindaddress",
+            "brokerclustername",
+            "brokerid",
+        ),
+        *("brokerip1", "brokerip2", "brokername", "brokerrole", "dlegergroup", "dlegerpeers", "dlegerselfid"),
+        *("enabledlegercommitlog", "externaladdress", "externallistenport", "flushdisktype", "groupbootstrap"),
+        *("groupbootstrapmembers", "grouptlsca", "grouptlscertificate", "grouptlskey", "grouptlspeername"),
+        *("halistenport", "hamasteraddress", "listenport", "mappedfilesizecommitlog", "namesrvaddr"),
+        *("preferredleaderid", "storepathcommitlog", "storepathrootdir", "viplistenerenable"),
+    }
+)
+"""Settings (in lower case: names count in any case) that follow from the rest of the spec."""
+
+
+class SpecError(ValueError):
+    """The cluster cannot be as it is asked for; only its author can mend it. `field`: where."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+
+
+class Durability(Enum):
+    MAJORITY = "Majority"
+    MAJORITY_ASYNC = "MajorityAsync"
+
+    @property
+    def flush(self) -> str:
+        """RocketMQ's flushDiskType."""
+        return "SYNC_FLUSH" if self is Durability.MAJORITY else "ASYNC_FLUSH"
+
+
+class External(Enum):
+    """How clients outside of the cluster reach brokers."""
+
+    NONE = "None"
+    NODE_PORT = "NodePort"
+    LOAD_BALANCER = "LoadBalancer"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where pods run and what they may use: Kubernetes' own words, handed on."""
+
+    resources: Json = field(default_factory=dict)
+    node_selector: Json = field(default_factory=dict)
+    tolerations: tuple[Json, ...] = ()
+    affinity: Json = field(default_factory=dict)
+    spread: tuple[Json, ...] = ()
+
+    @classmethod
+    def parse(cls, spec: Mapping[str, Any]) -> Placement:
+        return cls(
+            resources=dict(spec.get("resources") or {}),
+            node_selector=dict(spec.get("nodeSelector") or {}),
+            tolerations=tuple(spec.get("tolerations") or ()),
+            affinity=dict(spec.get("affinity") or {}),
+            spread=tuple(spec.get("topologySpreadConstraints") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A member's disk. `size`: a quantity; it grows only. Without a class: the cluster's default one."""
+
+    size: str = "10Gi"
+    storage_class: str | None = None
+    segment_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The way in from outside. `host`: told to clients in place of an address that is found (NodePort only)."""
+
+    type: External = External.NONE
+    host: str = ""
+    name_server_port: int | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """BrokerCluster.spec with its defaults."""
+
+    image: str
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[Json, ...] = ()
+    groups: int = 1
+    replicas: int = 3
+    durability: Durability = Durability.MAJORITY
+    auto_create_topics: bool = False
+    storage: Storage = field(default_factory=Storage)
+    name_servers: int = 2
+    name_server_placement: Placement = field(default_factory=Placement)
+    placement: Placement = field(default_factory=Placement)
+    listener: Listener = field(default_factory=Listener)
+    config: Mapping[str, str] = field(default_factory=dict)
+    disruption_budget: bool = True
+    network_policy: bool = True
+    clients_from: tuple[Json, ...] = ()
+    """NetworkPolicyPeers that may reach the clients' ports; none: everybody."""
+
+    @classmethod
+    def parse(cls, spec: Mapping[str, Any], default_image: str) -> ClusterSpec:
+        """SpecError: it cannot be so."""
+        storage, external = spec.get("storage") or {}, (spec.get("listeners") or {}).get("external") or {}
+        servers, policy = spec.get("nameServers") or {}, spec.get("networkPolicy") or {}
+        return cls(
+            image=spec.get("image") or default_image,
+            image_pull_policy=spec.get("imagePullPolicy") or "IfNotPresent",
+            image_pull_secrets=tuple(spec.get("imagePullSecrets") or ()),
+            groups=_bounded(spec.get("groups", 1), "groups", range(1, 65)),
+            replicas=_bounded(spec.get("replicas", 3), "replicas", (1, 3, 5)),
+            durability=_choice(Durability, spec.get("durability") or "Majority", "durability"),
+            auto_create_topics=bool(spec.get("autoCreateTopics", False)),
+            storage=Storage(
+                size=str(storage.get("size") or "10Gi"),
+                storage_class=storage.get("storageClassName"),
+                segment_bytes=int(storage.get("segmentBytes") or 1 << 30),
+            ),
+            name_servers=_bounded(servers.get("replicas", 2), "nameServers.replicas", range(1, 8)),
+            name_server_placement=Placement.parse(servers),
+            placement=Placement.parse(spec),
+            listener=Listener(
+                type=_choice(External, external.get("type") or "None", "listeners.external.type"),
+                host=external.get("host") or "",
+                name_server_port=external.get("nameServerNodePort"),
+                annotations=dict(external.get("annotations") or {}),
+            ),
+            config=_config(spec.get("config") or {}),
+            disruption_budget=bool((spec.get("podDisruptionBudget") or {}).get("enabled", True)),
+            network_policy=bool(policy.get("enabled", True)),
+            clients_from=tuple(policy.get("clientsFrom") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A BrokerCluster: who it is, and what it asks for."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    paused: bool
+    spec: ClusterSpec
+
+    @classmethod
+    def parse(cls, body: Json, default_image: str) -> Cluster:
+        """SpecError: see ClusterSpec.parse."""
+        metadata = body["metadata"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata.get("uid", ""),
+            generation=metadata.get("generation", 0),
+            paused=is_set(metadata, PAUSED),
+            spec=ClusterSpec.parse(body.get("spec") or {}, default_image),
+        )
+
+
+def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:
+    """Whether an annotation of ours says "true"."""
+    return str((metadata.get("annotations") or {}).get(annotation, "")).lower() == "true"
+
+
+def _bounded(value: Any, field: str, allowed: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+        shown = f"from {allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else f"one of {allowed}"
+        raise SpecError(f"spec.{field}", f"a number {shown}, not {value!r}")
+    return value
+
+
+def _choice(kind: type[E], value: str, field: str) -> E:
+    try:
+        return kind(value)
+    except ValueError as error:
+        allowed = ", ".join(str(each.value) for each in kind)
+        raise SpecError(f"spec.{field}", f"one of {allowed}, not {value!r}") from error
+
+
+def _config(config: Mapping[str, Any]) -> Mapping[str, str]:
+    own = sorted(key for key in config if key.lower() in OWN_SETTINGS)
+    if own:
+        raise SpecError("spec.config", f"{', '.join(own)}: the operator sets this itself from the rest of the spec")
+    return {key: str(value) for key, value in sorted(config.items())}

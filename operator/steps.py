@@ -1,0 +1,365 @@
+"""The next step of a cluster: pure, from what was seen and what is wanted. At most one is done, then all is seen anew.
+
+    what             when                                         only if
+    ReplaceNode      its claim is going, lost, or given up        the others are a sound majority
+    ForceDeletePod   its machine does not let go of it            the others are a sound majority, and it is silent
+    RestartMember    its pod is outdated or stuck, and not ready  the same, or it takes no part anyhow
+    AddMember        it is wanted and no member                   no other change is open; a learner first
+    PromoteMember    it is a learner                              it caught up, and the others are sound
+    RemoveMember     it votes and is not wanted                   all that are wanted vote, and are a sound majority
+    DeleteNode       it is not wanted and is no member            that is committed
+    RestartMember    its pod is outdated, and ready               all others are ready, and a sound majority;
+                                                                  nothing else in the cluster is under way
+    MoveLeader       one of these is about the leader             there is a sound successor
+
+The order of the table is the order of precedence, and followers come before a leader. What is wanted and cannot be done
+now is a `Hold` with its reason; nothing here is an error. A group of one member has nobody to hold on meanwhile: it is
+restarted all the same, since it would never be otherwise, but its disk is never given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tallystick.operator.observed import Group, Member, Observed
+from tallystick.operator.quorum import (
+    close,
+    is_settled,
+    learners_of,
+    majority,
+    sound,
+    successor,
+    takes_no_part,
+    voters_of,
+    without,
+)
+
+STUCK_SECONDS = 300.0
+"""Silent and not ready for so long, with peers that are fine: restarted. Doubled each time that it did not help."""
+LONGEST_STUCK_SECONDS = 3600.0
+FORCE_SECONDS = 120.0
+"""After its time to stop is over a pod is given this to go. A machine that is gone never says that it has."""
+DEAD_SECONDS = 120.0
+"""A group of which no pod was ready for so long has no leader to wait for."""
+
+
+class Action(Enum):
+    REPLACE = "ReplaceNode"
+    FORCE = "ForceDeletePod"
+    RESTART = "RestartMember"
+    MOVE = "MoveLeader"
+    ADD = "AddMember"
+    PROMOTE = "PromoteMember"
+    REMOVE = "RemoveMember"
+    DELETE = "DeleteNode"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do to one member. `uid`: of the pod that it is about, so that no other one is hit."""
+
+    action: Action
+    group: int
+    member: int
+    reason: str
+    """A word for programs."""
+    message: str
+    uid: str = ""
+    to: int | None = None
+    """MoveLeader: who is to lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A step that is wanted and cannot be done now."""
+
+    action: Action
+    group: int
+    member: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the steps lead to. `templates`: digest of each member's pod, by group and member; None: not known yet."""
+
+    groups: int
+    replicas: int
+    templates: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    step: Step | None
+    holds: tuple[Hold, ...] = ()
+
+
+def decide(observed: Observed, wanted: Wanted) -> Decision:
+    """The first step in the order of precedence that nothing speaks against, and all that are held back before it."""
+    holds: list[Hold] = []
+    for found in _candidates(observed, wanted):
+        if isinstance(found, Hold):
+            holds.append(found)
+        elif wanted.paused:
+            holds.append(Hold(found.action, found.group, found.member, "Paused", f"paused: {found.message}"))
+        else:
+            return Decision(found, tuple(holds))
+    return Decision(None, tuple(holds))
+
+
+def _candidates(observed: Observed, wanted: Wanted) -> Iterator[Step | Hold]:
+    kinds = (_replacements, _forced, _unready_restarts, _additions, _removals, _deletions, _ready_restarts)
+    for kind in kinds:
+        for group in observed.groups:
+            yield from kind(observed, wanted, group)
+
+
+def outdated(wanted: Wanted, member: Member) -> bool:
+    """It has a pod that was made from another template than the wanted one."""
+    template = wanted.templates.get((member.group, member.number))
+    return member.pod is not None and template is not None and member.pod.template != template
+
+
+# -- disks and machines that are lost ----------------------------------------------------------------------------------
+
+
+def _replacements(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    for member in group.members:
+        why = _why_replace(member)
+        if not why:
+            continue
+        reason, message = why
+        if voters_of(group) == (member.number,) or wanted.replicas == 1:
+            message = f"{message}, but it is the only copy: nothing is given up"
+            yield Hold(Action.REPLACE, group.number, member.number, "LastCopy", message)
+        else:
+            yield _guarded(observed, wanted, group, member, Action.REPLACE, reason, message)
+
+
+def _why_replace(member: Member) -> tuple[str, str] | None:
+    claim, pod = member.claim, member.pod
+    stays = pod is not None and not pod.deleting
+    if claim is None:
+        return None  # made anew without a step, and the pod that waits for it finds it
+    if claim.deleting:
+        return ("ClaimDeleted", "its claim is being deleted and its pod keeps it") if stays else None
+    if claim.lost:
+        return "ClaimLost", "the volume of its claim is gone"
+    if member.replace:
+        return "ReplaceAsked", "a new, empty disk was asked for by annotation"
+    if pod is not None and stays and pod.started is not None and pod.started < claim.created:
+        return "ClaimRenewed", "it runs on a volume that is not its claim's any more"
+    return None
+
+
+def _forced(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    for member in group.members:
+        pod = member.pod
+        if pod is None or pod.deleting_since is None or observed.now < pod.deleting_since + FORCE_SECONDS:
+            continue
+        if member.answer is not None or member.refused:
+            continue  # it runs: its machine is not gone, and will say so
+        where = f"{pod.node_name} has not confirmed that it stopped"
+        missing = without(group, member.number)
+        if missing:
+            yield Hold(Action.FORCE, group.number, member.number, "QuorumAtRisk", f"{where}; {missing}")
+        else:
+            yield Step(Action.FORCE, group.number, member.number, "MachineSilent", where, pod.uid)
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def _unready_restarts(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    for member in group.members:
+        if member.pod is None or member.pod.deleting or member.ready:
+            continue
+        if outdated(wanted, member):
+            message = "its pod is outdated and not ready"
+            yield _guarded(observed, wanted, group, member, Action.RESTART, "Outdated", message)
+        elif _is_stuck(observed, group, member):
+            yield _guarded(observed, wanted, group, member, Action.RESTART, "Stuck", "it is silent and not ready")
+
+
+def _is_stuck(observed: Observed, group: Group, member: Member) -> bool:
+    """Running, silent for long, and its peers are fine. A container that ends by itself is the kubelet's to restart."""
+    pod = member.pod
+    if pod is None or not pod.running or pod.waiting or pod.unready_since is None:
+        return False
+    if (member.answer is not None and not member.answer.fatal) or member.refused:
+        return False
+    limit = min(STUCK_SECONDS * 2.0**member.stuck_restarts, LONGEST_STUCK_SECONDS)
+    return observed.now - pod.unready_since >= limit and not without(group, member.number)
+
+
+def _ready_restarts(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    leader = group.leader
+    leads = leader.number if leader is not None else None
+    for member in sorted(group.members, key=lambda each: (each.number == leads, each.number)):
+        if member.ready and outdated(wanted, member):
+            yield _guarded(observed, wanted, group, member, Action.RESTART, "Outdated", "its pod is outdated")
+
+
+def _guarded(
+    observed: Observed, wanted: Wanted, group: Group, member: Member, action: Action, reason: str, message: str
+) -> Step | Hold:
+    """A step that stops the member's pod, if the group can do without it; a change of leader first, if it leads."""
+
+    def hold(why: str, text: str) -> Hold:
+        return Hold(action, group.number, member.number, why, f"{message}; {text}")
+
+    template = wanted.templates.get((member.group, member.number))
+    if action is Action.RESTART and (template is None or member.stateful_set != template):
+        return hold("TemplateNotApplied", "what it would be restarted with is not in place yet")
+    step = Step(action, group.number, member.number, reason, message, member.pod.uid if member.pod else "")
+    if member.ready:
+        if busy := _underway_elsewhere(observed, member):
+            return hold("StepUnderway", busy)
+        if absent := _other_unready(group, member):
+            return hold("MemberNotReady", absent)
+        if action is Action.RESTART and tuple(voters_of(group)) == (member.number,):
+            return step
+    elif _costs_nothing(observed, group, member, action):
+        return step
+    if missing := without(group, member.number):
+        return hold("QuorumAtRisk", missing)
+    if group.leader is not None and group.leader.number == member.number:
+        return _moved(wanted, group, member, step)
+    return step
+
+
+def _costs_nothing(observed: Observed, group: Group, member: Member, action: Action) -> bool:
+    """Stopping its pod takes nothing away, and no disk goes with it that may hold what only few others have."""
+    if action is Action.REPLACE and not (member.claim is not None and member.claim.lost):
+        return False
+    return takes_no_part(group, member) or _is_dead(observed, group)
+
+
+def _moved(wanted: Wanted, group: Group, member: Member, step: Step) -> Step | Hold:
+    """The same step, or the change of leadership that has to come before it."""
+    fresh = [each.number for each in group.members if not outdated(wanted, each)]
+    to = successor(group, member.number, range(wanted.replicas), fresh)
+    if to is None:
+        text = f"{step.message}; it leads, and nobody is fit to take over"
+        return Hold(step.action, group.number, member.number, "NoSuccessor", text)
+    message = f"{step.message}, and it leads: n{to} takes over first"
+    return Step(Action.MOVE, group.number, member.number, step.reason, message, to=to)
+
+
+def _underway_elsewhere(observed: Observed, member: Member) -> str:
+    """What was begun elsewhere in the cluster and has not come back; empty: nothing."""
+    step = observed.underway
+    if step is None or step.action not in (Action.RESTART.value, Action.REPLACE.value, Action.FORCE.value):
+        return ""
+    for other in observed.members:
+        is_target = step.target.endswith(f"-{other.group}-{other.number}")
+        if is_target and not other.ready and (other.group, other.number) != (member.group, member.number):
+            return f"{step.target} is not ready again after {step.action}"
+    return ""
+
+
+def _other_unready(group: Group, member: Member) -> str:
+    absent = [
+        f"n{other.number}"
+        for other in group.members
+        if other.number != member.number and not other.ready and other.exists
+    ]
+    return f"{', '.join(absent)} of its group not ready" if absent else ""
+
+
+def _is_dead(observed: Observed, group: Group) -> bool:
+    """No pod of it was ready for long: it serves nobody, and there is no majority to keep."""
+    pods = [member.pod for member in group.members if member.pod is not None]
+    return group.leader is None and all(
+        pod.unready_since is not None and observed.now - pod.unready_since >= DEAD_SECONDS for pod in pods
+    )
+
+
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+def _additions(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    """One at a time: a learner is promoted, or taken out, before there is another."""
+    if not is_settled(group):
+        return
+    voters, learners = voters_of(group), learners_of(group)
+    for number in range(wanted.replicas):
+        member = group.member(number)
+        if member is None or number in voters:
+            continue
+        if number in learners:
+            yield _promotion(group, member)
+        elif not learners and member.answer is not None and member.pod is not None and not member.pod.deleting:
+            yield Step(Action.ADD, group.number, number, "Wanted", "it is wanted and no member yet: as a learner first")
+            return
+
+
+def _promotion(group: Group, member: Member) -> Step | Hold:
+    leader = group.leader
+    peer = leader.answer.peer(member.number) if leader is not None and leader.answer is not None else None
+
+    def hold(text: str) -> Hold:
+        return Hold(Action.PROMOTE, group.number, member.number, "CatchingUp", text)
+
+    if peer is None or not peer.connected or not member.ready:
+        return hold("the learner is not there")
+    if not peer.sound or not close(peer.lag_bytes):
+        return hold(f"the learner is {peer.lag_bytes} bytes behind")
+    voters = voters_of(group)
+    if sum(sound(group, voter) for voter in voters) + 1 < majority(len(voters) + 1):
+        return hold("too many of the others are not sound to have one more voter")
+    return Step(
+        Action.PROMOTE, group.number, member.number, "CaughtUp", "the learner has caught up: it votes from now on"
+    )
+
+
+def _removals(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    """Those with the highest numbers first."""
+    voters, learners = voters_of(group), learners_of(group)
+    for number in sorted((*voters, *learners), reverse=True):
+        if number < wanted.replicas:
+            continue
+        step = Step(Action.REMOVE, group.number, number, "NotWanted", "it is not wanted any more")
+        if not is_settled(group):
+            text = "a change of members is not committed yet"
+            yield Hold(Action.REMOVE, group.number, number, "ChangeOpen", text)
+        elif number in learners:
+            yield step
+        else:
+            yield _removal(observed, wanted, group, step)
+        return  # the next one when this one is gone
+
+
+def _removal(observed: Observed, wanted: Wanted, group: Group, step: Step) -> Step | Hold:
+    voters = voters_of(group)
+    member = group.member(step.member)
+
+    def hold(why: str, text: str) -> Hold:
+        return Hold(Action.REMOVE, group.number, step.member, why, f"{step.message}; {text}")
+
+    missing = [f"n{number}" for number in range(wanted.replicas) if number not in voters]
+    if missing:
+        return hold("WantedMembersMissing", f"{', '.join(missing)} of those that stay has no vote yet")
+    remaining = [voter for voter in voters if voter != step.member]
+    good, needed = sum(sound(group, voter) for voter in remaining), majority(len(remaining))
+    if good < needed:
+        return hold("QuorumAtRisk", f"{good} of the {len(remaining)} that remain are sound, and {needed} are needed")
+    if member is not None and (busy := _underway_elsewhere(observed, member)):
+        return hold("StepUnderway", busy)
+    if group.leader is not None and group.leader.number == step.member and member is not None:
+        return _moved(wanted, group, member, step)
+    return step
+
+
+def _deletions(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    members = {*voters_of(group), *learners_of(group)}
+    for member in reversed(group.members):
+        if member.number < wanted.replicas or member.node_uid is None:
+            continue
+        if is_settled(group) and member.number not in members:
+            message = "it left the group; its claim stays"
+            yield Step(Action.DELETE, group.number, member.number, "LeftGroup", message, member.node_uid)

@@ -1,0 +1,125 @@
+"""Makes and mends objects: what differs from its manifest is applied, the rest is left alone.
+
+What the server refuses (quota, admission, a field that cannot change) is collected, told in the cluster's conditions,
+and tried again in a while; the other objects go on. What is only late (a conflict, a server that does not answer) ends
+the pass, which is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from tallystick.operator.context import Context
+from tallystick.operator.drift import differs, mark, stamped
+from tallystick.operator.kube import BY_KIND, SECRETS, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
+from tallystick.operator.layout import Layout, is_obsolete
+from tallystick.operator.manifests.cluster import admin_secret
+from tallystick.operator.reading import Objects
+from tallystick.operator.spec import Cluster
+
+logger = logging.getLogger(__name__)
+
+REFUSED_SECONDS = 60.0
+"""What was refused is tried again after this."""
+SECRET_SECONDS = 300.0
+"""A Secret that exists cannot be seen by us: its creation is tried this often, in case somebody deleted it."""
+
+_Name = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one round of writing. `written`: how many objects."""
+
+    written: int = 0
+    refusals: list[str] = field(default_factory=list)
+    resize_refusals: list[str] = field(default_factory=list)
+
+
+class Writer:
+    """Remembers, for the life of the process, what the server made of what it was given, and what it refused."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settled: dict[_Name, str] = {}
+        self._refused: dict[_Name, tuple[str, float, str]] = {}
+        self._secrets: dict[_Name, float] = {}
+
+    def forget(self, namespace: str, cluster: str) -> None:
+        """A cluster is gone, and so is what was remembered of it."""
+        for memory in (self._settled, self._refused, self._secrets):
+            for name in [each for each in memory if each[1] == namespace and _is_of(cluster, each[2])]:
+                del memory[name]
+
+    async def write(self, cluster: Cluster, objects: Objects, layout: Layout) -> Outcome:
+        """KubeError, but for refusals."""
+        outcome = Outcome()
+        for manifest in layout.manifests:
+            await self._write_one(objects, stamped(manifest), outcome)
+        for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
+            for body in objects.all(kind):
+                if is_obsolete(cluster, body, layout.manifests) and not body["metadata"].get("deletionTimestamp"):
+                    await self._remove(body)
+                    outcome.written += 1
+        return outcome
+
+    async def ensure_secret(self, cluster: Cluster, token: str) -> None:
+        """Creates the cluster's admin Secret if it is not there. ForbiddenError, UnavailableError."""
+        manifest = admin_secret(cluster, token)
+        name = _name_of(manifest)
+        if self._context.now() < self._secrets.get(name, 0.0):
+            return
+        try:
+            await self._context.kube.create(SECRETS, cluster.namespace, manifest)
+            self._context.metrics.writes.labels("Secret").inc()
+        except ConflictError:
+            pass  # it is there, and what is in it follows from its name
+        self._secrets[name] = self._context.now() + SECRET_SECONDS
+
+    async def _write_one(self, objects: Objects, wanted: Json, outcome: Outcome) -> None:
+        name = _name_of(wanted)
+        live = objects.get(wanted["kind"], wanted["metadata"]["name"])
+        if not differs(live, wanted, self._settled.get(name)):
+            return
+        text = wanted["metadata"]["annotations"]["tallystick.dev/applied"]
+        refused, until, message = self._refused.get(name, ("", 0.0, ""))
+        if refused == text and self._context.now() < until:
+            self._note(outcome, wanted, message)
+            return
+        try:
+            made = await self._context.kube.apply(wanted)
+        except (ForbiddenError, InvalidError) as error:
+            self._refused[name] = (text, self._context.now() + REFUSED_SECONDS, str(error))
+            self._note(outcome, wanted, str(error))
+            logger.warning("refused: %s", error)
+            return
+        self._refused.pop(name, None)
+        self._settled[name] = mark(made, wanted)
+        self._context.metrics.writes.labels(wanted["kind"]).inc()
+        outcome.written += 1
+        logger.info("applied %s %s/%s", *name)
+
+    def _note(self, outcome: Outcome, wanted: Json, message: str) -> None:
+        where = outcome.resize_refusals if wanted["kind"] == "PersistentVolumeClaim" else outcome.refusals
+        where.append(message)
+
+    async def _remove(self, body: Json) -> None:
+        metadata = body["metadata"]
+        try:
+            await self._context.kube.delete(
+                BY_KIND[body["kind"]], metadata["namespace"], metadata["name"], uid=metadata["uid"]
+            )
+        except NotFoundError:
+            return
+        logger.info(
+            "removed %s %s/%s: the spec has switched it off", body["kind"], metadata["namespace"], metadata["name"]
+        )
+
+
+def _name_of(body: Json) -> _Name:
+    return body["kind"], body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def _is_of(cluster: str, name: str) -> bool:
+    return name == cluster or name.startswith((f"{cluster}-", f"data-{cluster}-"))
