@@ -18,9 +18,9 @@ class LimitedLog:
         self._next_s: dict[tuple[str, int | None], float] = {}
         self._silent: dict[tuple[str, int | None], int] = {}
 
-    def warning(self, kind: str, peer: int | None, message: str, *args: object, exc_info: bool = False) -> None:
-        """Log `message`, unless a line of that kind about that peer was logged less than an interval ago."""
-        self._log(logging.WARNING, kind, peer, message, args, exc_info)
+    def warning(self, kind: str, peer: int | None, message: str, *args: object, exc_info: bool = False) -> bool:
+        """Log `message`, unless a line of that kind about that peer was logged less than an interval ago; whether."""
+        return self._log(logging.WARNING, kind, peer, message, args, exc_info)
 
     def info(self, kind: str, peer: int | None, message: str, *args: object) -> None:
         """The same for what is as it should be."""
@@ -28,12 +28,12 @@ class LimitedLog:
 
     def _log(
         self, level: int, kind: str, peer: int | None, message: str, args: tuple[object, ...], exc_info: bool
-    ) -> None:
+    ) -> bool:
         key = (kind, peer)
         now = self._clock()
         if now < self._next_s.get(key, now):
             self._silent[key] = self._silent.get(key, 0) + 1
-            return
+            return False
         if len(self._next_s) >= _KEYS_MAX:
             self._next_s.clear()
         self._next_s[key] = now + self._interval_s
@@ -41,3 +41,4 @@ class LimitedLog:
         if silent:
             message, args = message + " (and %d more since the last such line)", (*args, silent)
         self._logger.log(level, message, *args, exc_info=exc_info)
+        return True

@@ -20,6 +20,12 @@ from tallystick.replication.transport.shared import Shared
 
 Address = tuple[str, int]
 
+_TOLD_MAX = 16  # there are fewer ways to fail; words of a peer may be any
+
+
+class _NowhereError(OSError):
+    """The peer's name has no address."""
+
 
 class PeerLane:
     """`address` is looked up anew at each attempt. `on_connected` and `on_room` are `Transport`'s."""
@@ -45,7 +51,10 @@ class PeerLane:
         settings = shared.settings
         self._queue_bytes = settings.control_queue_bytes if lane is Lane.CONTROL else settings.bulk_queue_bytes
         self._loop = asyncio.get_running_loop()
-        self._backoff = Backoff(settings.reconnect_first_ms / 1000, settings.reconnect_max_ms / 1000, shared.dice)
+        first_s = settings.reconnect_first_ms / 1000
+        self._backoff = Backoff(first_s, settings.reconnect_max_ms / 1000, shared.dice)
+        self._nowhere = Backoff(first_s, settings.reconnect_nowhere_ms / 1000, shared.dice)
+        self._told: set[str] = set()  # reasons that were logged since there was a connection
         self._link: CallerLink | None = None
         self._hurry = asyncio.Event()
         self._task = self._loop.create_task(self._keep(), name=f"lane-{lane.name.lower()}-n{member}")
@@ -111,13 +120,15 @@ class PeerLane:
         steady_s = shared.settings.reconnect_max_ms / 1000
         while True:
             self._hurry.clear()
-            since_s = None
+            since_s, backoff = None, self._backoff
             try:
                 link = await self._connect()
             except TimeoutError:
                 reason = f"no connection within {shared.settings.connect_timeout_ms} ms"
-            except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot be one of a host
+            except OSError as error:
                 reason = _words(error)
+                if isinstance(error, _NowhereError):  # it may be a member some day, or never
+                    backoff = self._nowhere
             except Exception as error:  # a mistake of ours; one attempt may fail by it, not the lane for ever
                 shared.log.warning("mistake", self._member, "calling n%d failed", self._member, exc_info=True)
                 reason = repr(error)
@@ -127,19 +138,29 @@ class PeerLane:
                 reason = link.reason
             self.sent.failures += 1
             self.sent.last_error = reason
-            host, port = self._address
-            shared.log.warning(
-                f"{self._lane.name} lane", self._member, "n%d at %s:%d (%s): %s",
-                self._member, host, port, self._lane.name.lower(), reason,
-            )  # fmt: skip
+            self._tell(reason)
             # A peer that takes us in and throws us out at once is as good as one that refuses.
             if since_s is not None and self._loop.time() - since_s >= steady_s:
                 self._backoff.reset()
+            if backoff is not self._nowhere:
+                self._nowhere.reset()
             try:
-                async with asyncio.timeout(self._backoff.next_s()):
+                async with asyncio.timeout(backoff.next_s()):
                     await self._hurry.wait()
             except TimeoutError:
                 pass  # as planned
+
+    def _tell(self, reason: str) -> None:
+        """Logs a reason once until there is a connection again: a peer may be away for good, and nobody's fault."""
+        if reason in self._told or len(self._told) >= _TOLD_MAX:
+            return
+        host, port = self._address
+        written = self._shared.log.warning(
+            f"{self._lane.name} lane", self._member, "n%d at %s:%d (%s): %s",
+            self._member, host, port, self._lane.name.lower(), reason,
+        )  # fmt: skip
+        if written:
+            self._told.add(reason)
 
     async def _connect(self) -> CallerLink:
         shared = self._shared
@@ -162,11 +183,19 @@ class PeerLane:
             )
             return made[-1]
 
+        deadline_s = self._loop.time() + timeout_s
+        addresses = await self._addresses(host, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._loop.create_connection(
-                    factory, host, port, ssl=context, server_hostname=None if context is None else host
-                )
+            async with asyncio.timeout_at(deadline_s):
+                for number, address in enumerate(addresses, 1):
+                    try:
+                        await self._loop.create_connection(
+                            factory, address, port, ssl=context, server_hostname=None if context is None else host
+                        )
+                        break
+                    except OSError:
+                        if number == len(addresses):
+                            raise
             link = made[-1]
             try:
                 async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
@@ -180,6 +209,7 @@ class PeerLane:
         if link.closed:
             raise ConnectionError(link.reason)
         self._link = link
+        self._told.clear()
         self.sent.connects += 1
         shared.log.info(
             f"{self._lane.name} lane up", self._member, "n%d at %s:%d (%s): connected",
@@ -188,6 +218,15 @@ class PeerLane:
         self._refused = False
         self._loop.call_soon(self._tell_connected, link)
         return link
+
+    async def _addresses(self, host: str, timeout_s: float) -> list[str]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._shared.names.addresses(host)
+        except TimeoutError:
+            raise _NowhereError(f"its name was not found within {timeout_s:g} s") from None
+        except (socket.gaierror, UnicodeError) as error:  # UnicodeError: a name that cannot be one of a host
+            raise _NowhereError(_words(error)) from None
 
     def _inspect(self, transport: asyncio.Transport) -> str | None:
         shared = self._shared

@@ -52,6 +52,9 @@ class TransportSettings:
     """Wait before the first new attempt; it doubles with each one that fails."""
     reconnect_max_ms: int = 1_000
     """Longest wait between attempts; so long may a member that came back go unnoticed by its peers."""
+    reconnect_nowhere_ms: int = 5_000
+    """The same while the peer's name has no address: it may be of a member that is yet to come, and each attempt costs
+    others a look-up."""
     silence_timeout_ms: int = 3_000
     """Bytes that are not acknowledged for so long end the connection. A cut cable shows by nothing else; and TCP on
     its own sends anew at doubling intervals, so that a long cut would last even longer than it is."""
@@ -78,3 +81,5 @@ class TransportSettings:
             raise SettingsError("control_queue_bytes", f"one message may take {MESSAGE_MAX_BYTES} bytes")
         if self.reconnect_max_ms < self.reconnect_first_ms:
             raise SettingsError("reconnect_max_ms", "is below reconnect_first_ms")
+        if self.reconnect_nowhere_ms < self.reconnect_first_ms:
+            raise SettingsError("reconnect_nowhere_ms", "is below reconnect_first_ms")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tallystick.replication.transport.handshake import Identity
 from tallystick.replication.transport.limited_log import LimitedLog
+from tallystick.replication.transport.names import Names
 from tallystick.replication.transport.settings import TransportSettings
 from tallystick.replication.transport.tls import TlsFiles
 
@@ -22,3 +23,4 @@ class Shared:
     dice: random.Random
     log: LimitedLog
     tls: TlsFiles | None
+    names: Names = field(default_factory=Names)

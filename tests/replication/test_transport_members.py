@@ -146,8 +146,6 @@ def _calls(member: Member, caller: int) -> set[Lane]:
 
 async def test_the_name_is_looked_up_at_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod comes back under the same name with another address."""
-    if isinstance(asyncio.get_running_loop(), uvloop.Loop):
-        pytest.skip("uvloop looks names up without Python")
     a, b, moved = Member(0), Member(1), Member(1)
     moved.socket.close()
     moved.socket = socket.socket()
