@@ -124,11 +124,13 @@ class MessageStore:
         trace_on: bool = True,
         door: Door | None = None,
         replica: Replica | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> MessageStore:
         """Locks the folder, recovers what is there, dispatches the rest of the log and starts all services.
 
         `cluster` goes into every message that arrives by `feed`, `region` and `trace_on` into its answer. With
         `replica` the log, and these three, are its; the store begins as a follower: see `commit`, `take_lead`, `serve`.
+        `on_progress(pos, end)`, on another thread: how far recovery has read the log, and up to where it will.
         SettingsError: a setting cannot be used. StoreLockedError: another process has the store. DamageError: a file
         has a shape that no store has. OSError: the disk.
         """
@@ -164,7 +166,7 @@ class MessageStore:
             )
             kept = None if replica is None else KeptLog(replica.log.written, replica.committed_pos)
             recovered = await asyncio.get_running_loop().run_in_executor(
-                executor, lambda: recover(root, settings, dispatch, door, kept=kept)
+                executor, lambda: recover(root, settings, dispatch, door, kept=kept, on_progress=on_progress)
             )
             if kept is None and not recovered.clean and settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
                 await asyncio.get_running_loop().run_in_executor(executor, sync_files, door, log_folder)

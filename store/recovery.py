@@ -139,18 +139,22 @@ def recover(
     clean: bool | None = None,
     on_loaded: Callable[[Recovered], None] | None = None,
     kept: KeptLog | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Recovered:
     """Brings the store in `root` into order and dispatches all of its log; see the module's head.
 
     Blocks: after a kill without a mark perhaps for minutes. `dispatch`: new, not loaded. `clean`: whether the last stop
     was in order; None: look for the file `abort`. `on_loaded` is called before the rest of the log is dispatched.
     `kept`: the log is replicated; only what is derived from it is brought into order, from committed records.
+    `on_progress(pos, end)`: now and then, how far the log was read and up to where it will be.
     RecoveryError, OSError, DamageError: it could not be opened.
     """
     folder, entry_header_bytes = log_layout(root, settings)
     with SegmentFiles(folder, settings.mappedFileSizeCommitLog) as log:
         clean = not (root / "abort").exists() if clean is None else clean
         recovery = _Recovery(root, settings, dispatch, door, log, entry_header_bytes, clean, kept)
+        if on_progress is not None:
+            recovery.on_progress = on_progress
         found = recovery.run()
         if on_loaded is not None:
             on_loaded(found)
@@ -181,6 +185,7 @@ class _Recovery:
         self.cache_lost = False  # recovery goes on from a mark, and the machine was restarted since
         self.known_end = -1  # M: how far the queues knew the log before anything was cut
         self.found = Recovered(clean=clean)
+        self.on_progress: Callable[[int, int], None] = lambda pos, end: None
 
     def run(self) -> Recovered:
         found = self.found
@@ -379,6 +384,7 @@ class _Recovery:
         self.found.start_pos = pos
         self.dispatch.start(pos)
         while True:
+            self.on_progress(pos, self.log.end)
             result = self.dispatch.run(self.log.end, _RUN_BYTES, self.settings.checkCRCOnRecover)
             self._count(result.records, result.last_store_timestamp_ms)
             if result.stopped is not None or result.pos in (pos, self.log.end):
@@ -392,6 +398,7 @@ class _Recovery:
         """Dispatches from `dispatched_from` to the end, past what is damaged."""
         end = self.found.end_pos if self.kept is None else self.found.committed_pos
         while (pos := self.dispatch.position) < end:
+            self.on_progress(pos, end)
             result = self.dispatch.run(end, _RUN_BYTES)
             if result.stopped is not None:
                 step = resync(self.log, result.pos, entry_header_bytes=self.entry_header_bytes)

@@ -190,6 +190,18 @@ def test_the_sound_prefix_is_recovered(data: st.DataObject, tmp_path_factory: py
     assert verify(store.root).damage == []
 
 
+def test_whoever_waits_is_told_how_far_it_is(store: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tallystick.store.recovery._RUN_BYTES", 1)  # a record at a time
+    store.append(60)
+    told: list[tuple[int, int]] = []
+    dispatch = new_dispatch(store.chosen, store.door)
+    recover(store.root, store.chosen, dispatch, store.door, on_progress=lambda pos, end: told.append((pos, end)))
+    positions = [pos for pos, _ in told]
+    assert positions == sorted(positions)
+    assert len(set(positions)) > 30
+    assert all(pos <= store.end <= end for pos, end in told), "a segment's end is the log's, before it was looked at"
+
+
 def test_what_is_put_after_a_cut_does_not_wake_what_was_cut(store: Written) -> None:
     """A record of the same length, where the damaged one was, must not lead into the old records behind it."""
     store.append(6)
