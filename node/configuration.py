@@ -4,8 +4,9 @@
 
 Keys are RocketMQ's option names. In the file they stand in the tables `[broker]`, `[store]`, `[nameserver]` and
 `[http]`; in the environment as `TALLY_` and the name, in any case (`TALLY_FLUSHDISKTYPE=SYNC_FLUSH`); with `--set` as
-`name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ; the other parts' names
-are given with their table: `nameserver.listenPort`, `TALLY_HTTP_PORT`.
+`name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ, or one of the few that
+could mean nothing else (`_ALONE_TOO`); the other parts' names are given with their table: `nameserver.listenPort`,
+`TALLY_HTTP_PORT`.
 Nothing is opened before all of it is sound; an error names the key and where it stands.
 
 A member of a replicated group (`enableDLegerCommitLog`) has other defaults than RocketMQ for a few (`GROUP_DEFAULTS`):
@@ -27,7 +28,7 @@ from tallystick.store.settings import SettingsError, StoreSettings
 
 ENVIRONMENT_PREFIX = "TALLY_"
 # Read by the commands themselves, so no settings.
-_ENVIRONMENT_OF_COMMANDS = frozenset({"TALLY_CONFIG", "TALLY_NAMESERVER", "TALLY_HTTP"})
+_ENVIRONMENT_OF_COMMANDS = frozenset({"TALLY_CONFIG", "TALLY_NAMESERVER", "TALLY_HTTP", "TALLY_TOKEN_FILE"})
 
 
 class ConfigurationError(ValueError):
@@ -60,7 +61,8 @@ _TABLES: dict[str, type] = {
 }
 _FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for table, kind in _TABLES.items()}
 # The broker's and the store's names are one list in RocketMQ: none of them stands in both.
-_BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]}
+_ALONE_TOO = {"adminTokenFile": "http", "externalListenPort": "nameserver"}
+_BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]} | _ALONE_TOO
 _BY_PLACE = {f"{table}.{key}": (table, key) for table in _TABLES for key in _FIELDS[table]}
 
 

@@ -72,6 +72,12 @@ class BrokerSettings:
     brokerIP1: str = field(default_factory=_local_address)
     """Address or name told to clients and name servers; its IP is written as the store host of every record. Wrong:
     clients get a route they cannot reach. Default: the address of the route to the outside."""
+    addressWaitMills: int = 60_000
+    """Own setting. Milliseconds a start waits for the name in `brokerIP1` to have an address: in Kubernetes the name of
+    a Service that was made a moment ago has none yet. 0: it has to have one."""
+    externalAddress: str = ""
+    """Own setting. `host:port` under which clients outside of the brokers' network reach this broker; told to those who
+    ask a name server at its `externalListenPort`. Empty: they do not see this broker."""
     brokerName: str = field(default_factory=_host_name)
     """Name of the group of a master and its slaves. Two masters with one name replace each other in the route."""
     brokerClusterName: str = "DefaultCluster"
@@ -166,6 +172,9 @@ class BrokerSettings:
     """Own setting. Make a new group of the members in `dLegerPeers`. Give it to all of them at their very first start
     and never again: to a member whose disk was lost it would say that there is nothing it could have forgotten, and
     such a member may vote twice. A disk that has a member already passes it over."""
+    groupBootstrapMembers: str = ""
+    """Own setting. Who votes in a group that `groupBootstrap` makes, `n0;n1;n2`: `dLegerPeers` may name more, who can
+    be let in later. The same at all of them. Empty: all of `dLegerPeers`. A member that is not named makes no group."""
     groupElectionTimeoutMills: int = 800
     """Own setting. Milliseconds without a word of the leader after which a member stands for election; at least ten
     times a round trip and a slow fsync, or members are elected away for being busy."""
@@ -242,6 +251,9 @@ class BrokerSettings:
         if self.aclEnable:
             raise SettingsError("aclEnable", "access control is not supported yet")
         check_addresses("namesrvAddr", self.namesrvAddr)
+        if ";" in self.externalAddress:
+            raise SettingsError("externalAddress", f"{self.externalAddress!r} is more than one host:port")
+        check_addresses("externalAddress", self.externalAddress)
         tls = {name: getattr(self, name) for name in ("groupTlsCa", "groupTlsCertificate", "groupTlsKey")}
         for name, value in tls.items():
             if any(tls.values()) and not value:
@@ -277,6 +289,7 @@ CHANGEABLE = frozenset(
 
 
 _BROKER_RANGES: dict[str, tuple[int, int]] = {
+    "addressWaitMills": (0, 3_600_000),
     "brokerId": (UNDECIDED, _LONG),
     "groupElectionTimeoutMills": (50, 600_000),
     "groupHeartbeatMills": (5, 300_000),
@@ -337,16 +350,22 @@ class NameServerSettings:
     """Seconds without a byte in or out after which a connection is closed, and its broker forgotten."""
     brokerExpirySeconds: int = 120
     """Own setting (a constant in RocketMQ). Seconds without a registration after which a broker is forgotten."""
+    externalListenPort: int = 0
+    """Own setting. A second port (0: none) for clients outside of the brokers' network: routes that are asked there
+    have the brokers' `externalAddress`, and leave out those that have none."""
 
     def validate(self) -> None:
         """SettingsError names the key whose value cannot be used."""
         check_types(self)
         limits = {
             "listenPort": _PORT,
+            "externalListenPort": _PORT,
             "serverChannelMaxIdleTimeSeconds": (1, _INT),
             "brokerExpirySeconds": (1, _INT),
         }
         check_ranges(self, limits)
+        if self.externalListenPort and self.externalListenPort == self.listenPort:
+            raise SettingsError("externalListenPort", f"{self.externalListenPort} is listenPort too")
         for name in ("kvConfigPath", "bindAddress"):
             if not getattr(self, name).strip():
                 raise SettingsError(name, "must not be empty")
@@ -354,12 +373,16 @@ class NameServerSettings:
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """The port for probes, metrics and people."""
+    """The port for probes, metrics and administration."""
 
     host: str = "127.0.0.1"
-    """Address the socket is bound to. Nothing here asks for a password: other than loopback is for trusted networks."""
+    """Address the socket is bound to. Without `adminTokenFile` nothing here asks who is there: other than loopback is
+    for trusted networks then."""
     port: int = 8080
     """Port (0: any free one; -1: no HTTP at all)."""
+    adminTokenFile: str = ""
+    """File with a token a line; all but probes and metrics is refused to those who do not send one of them
+    (`Authorization: Bearer ...`). Read again when it changes. Empty: nothing is asked for."""
 
     def validate(self) -> None:
         """SettingsError names the key whose value cannot be used."""

@@ -1,13 +1,15 @@
 """From settings to a member of a replicated group: who it is, where the others are, its folder, its log.
 
 RocketMQ's names say who the members are: `dLegerPeers` is `n0-host:port;n1-host:port`, `dLegerSelfId` is one of these
-ids, `dLegerGroup` the group (the broker's name, if it is not given). A member listens at its own port in `dLegerPeers`.
+ids, `dLegerGroup` the group (the broker's name, if it is not given). A member listens at its own port in `dLegerPeers`,
+on `bindAddress`: its address there is for the others, and neither it nor theirs need lead anywhere yet. Peers are those
+who may be members, `groupBootstrapMembers` those who are when the group is made.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +68,17 @@ def parse_peers(text: str) -> dict[int, Address]:
     return peers
 
 
+def parse_members(key: str, text: str, peers: Iterable[int]) -> list[int]:
+    """`n0;n1;n2` as numbers. SettingsError names `key`: not of the form, one stands there twice, or is no peer."""
+    members = [member_number(key, part) for part in filter(None, (part.strip() for part in text.split(";")))]
+    for member in members:
+        if members.count(member) > 1:
+            raise SettingsError(key, f"n{member} stands there twice")
+        if member not in peers:
+            raise SettingsError(key, f"n{member} is not among dLegerPeers")
+    return members
+
+
 class GroupPlan:
     """What the settings say about this member and its group, checked. SettingsError: they cannot be."""
 
@@ -86,7 +99,9 @@ class GroupPlan:
                 f"{old} has messages of a broker without a group, which would not be seen: use another folder",
             )
         self.folder = store.log_folder.parent
-        self.bootstrap = Membership.of(self.peers) if broker.groupBootstrap else None
+        founders = parse_members("groupBootstrapMembers", broker.groupBootstrapMembers, self.peers) or self.peers
+        makes_group = broker.groupBootstrap and self.number in founders
+        self.bootstrap = Membership.of(founders) if makes_group else None
         preferred = member_number("preferredLeaderId", store.preferredLeaderId) if store.preferredLeaderId else None
         if preferred is not None and preferred not in self.peers:
             raise SettingsError("preferredLeaderId", f"{store.preferredLeaderId} is not among dLegerPeers")

@@ -63,6 +63,25 @@ def test_a_plan(tmp_path: Path) -> None:
     assert GroupPlan(BROKER, store(tmp_path)).bootstrap is None, "a group is made once, when somebody says so"
 
 
+def test_a_group_may_begin_with_some_of_those_who_may_be_members(tmp_path: Path) -> None:
+    making = replace(BROKER, groupBootstrap=True, groupBootstrapMembers="n1; n0")
+    assert GroupPlan(making, store(tmp_path)).bootstrap == Membership.of([0, 1])
+    other = GroupPlan(making, store(tmp_path, dLegerSelfId="n2"))
+    assert other.bootstrap is None, "it waits to be let in, as one whose disk is empty for another reason"
+    assert other.peers.keys() == {0, 1, 2}
+    assert GroupPlan(replace(making, groupBootstrap=False), store(tmp_path)).bootstrap is None
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [("n1;n7", "n7 is not among dLegerPeers"), ("n1;n1", "n1 stands there twice"), ("1", "no member's id")],
+)
+def test_founders_that_cannot_be(tmp_path: Path, members: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason) as refused:
+        GroupPlan(replace(BROKER, groupBootstrapMembers=members), store(tmp_path))
+    assert refused.value.key == "groupBootstrapMembers"
+
+
 def test_messages_of_a_broker_without_a_group_are_not_hidden(tmp_path: Path) -> None:
     old = tmp_path / "commitlog" / ("0" * 20)
     old.parent.mkdir()
