@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.topics import READ_WRITE
-from tallystick.node.nameserver.registration import TERM_FIELD
+from tallystick.node.nameserver.registration import EXTERNAL_FIELD, TERM_FIELD
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
@@ -46,6 +46,8 @@ class Registration:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
+        self._told_ids: dict[str, int] = {}  # the broker id that a name server was told last, by its address
+        self._stopped = False
 
     @property
     def nameservers(self) -> list[str]:
@@ -57,16 +59,20 @@ class Registration:
         self._task = asyncio.get_running_loop().create_task(self._keep_on(), name="register")
 
     async def stop(self) -> None:
-        """Says goodbye, so that clients learn at once instead of after the name servers' two minutes."""
+        """Says goodbye, so that clients learn at once instead of after the name servers' two minutes. Nobody is told
+        anything afterwards, whatever role this broker takes on its way out."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             self._task = None
         await self.withdraw()
 
     async def withdraw(self) -> None:
-        """Says goodbye with the id it has, if it has one, and goes on."""
-        if self.settings.brokerId != UNDECIDED:
-            await asyncio.gather(*(self._tell(address, self._goodbye()) for address in self.nameservers))
+        """Says goodbye to each with the id that it was told last, if any, and goes on."""
+        known = {address: self._told_ids.pop(address, UNDECIDED) for address in self.nameservers}
+        await asyncio.gather(
+            *(self._tell(address, self._goodbye(number)) for address, number in known.items() if number != UNDECIDED)
+        )
 
     def soon(self) -> None:
         """Something changed: register at the next turn of the loop."""
@@ -74,8 +80,10 @@ class Registration:
 
     async def register_all(self) -> int:
         """Tells every name server now; how many took it. Nobody is told of a member without a role."""
-        if self.settings.brokerId == UNDECIDED:
+        if self._stopped or self.settings.brokerId == UNDECIDED:
             return 0
+        # Before they answer: a goodbye that overtakes the answer goes the same way, behind the hello.
+        self._told_ids.update(dict.fromkeys(self.nameservers, self.settings.brokerId))
         told = await asyncio.gather(*(self._tell(address, self._hello()) for address in self.nameservers))
         return sum(told)
 
@@ -104,27 +112,29 @@ class Registration:
             _logger.warning("name server %s did not take the registration: %s", address, problem)
         return False
 
-    def _identity(self) -> dict[str, str]:
+    def _identity(self, broker_id: int) -> dict[str, str]:
         settings = self.settings
         return {
             "brokerName": settings.brokerName,
             "brokerAddr": str(self._host),
             "clusterName": settings.brokerClusterName,
-            "brokerId": str(settings.brokerId),
+            "brokerId": str(broker_id),
         }
 
-    def _goodbye(self) -> Command:
-        return Command(RequestCode.UNREGISTER_BROKER, ext=self._identity())
+    def _goodbye(self, broker_id: int) -> Command:
+        return Command(RequestCode.UNREGISTER_BROKER, ext=self._identity(broker_id))
 
     def _hello(self) -> Command:
         body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._topic_wrapper()})
-        ext = self._identity() | {
+        ext = self._identity(self.settings.brokerId) | {
             "haServerAddr": str(self._host._replace(port=self._host.port + 1)),
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
         }
         if self.term:
             ext[TERM_FIELD] = str(self.term)
+        if self.settings.externalAddress:
+            ext[EXTERNAL_FIELD] = self.settings.externalAddress
         return Command(RequestCode.REGISTER_BROKER, ext=ext, body=body)
 
     def _topic_wrapper(self) -> dict[str, Any]:

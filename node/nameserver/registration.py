@@ -28,6 +28,8 @@ from tallystick.store.tables import DataVersion
 TERM_FIELD = "groupTerm"
 """Header field of a registration: the term in which a replicated group's member speaks. Others leave it out, and name
 servers that do not know it pass it over."""
+EXTERNAL_FIELD = "externalAddress"
+"""Header field of a registration: `host:port` for clients outside of the brokers' network. Left out as well."""
 MAX_BYTES = 64 << 20  # of a body once it is not compressed any more; half a million topics
 
 

@@ -43,13 +43,15 @@ class Broker:
 
 @dataclass(slots=True)
 class Live:
-    """One address that registered. `owner` is the connection it came over, `term` the one it spoke in (0: none)."""
+    """One address that registered. `owner` is the connection it came over, `term` the one it spoke in (0: none),
+    `external` the address for clients outside of the brokers' network (empty: there is none)."""
 
     seen_ms: int
     data_version: DataVersion
     owner: object
     ha_address: str
     term: int = 0
+    external: str = ""
 
 
 class StaleTermError(ValueError):
@@ -88,10 +90,12 @@ class RouteTable:
         owner: object,
         now_ms: int,
         term: int = 0,
+        external: str = "",
     ) -> MasterAddress:
         """A broker tells of itself. It may have changed its id or its address since the last time.
 
         `term`: of a replicated group's member; 0: it does not say. StaleTermError: a higher one was here.
+        `external`: where clients outside of the brokers' network reach it; empty: nowhere.
         """
         self._refuse_stale(name, broker_id, address, term)
         self._clusters.setdefault(cluster, set()).add(name)
@@ -107,7 +111,7 @@ class RouteTable:
         if broker_id == MASTER_ID and (first or self.is_changed(address, body.data_version)):
             for topic, queues in body.topics.items():
                 self._topics.setdefault(topic, {})[name] = queues
-        self._live[address] = Live(now_ms, body.data_version, owner, ha_address, term)
+        self._live[address] = Live(now_ms, body.data_version, owner, ha_address, term, external)
         if body.filter_servers:
             self._filter_servers[address] = body.filter_servers
         elif body.filter_servers is not None:
@@ -133,8 +137,8 @@ class RouteTable:
         self._filter_servers.pop(address, None)
         broker = self._brokers.get(name)
         if broker is not None:
-            if broker.addresses.get(broker_id) == address:
-                del broker.addresses[broker_id]
+            # By address: it may have told of its last id on a way that ended here, and nobody would end the other one.
+            broker.addresses = {key: value for key, value in broker.addresses.items() if value != address}
             self._forget_if_empty(broker)
 
     def expire(self, now_ms: int, silent_ms: int) -> list[object]:
@@ -225,6 +229,44 @@ class RouteTable:
             "brokerAddrTable": {name: broker.to_json() for name, broker in self._brokers.items()},
             "clusterAddrTable": {cluster: sorted(names) for cluster, names in self._clusters.items()},
         }
+
+    def external_route(self, topic: str) -> dict[str, Any] | None:
+        """The same as `route` for clients outside: brokers that they cannot reach are left out, with their queues."""
+        route = self.route(topic)
+        if route is None:
+            return None
+        brokers = self._external([self._brokers[broker["brokerName"]] for broker in route["brokerDatas"]])
+        if not brokers:
+            return None
+        return {
+            "brokerDatas": [broker.to_json() for broker in brokers.values()],
+            "filterServerTable": {},  # they are in the brokers' network
+            "queueDatas": [queues for queues in route["queueDatas"] if queues["brokerName"] in brokers],
+        }
+
+    def external_cluster_info(self) -> dict[str, Any]:
+        """The same as `cluster_info` for clients outside."""
+        brokers = self._external(self._brokers.values())
+        clusters = {cluster: sorted(names & brokers.keys()) for cluster, names in self._clusters.items()}
+        return {
+            "brokerAddrTable": {name: broker.to_json() for name, broker in brokers.items()},
+            "clusterAddrTable": {cluster: names for cluster, names in clusters.items() if names},
+        }
+
+    def _external(self, brokers: Iterable[Broker]) -> dict[str, Broker]:
+        """By name, with external addresses only; without those that have none."""
+        found = {}
+        for broker in brokers:
+            known = ((key, self._live.get(address)) for key, address in broker.addresses.items())
+            addresses = {key: live.external for key, live in known if live is not None and live.external}
+            if addresses:
+                found[broker.name] = replace(broker, addresses=addresses)
+        return found
+
+    @property
+    def address_count(self) -> int:
+        """Addresses of brokers that registered and were heard of lately."""
+        return len(self._live)
 
     def topics(self) -> list[str]:
         """Every topic."""

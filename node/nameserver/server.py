@@ -1,4 +1,9 @@
-"""The name server's process: requests in, the tables asked, answers out."""
+"""The name server's process: requests in, the tables asked, answers out.
+
+With `externalListenPort` it listens twice. The second port is for clients outside of the brokers' network, such as a
+Kubernetes cluster's: all is the same there, but routes and the list of brokers have the addresses that brokers told for
+the outside, and leave out brokers that told none.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from typing import Any
 
 from tallystick.node.nameserver import registration
 from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
-from tallystick.node.nameserver.registration import TERM_FIELD, RegisterBody, RegistrationError
+from tallystick.node.nameserver.registration import EXTERNAL_FIELD, TERM_FIELD, RegisterBody, RegistrationError
 from tallystick.node.nameserver.routes import RouteTable, StaleTermError
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import (
@@ -24,6 +29,7 @@ from tallystick.node.remoting.command import (
     opt_bool,
     opt_int,
     opt_long,
+    opt_str,
 )
 from tallystick.node.remoting.server import Connection, Handler, RemotingServer
 from tallystick.node.settings import NameServerSettings
@@ -55,14 +61,31 @@ class NameServer:
         self.server = RemotingServer(
             self._handlers(), idle_seconds=settings.serverChannelMaxIdleTimeSeconds, name="nameserver"
         )
-        self.server.on_close.append(self._connection_lost)
+        external = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._external_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: _json(request, self.routes.external_cluster_info()),
+        }
+        self.external_server = RemotingServer(
+            self._handlers() | external,
+            idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
+            name="nameserver.external",
+        )
+        for server in (self.server, self.external_server):
+            server.on_close.append(self._connection_lost)
         self._now_ms = now_ms
         self._scan: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
         """Read the KV file and listen; returns the port. TableError, OSError."""
         self.kv.load()
-        port = await self.server.start(self.settings.bindAddress, self.settings.listenPort)
+        settings = self.settings
+        port = await self.server.start(settings.bindAddress, settings.listenPort)
+        if settings.externalListenPort:
+            try:
+                await self.external_server.start(settings.bindAddress, settings.externalListenPort)
+            except OSError:
+                await self.server.stop()
+                raise
         self._scan = asyncio.get_running_loop().call_later(_FIRST_SCAN_S, self._scan_and_again)
         return port
 
@@ -71,7 +94,7 @@ class NameServer:
         if self._scan is not None:
             self._scan.cancel()
             self._scan = None
-        await self.server.stop()
+        await asyncio.gather(self.server.stop(), self.external_server.stop())
 
     def expire(self) -> None:
         """Forget brokers that were silent for `brokerExpirySeconds`, and close their connections."""
@@ -142,6 +165,7 @@ class NameServer:
                 owner=connection,
                 now_ms=self._now_ms(),
                 term=opt_long(ext, TERM_FIELD),
+                external=opt_str(ext, EXTERNAL_FIELD),
             )
         except StaleTermError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
@@ -189,7 +213,13 @@ class NameServer:
 
     def _route(self, connection: Connection, request: Command) -> Command:
         topic = need_str(request.ext, "topic")
-        route = self.routes.route(topic)
+        return self._route_answer(request, topic, self.routes.route(topic))
+
+    def _external_route(self, connection: Connection, request: Command) -> Command:
+        topic = need_str(request.ext, "topic")
+        return self._route_answer(request, topic, self.routes.external_route(topic))
+
+    def _route_answer(self, request: Command, topic: str, route: dict[str, Any] | None) -> Command:
         if route is None:
             remark = (
                 f"No topic route info in name server for the topic: {topic}\n"
