@@ -42,6 +42,8 @@ types: build build/types ## mypy --strict, of the product, the benchmark and the
 	$(BIN)/mypy
 	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py
 	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py lab/*.py
+	cd e2e/kind && MYPYPATH=../../build/types:..:../../tests/crds ../../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases \
+	    --disable-error-code import-untyped *.py harness/*.py programs/*.py
 
 build/types: $(PARTS) ## one folder named tallystick, for type checkers
 	mkdir -p $@/tallystick
@@ -63,6 +65,13 @@ group-faults: build ## three members under faults of all kinds, nothing lost: RO
 
 peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (its leader changes every 10 s)
 	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE))
+
+.PHONY: e2e e2e-ci
+e2e: build ## the operator on kind, everything that can go wrong (docker, kind, helm, kubectl): E2E_KEEP=1, ARGS='-k failover'
+	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 $(ARGS)
+
+e2e-ci: build ## the part of it that is run for every change
+	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 -m ci $(ARGS)
 
 .PHONY: raftos
 raftos: build/types build/raftos-venv/.built ## raftos 0.2.6 and our core under the same histories, rule by rule

@@ -1,0 +1,47 @@
+"""What is left of a test that failed: objects, events, descriptions and logs, as files in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from harness.release import NAMESPACE
+from harness.shell import ToolError, kubectl
+
+_KINDS = "brokercluster,brokernode,topic,consumergroup,pod,statefulset,service,pvc,pdb,lease,job"
+_DESCRIBED = "brokercluster,brokernode,pod,pvc"
+
+
+def collect(folder: Path, namespaces: list[str]) -> None:
+    """Never fails: what cannot be had leaves a file that says so."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _keep(folder / "nodes.txt", "get", "nodes", "-o", "wide")
+    for namespace in dict.fromkeys([*namespaces, NAMESPACE]):
+        place = folder / namespace
+        place.mkdir()
+        where = ("--namespace", namespace)
+        _keep(place / "objects.txt", "get", _KINDS, "-o", "wide", *where)
+        _keep(place / "objects.yaml", "get", "brokercluster,brokernode,topic,pod,statefulset", "-o", "yaml", *where)
+        _keep(place / "events.txt", "get", "events", "--sort-by=.metadata.creationTimestamp", *where)
+        _keep(place / "described.txt", "describe", _DESCRIBED, *where)
+        for pod in _said("get", "pods", "-o", "name", *where).split():
+            name = pod.removeprefix("pod/")
+            _keep(place / f"{name}.log", "logs", name, "--all-containers", "--timestamps", *where)
+            previous = _said("logs", name, "--all-containers", "--timestamps", "--previous", *where)
+            if previous:
+                (place / f"{name}.previous.log").write_text(previous)
+
+
+def _keep(file: Path, *words: str) -> None:
+    try:
+        file.write_text(kubectl(*words, timeout_s=60))
+    except ToolError as error:
+        file.write_text(str(error))
+
+
+def _said(*words: str) -> str:
+    try:
+        return kubectl(*words, timeout_s=60)
+    except ToolError:
+        return ""

@@ -1,0 +1,77 @@
+"""What happens to machines and processes: killed, stopped, cut off from each other; all of it from outside of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from harness.api import Api
+from harness.brokers import Brokers, now_s
+from harness.kind import Kind
+from harness.release import is_ready
+from harness.shell import ToolError, run
+from harness.waiting import NotYetError, wait_for
+
+_KILL = """
+for status in /proc/[0-9]*/cgroup; do
+    process=${status%/cgroup}
+    if grep -q "$1" "$status" 2>/dev/null && tr '\\0' ' ' <"$process/cmdline" | grep -q 'tally broker'; then
+        kill -9 "${process#/proc/}" && echo "${process#/proc/}"
+    fi
+done
+"""
+
+
+def kill_broker(kind: Kind, brokers: Brokers, node: str) -> float:
+    """kill -9 of the process, by its machine. The moment. ToolError, AssertionError: there is no such process."""
+    pod = brokers.pod(node)
+    identity = pod["metadata"]["uid"]
+    # The kubelet writes a pod's identity with underscores into names of systemd's slices, and as it is elsewhere.
+    pattern = f"{identity}\\|{identity.replace('-', '_')}"
+    moment_s = now_s()
+    killed = kind.on(pod["spec"]["nodeName"], "sh", "-c", _KILL, "sh", pattern).split()
+    assert killed, f"no broker process of {node} on {pod['spec']['nodeName']}"
+    return moment_s
+
+
+def stop_machine(machine: str) -> float:
+    """`docker stop`, with no time to say farewell. The moment at which it began. ToolError."""
+    moment_s = now_s()
+    run("docker", "stop", "--time", "0", machine, timeout_s=60)
+    return moment_s
+
+
+def start_machine(api: Api, machine: str, timeout_s: float = 180) -> None:
+    """Until Kubernetes says that it is ready. WaitError, ToolError."""
+    run("docker", "start", machine, timeout_s=60)
+
+    def look() -> None:
+        if not is_ready(api.call("GET", f"api/v1/nodes/{machine}")):
+            raise NotYetError("not ready")
+
+    wait_for(f"{machine} is ready again", look, timeout_s)
+
+
+@contextmanager
+def cut(kind: Kind, brokers: Brokers, node: str, others: Sequence[str]) -> Iterator[float]:
+    """Nothing passes between the pod of a node and those of others, either way; everybody else reaches all of them.
+
+    Yields the moment at which the first was cut. ToolError.
+    """
+    address = brokers.pod(node)["status"]["podIP"]
+    machine = brokers.machine(node)
+    rules: list[list[str]] = []
+    for other in others:
+        theirs = brokers.pod(other)["status"]["podIP"]
+        rules += [["-s", address, "-d", theirs, "-j", "DROP"], ["-s", theirs, "-d", address, "-j", "DROP"]]
+    moment_s = now_s()
+    try:
+        for rule in rules:
+            kind.on(machine, "iptables", "-I", "FORWARD", *rule)
+        yield moment_s
+    finally:
+        for rule in rules:
+            try:
+                kind.on(machine, "iptables", "-D", "FORWARD", *rule)
+            except ToolError:
+                continue  # it was never made: the error of making it is on its way

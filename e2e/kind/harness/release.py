@@ -1,0 +1,108 @@
+"""The chart, installed as a release; and the operator that runs by it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.api import Api, Json
+from harness.images import Images
+from harness.places import CHART, WORK
+from harness.shell import kubectl, run
+from harness.waiting import NotYetError, wait_for
+
+NAME = "tallystick"
+NAMESPACE = "tallystick-system"
+SELECTOR = f"app.kubernetes.io/name=tallystick-operator,app.kubernetes.io/instance={NAME}"
+LEASE = NAME
+
+_HELM_S = 300
+_CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Release:
+    """The one release of a run. It watches all namespaces; the operator runs beside the control plane, so that no test
+    that stops a worker stops it too: what happens while it is away has tests of its own."""
+
+    api: Api
+    images: Images
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+    """Most memory that each operator process was seen with."""
+
+    def values(self, tag: str) -> Json:
+        return {
+            "image": {"operator": {"tag": tag}, "node": {"tag": tag}},
+            "clusterWide": True,
+            "secretNamespaces": [NAMESPACE],
+            "nodeSelector": {_CONTROL_PLANE: ""},
+            "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists"}],
+        }
+
+    def install(self, values: Mapping[str, Any] | None = None, *, tag: str = "", chart: Path = CHART) -> None:
+        """`helm upgrade --install`, and it waits until the operator is ready. ToolError."""
+        file = WORK / "values.json"
+        file.write_text(json.dumps({**self.values(tag or self.images.tag), **(values or {})}))
+        command = ["helm", "upgrade", "--install", NAME, str(chart), "--namespace", NAMESPACE, "--create-namespace"]
+        run(*command, "--values", str(file), "--wait", "--timeout", f"{_HELM_S}s", timeout_s=_HELM_S + 60)
+        kubectl("label", "namespace", NAMESPACE, "--overwrite", "pod-security.kubernetes.io/enforce=restricted")
+
+    def uninstall(self) -> None:
+        """ToolError."""
+        run("helm", "uninstall", NAME, "--namespace", NAMESPACE, "--wait", "--timeout", "120s", timeout_s=180)
+
+    def pods(self) -> list[Json]:
+        """The operator's, without those that are on their way out."""
+        found = self.api.list("pods", NAMESPACE, SELECTOR)
+        return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+
+    def scale(self, replicas: int) -> None:
+        """So many operators; waits until no other pod is left. WaitError."""
+        self.api.merge("deployments", NAMESPACE, NAME, {"spec": {"replicas": replicas}})
+
+        def look() -> None:
+            pods = self.api.list("pods", NAMESPACE, SELECTOR)
+            ready = sum(is_ready(pod) for pod in pods)
+            if len(pods) != replicas or ready != replicas:
+                raise NotYetError(f"{len(pods)} pods, {ready} of them ready")
+
+        wait_for(f"{replicas} operators are ready", look, 120)
+
+    def holder(self) -> str:
+        """Who holds the lease: an operator's pod. NotYetError: nobody."""
+        lease = self.api.find("leases", NAMESPACE, LEASE) or {}
+        holder = str(lease.get("spec", {}).get("holderIdentity") or "")
+        if not holder:
+            raise NotYetError(f"nobody holds the lease {LEASE}")
+        return holder
+
+    def note_memory(self) -> None:
+        """Remembers the peak of each operator process that runs now."""
+        for pod in self.pods():
+            if is_ready(pod):
+                name = pod["metadata"]["name"]
+                said = kubectl("exec", name, "--namespace", NAMESPACE, "--", "cat", "/proc/1/status")
+                peak = _PEAK.search(said)
+                assert peak is not None, said
+                self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), int(peak[1]) * 1024)
+
+
+def package_next(images: Images) -> Path:
+    """The chart as its next release: another version, and the other tag as its appVersion. ToolError."""
+    folder = WORK / "next"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.tgz"):
+        old.unlink()
+    version = ["--version", "9.9.9-next", "--app-version", images.next_tag]
+    run("helm", "package", str(CHART), "--destination", str(folder), *version)
+    return next(folder.glob("*.tgz"))
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

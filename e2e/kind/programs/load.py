@@ -1,0 +1,192 @@
+"""Runs in a pod beside the cluster, with nothing but the node image: clients that note all they do.
+
+load.py send NAMESERVERS BROKER TOPIC QUEUES LABEL   until SIGUSR1; then it writes /tmp/history.jsonl
+load.py read TOPIC QUEUES MEMBER...                  every queue as each member has it: a line for it, one a
+                                    message, and an empty one between queues
+
+`send` has two senders at their ease, and a probe that begins a send every 20 ms whatever became of those before, and
+sends a message again until it is acknowledged, for as long as a Java client would (3 s). Twice a second it prints how
+it stands. A name server that is gone takes a second to be found so; therefore each is asked on its own, and the last
+one that has news is believed.
+
+Times are of the monotonic clock, which containers of one machine share with who watches them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import signal
+import sys
+import time
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+
+from lab.group_sender import SEND_S, GroupSender, Post
+from lab.history import History, Outcome
+from lab.ledger import body_id, digest
+
+from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.remoting.command import HeaderType
+from tallystick.node.remoting.errors import RemotingError
+
+HISTORY = Path("/tmp/history.jsonl")
+
+_SENDERS = 2
+_REST_S = 0.08
+_PROBE_PERIOD_S = 0.02
+_PROBES_AT_A_TIME = 300
+_LOOK_S = 0.02
+_TELL_S = 0.5
+
+
+@dataclass(slots=True)
+class Target:
+    """Where the leader is, by the name servers."""
+
+    name_servers: list[str]
+    broker: str
+    address: str = ""
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def follow(self, name_server: str) -> None:
+        """Until it is cancelled."""
+        before = ""
+        async with ClusterClient(name_server, timeout_s=1.0) as client:
+            while True:
+                try:
+                    address = (await client.masters()).get(self.broker, "")
+                    if address and address != before:
+                        self.address = before = address
+                        self.known.set()
+                except (RemotingError, KeyError, ValueError):
+                    before = ""  # what it says when it is back is news
+                await asyncio.sleep(_LOOK_S)
+
+
+class Load:
+    def __init__(self, target: Target, topic: str, queues: int, label: str) -> None:
+        self.history = History()
+        self.deliveries: list[tuple[float, float | None, int]] = []
+        self._target, self._topic, self._queues, self._label = target, topic, queues, label
+        self._numbers = itertools.count()
+        self._last_s = 0.0
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            following = [tasks.create_task(self._target.follow(each)) for each in self._target.name_servers]
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._stop.set)
+            await self._target.known.wait()
+            telling = tasks.create_task(self._tell())
+            working = [tasks.create_task(self._send_many(number)) for number in range(_SENDERS)]
+            working.append(tasks.create_task(self._probe()))
+            await asyncio.wait(working)
+            for task in (*following, telling):
+                task.cancel()
+
+    async def _tell(self) -> None:
+        while True:
+            acknowledged = sum(send.outcome is Outcome.OK for send in self.history.sends)
+            print(f"acknowledged {acknowledged} last {self._last_s:.3f} leader {self._target.address}", flush=True)
+            await asyncio.sleep(_TELL_S)
+
+    def _message(self, size: int) -> tuple[str, bytes]:
+        key = f"{self._label}.{next(self._numbers)}"
+        return key, f"{key}|".encode() + random.randbytes(size)
+
+    async def _send_many(self, number: int) -> None:
+        sender = GroupSender(f"sender-{number}", self.history, HeaderType.JSON)
+        try:
+            while not self._stop.is_set():
+                queue = self._topic, random.randrange(self._queues)
+                post = Post(queue, [self._message(random.choice((0, 100, 1000))) for _ in range(random.choice((1, 4)))])
+                while not await sender.send(self._target.address, post):
+                    if self._stop.is_set() or random.random() < 0.1:  # some are given up
+                        break
+                    await asyncio.sleep(random.uniform(0, 2 * _LOOK_S))
+                await asyncio.sleep(random.uniform(0, _REST_S))
+        finally:
+            await sender.close()
+
+    async def _probe(self) -> None:
+        sender = GroupSender("probe", self.history, HeaderType.ROCKETMQ)
+        under_way: set[asyncio.Task[None]] = set()
+        next_s = time.monotonic()
+        try:
+            while not self._stop.is_set():
+                if len(under_way) < _PROBES_AT_A_TIME:
+                    task = asyncio.create_task(self._deliver(sender))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+                next_s = max(next_s + _PROBE_PERIOD_S, time.monotonic() - 1.0)
+                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+            if under_way:
+                await asyncio.wait(under_way)
+        finally:
+            await sender.close()
+
+    async def _deliver(self, sender: GroupSender) -> None:
+        message, begin_s, tries = self._message(50), time.monotonic(), 0
+        while (left_s := begin_s + SEND_S - time.monotonic()) > 0:
+            tries += 1
+            if await sender.send(self._target.address, Post((self._topic, 0), [message]), max(0.1, left_s)):
+                self._last_s = max(self._last_s, begin_s)
+                self.deliveries.append((begin_s, time.monotonic(), tries))
+                return
+            await asyncio.sleep(_LOOK_S)
+        self.deliveries.append((begin_s, None, tries))
+
+    def write(self) -> None:
+        """A line for each attempt, and one for each message of the probe."""
+        with HISTORY.open("w") as file:
+            for send in self.history.sends:
+                client, queue, key, body, invoked_s, ended_s, outcome, *place, broker, reason = astuple(send)
+                row = [client, queue, key, body.hex(), invoked_s, ended_s, outcome.value, *place, broker, reason]
+                file.write(json.dumps({"send": row}) + "\n")
+            for delivery in self.deliveries:
+                file.write(json.dumps({"delivery": delivery}) + "\n")
+
+
+async def send(name_servers: str, broker: str, topic: str, queues: int, label: str) -> None:
+    load = Load(Target(name_servers.split(";"), broker), topic, queues, label)
+    await load.run()
+    load.write()
+    print(f"finished {len(load.history.sends)}", flush=True)
+    await asyncio.Event().wait()  # whoever started it fetches the file first
+
+
+async def read(topic: str, queues: int, members: list[str]) -> None:
+    texts = []
+    async with ClusterClient("", timeout_s=30.0) as client:
+        for member in members:
+            for queue in range(queues):
+                where = QueueAddress(topic, "", member, queue)
+                low, high = await client.offset_range(where)
+                rows: list[object] = [{"member": member, "queue": queue, "first": low}]
+                at = low
+                while at < high:
+                    pulled = await client.pull(where, at, group="e2e-final")
+                    if not pulled.records:
+                        sys.exit(f"{member}: {topic} {queue}: nothing at {at} below {high}")
+                    for record in pulled.records:
+                        rows.append([record.queue_offset, body_id(record.body), digest(record.body).hex(), record.pos])
+                    at += len(pulled.records)
+                texts.append("\n".join(json.dumps(row) for row in rows))
+    print("\n\n".join(texts))
+
+
+def main(words: list[str]) -> None:
+    match words:
+        case ["send", name_servers, broker, topic, queues, label]:
+            asyncio.run(send(name_servers, broker, topic, int(queues), label))
+        case ["read", topic, queues, *members]:
+            asyncio.run(read(topic, int(queues), members))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

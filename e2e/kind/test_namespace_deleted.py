@@ -1,0 +1,50 @@
+"""A namespace is deleted when there is no operator any more: it goes, and nothing holds it."""
+
+from __future__ import annotations
+
+from harness.brokers import Brokers
+from harness.lab import Lab
+from harness.shell import kubectl
+from harness.waiting import NotYetError, wait_for
+
+_GONE_S = 150
+
+
+def _gone(lab: Lab, namespace: str) -> None:
+    """WaitError: what holds it is in its status."""
+
+    def look() -> None:
+        found = lab.api.find("namespaces", "", namespace)
+        if found is not None:
+            told = [each.get("message") for each in found["status"].get("conditions") or () if each["status"] == "True"]
+            raise NotYetError(str(told))
+
+    wait_for(f"the namespace {namespace} is gone", look, _GONE_S)
+
+
+def _filled(lab: Lab, namespace: str, policy: str) -> None:
+    """A cluster with a topic in it."""
+    brokers = Brokers(lab.api, namespace, "doomed")
+    brokers.apply({"replicas": 1, "nameServers": {"replicas": 1}})
+    brokers.whole()
+    brokers.topic("held", 1, deletionPolicy=policy)
+
+
+def test_with_no_operator(installed: Lab) -> None:
+    """Topics that are kept on the brokers, which is the default."""
+    installed.namespace("e2e-orphaned")
+    _filled(installed, "e2e-orphaned", "Retain")
+    installed.release.scale(0)
+    try:
+        kubectl("delete", "namespace", "e2e-orphaned", "--wait=false")
+        _gone(installed, "e2e-orphaned")
+    finally:
+        installed.release.scale(1)
+
+
+def test_topics_that_are_to_be_deleted(installed: Lab) -> None:
+    """They are held for the operator, which has to take them off the brokers: it lets go, as the cluster is going."""
+    installed.namespace("e2e-held")
+    _filled(installed, "e2e-held", "Delete")
+    kubectl("delete", "namespace", "e2e-held", "--wait=false")
+    _gone(installed, "e2e-held")

@@ -1,0 +1,45 @@
+"""The operator dies in the middle of an upgrade: the next one goes on where it stopped, one member at a time."""
+
+from __future__ import annotations
+
+from harness.brokers import Brokers
+from harness.lab import Lab
+from harness.load import loaded
+from harness.release import NAMESPACE
+from harness.waiting import NotYetError, wait_for
+from harness.watching import watching
+
+_ROLL_S = 360
+
+
+def test_in_the_middle_of_an_upgrade(orders: Brokers, lab: Lab) -> None:
+    """Killed with no time to say farewell, as soon as the first member is on its way."""
+    current = next(iter(orders.images().values()))
+    wanted = lab.images.next_node if current == lab.images.node else lab.images.node
+    with loaded(orders, lab.images.node) as load:
+        with watching(orders) as watched:
+            orders.change({"image": wanted})
+
+            def begun() -> None:
+                if not watched.unready:
+                    raise NotYetError("all are ready")
+
+            wait_for("the first member is on its way", begun, 60, every_s=0.1)
+            for pod in lab.release.pods():
+                lab.api.delete("pods", NAMESPACE, pod["metadata"]["name"], grace_s=0)
+
+            def rolled() -> None:
+                if set(orders.images().values()) != {wanted}:
+                    raise NotYetError(f"{orders.images()}, step {orders.status().get('step')}")
+                orders.look_whole()
+
+            wait_for("the upgrade is done all the same", rolled, _ROLL_S)
+        load.finish()
+        verdict = load.verdict()
+    lab.goals.lost.add(verdict.lost)
+    lab.goals.failed.add(load.failed())
+    assert watched.most_unready <= 1, watched.unready
+    assert sorted(watched.replaced) == sorted(orders.nodes()), watched.replaced
+    assert verdict.problems == []
+    assert load.failed() == 0, load.history.reasons()
+    orders.change({"image": None if current == lab.images.node else current})

@@ -1,0 +1,82 @@
+"""Another image, under load: one member at a time, the leader last, and nobody notices. And a pause that holds."""
+
+from __future__ import annotations
+
+import pytest
+from harness.brokers import Brokers, now_s
+from harness.lab import Lab
+from harness.load import loaded
+from harness.waiting import NotYetError, wait_for
+from harness.watching import Watched, watching
+
+_ROLL_S = 300
+_HOLD_S = 15
+
+
+def _rolled(brokers: Brokers, image: str) -> None:
+    """Until all pods run it, and the cluster is whole again. WaitError."""
+
+    def look() -> None:
+        running = brokers.images()
+        if set(running.values()) != {image} or len(running) != brokers.replicas():
+            raise NotYetError(f"{running}, step {brokers.status().get('step')}")
+        brokers.look_whole()
+
+    wait_for(f"all brokers run {image}", look, _ROLL_S)
+
+
+def _orderly(watched: Watched, leader: str) -> None:
+    """One at a time, and the one that led at the begin comes last."""
+    assert watched.most_unready <= 1, watched.unready
+    assert len(watched.replaced) == 3, watched.replaced
+    assert watched.replaced[-1] == leader, watched.replaced
+
+
+@pytest.mark.ci
+def test_nobody_notices(orders: Brokers, lab: Lab) -> None:
+    """No send fails with all its tries, nothing is lost, and events tell each step with its reason."""
+    leader, begun = orders.leader(), len(orders.events("RestartMember"))
+    with loaded(orders, lab.images.node) as load:
+        with watching(orders) as watched:
+            begin_s = now_s()
+            orders.change({"image": lab.images.next_node})
+            _rolled(orders, lab.images.next_node)
+            print(f"rolled in {now_s() - begin_s:.1f} s")
+        load.finish()
+        verdict = load.verdict()
+    lab.goals.lost.add(verdict.lost)
+    lab.goals.failed.add(load.failed())
+    lab.goals.planned_switch.add(*(1000 * switch.gap_s for switch in load.switches()))
+    assert verdict.problems == []
+    assert load.failed() == 0, load.history.reasons()
+    assert len(load.switches()) == 1, "leadership moves once, to a member that runs the new image"
+    _orderly(watched, leader)
+    events = orders.events("RestartMember")[begun:]
+    assert len(events) >= 3, [(each["reason"], each["message"]) for each in orders.events()]
+    assert all("outdated" in each["message"] for each in events), [each["message"] for each in events]
+
+
+def test_a_pause_holds(orders: Brokers, lab: Lab) -> None:
+    """With the annotation nothing is restarted, and the status says what waits; without it the upgrade goes on."""
+    wanted = lab.images.node
+    orders.annotate(paused="true")
+    try:
+        orders.change({"image": wanted})
+
+        def look() -> None:
+            status = orders.status()
+            if status.get("phase") != "Paused" or "paused" not in str(status.get("step") or {}):
+                raise NotYetError(f"{status.get('phase')}, {status.get('step')}")
+
+        wait_for("the status says that it is paused", look, 60)
+        with watching(orders) as watched:
+            watched.look_for(_HOLD_S)
+        assert watched.replaced == [] and watched.most_unready == 0
+    finally:
+        orders.annotate(paused=None)
+    leader = orders.leader()
+    with watching(orders) as watched:
+        _rolled(orders, wanted)
+    _orderly(watched, leader)
+    orders.change({"image": None})
+    orders.whole()
