@@ -20,7 +20,7 @@ from tallystick.operator.quorum import majority, voters_of
 from tallystick.operator.spec import Cluster, External
 from tallystick.operator.steps import Wanted
 
-OPERATOR_LABELS = {"app.kubernetes.io/name": "tallystick", "app.kubernetes.io/component": "operator"}
+OPERATOR_LABELS = {"app.kubernetes.io/name": "tallystick-operator"}
 
 
 @dataclass(frozen=True, slots=True)
