@@ -113,7 +113,7 @@ async def _status(group: BrokerGroup, request: web.Request) -> Any:
 async def _transfer(group: BrokerGroup, request: web.Request) -> Any:
     body = await _object(request)
     target = None if body.get("target") is None else _member(body["target"])
-    return {"leader": await group.member.transfer(target)}
+    return {"leader": await group.transfer(target)}
 
 
 async def _admit(group: BrokerGroup, request: web.Request) -> Any:

@@ -24,7 +24,7 @@ from tallystick.node.broker.filters import ConsumerFilterTable
 from tallystick.node.broker.group import BrokerGroup, with_role
 from tallystick.node.broker.groups import SubscriptionGroupTable
 from tallystick.node.broker.holds import HoldTable
-from tallystick.node.broker.leader_only import leader_only
+from tallystick.node.broker.leader_only import LeaderOnly
 from tallystick.node.broker.locks import QueueLocks
 from tallystick.node.broker.membership import GroupPlan, GroupReplica, forget_derived
 from tallystick.node.broker.offsets import ConsumerOffsets
@@ -92,6 +92,7 @@ class Broker:
             self._client, Host(settings.brokerIP1, settings.listenPort), self.topics, settings
         )
         self.group: BrokerGroup | None = None
+        self._leader_only: LeaderOnly | None = None
         routes = all_routes(self)
         if member is not None:
             replicated = (self.topics, self.groups, self.offsets, self.schedule.offsets)
@@ -103,8 +104,12 @@ class Broker:
                 (self.schedule, self.transactions),
                 door=store.door,
                 folder=config,
+                address=str(Host(settings.brokerIP1, settings.listenPort)),
             )
-            routes = leader_only(routes, self, self.group.refusal)
+            self._leader_only = LeaderOnly(routes, self, self.group)
+            routes = self._leader_only.routes
+        else:
+            del routes[RequestCode.RELAYED_HEART_BEAT]
         self._quick_pulls = QuickPulls(self)
         self._server = RemotingServer(
             routes,
@@ -253,6 +258,8 @@ class Broker:
         self.holds.release_all()
         await self._server.stop()
         await self._vip_server.stop()
+        if self._leader_only is not None:
+            await self._leader_only.stop()
         if self.group is None:
             await self.schedule.stop()
             await self.transactions.stop()
@@ -365,6 +372,8 @@ class Broker:
         self.holds.release(connection)
         self.producers.close(connection)
         self.consumers.close(connection)
+        if self._leader_only is not None:
+            self._leader_only.closed(connection)
 
     def _topic_changed(self, name: str) -> None:
         self.store.set_topic(name, hot_queues(self.topics.get(name)))

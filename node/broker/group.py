@@ -21,9 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from tallystick.node.broker.leader_place import LeaderPlace, NoFile, Place
 from tallystick.node.broker.replicated import SAVE_PERIOD_S, GroupTables
 from tallystick.node.broker.saving import ReplicatedTable, TableFile
 from tallystick.node.settings import UNDECIDED, BrokerSettings
+from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import MemberError, ReadError
 from tallystick.replication.metadata.tables import ReplicatedTables
@@ -94,16 +96,23 @@ class BrokerGroup:
         *,
         door: Door,
         folder: Path,
+        address: str = "",
     ) -> None:
-        """`folder`: of the tables' snapshot. ValueError, TypeError: a table in it cannot be."""
+        """`folder`: of the tables' snapshot; `address`: where members reach this broker, as clients do.
+
+        ValueError, TypeError: a table in it cannot be.
+        """
         self.member = member
-        self.tables = GroupTables(member, committed, tables, door=door, folder=folder)
+        self._place = LeaderPlace(member.identity.member, address)
+        self.tables = GroupTables(member, committed, [*tables, (self._place, NoFile())], door=door, folder=folder)
         self.term = 0
         self.leads = False
         self.fatal: str | None = None
         self.on_fatal: list[Callable[[str], None]] = []
         self.on_restart: list[Callable[[], None]] = []
         """The broker has to be stopped and started again."""
+        self.on_change: list[Callable[[], None]] = []
+        """Who leads, whether it takes anything, or where it is, may be another now."""
         self._broker = broker
         self._services = tuple(services)
         self._services_term: int | None = None
@@ -126,6 +135,7 @@ class BrokerGroup:
         member.on_installed.append(self._on_installed)
         member.on_fatal.append(self._on_fatal)
         member.on_removed.append(self._on_removed)
+        self._place.on_taken.append(self._tell_change)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -142,17 +152,37 @@ class BrokerGroup:
         """A leader that is to stop writes its offsets once more and lets another lead (T7). Nothing of it must work."""
         if not self.leads:
             return
-        for service in self._services:
-            service.halt()
         try:
-            for table in self.tables.all():
-                await table.saved()
-            status = self.member.status()
-            if len(status.voters) > 1:
-                leader = await self.member.transfer(None)
-                _logger.info("n%d leads from now on", leader)
+            if len(self.member.status().voters) > 1:
+                _logger.info("n%d leads from now on", await self.transfer(None, go_on=False))
+            else:
+                await self._end_services()
+                for table in self.tables.all():
+                    await table.saved()
         except (OSError, MemberError) as error:
             _logger.warning("stopping as leader: %s", error)
+
+    async def transfer(self, target: int | None, *, go_on: bool = True) -> int:
+        """Hands leadership over, to this member or to whoever is furthest; who leads then. As `Member.transfer`.
+
+        The successor has everything: what the timers delivered last, and offsets up to the moment from which on nothing
+        is taken here. `go_on`: if it fails, the timers run again.
+        """
+        if self.leads:
+            await self._end_services()
+            self.tables.stage_rest()  # and nothing may be waited for from here to the transfer
+        try:
+            return await self.member.transfer(target)
+        finally:
+            if go_on and self.leads:
+                self._changed.set()
+
+    async def _end_services(self) -> None:
+        for service in self._services:
+            service.halt()
+        for service in self._services:
+            await service.stop()
+        self._services_term = None
 
     async def stop(self) -> None:
         """Ends the tasks, the timers and the member; then the tables' files are written. Before the store is closed."""
@@ -188,6 +218,27 @@ class BrokerGroup:
         if leader == self.number:
             return "this member was elected and is not ready yet"
         return "this member follows, " + (f"n{leader} leads" if leader is not None else "no leader is known")
+
+    def place(self) -> Place | None:
+        """Where another member leads; None: this one leads, or nobody has said so in this term."""
+        place = None if self.leads else self._place.of_term(self.term)
+        return None if place is None or place.member == self.number else place
+
+    @property
+    def key(self) -> str:
+        """By which this member as a leader knows others."""
+        return self._place.key
+
+    def hopeless(self) -> bool:
+        """Whoever waits for changes to be taken again waits in vain, or for long."""
+        if not self.leads:
+            return self.fatal is not None
+        status = self.member.status()
+        return status.transfer_target is None and status.disk is not DiskState.OK
+
+    async def read(self) -> None:
+        """Returns when all that was committed by now is applied here. ReadError."""
+        await self.member.read()
 
     def unready(self) -> str | None:
         """Why this member is none to count on: it neither leads nor follows closely. None: it does."""
@@ -245,10 +296,12 @@ class BrokerGroup:
         elif self._broker.settings.brokerId != UNDECIDED:
             self._broker.take_role(self._broker.settings.brokerId, term)
         self._changed.set()
+        self._tell_change()
 
     def _on_ready(self, term: int) -> None:
         self.term, self.leads = term, True
         self._broker.take_role(0, term)
+        self._place.announce(term)
         self.tables.on_ready()
         self._on_accepting(self.member.accepting)
         self._changed.set()
@@ -256,6 +309,11 @@ class BrokerGroup:
     def _on_accepting(self, accepting: bool) -> None:
         # What waits for the log goes in before the next send, which may need it.
         self._broker.serve(accepting and self.leads and self.tables.stage_all())
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        for callback in self.on_change:
+            callback()
 
     def _on_apply(self, index: int, kind: EntryKind, body: bytes) -> None:
         change = self.tables.on_apply(index, kind, body)
@@ -286,6 +344,7 @@ class BrokerGroup:
         self.fatal = reason
         if self.leads:
             self._on_role(Role.FOLLOWER, self.term, None)
+        self._tell_change()
         for callback in self.on_fatal:
             callback(reason)
 

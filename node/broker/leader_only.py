@@ -1,25 +1,33 @@
-"""Requests that change something are for a group's leader: a follower refuses them before anything is read of them.
+"""Which requests a group's leader alone can serve rightly, and what becomes of them at another member.
 
-They are answered SERVICE_NOT_AVAILABLE (14), with which a producer of RocketMQ tries another broker, and asks the name
-server before its next send. What comes one way is dropped: its client will say it again, to whom it finds then.
+    kind        what it needs                            at a member that does not lead
+    changes     a leader that takes entries              held until there is one, passed on; else refused (14)
+    questions   what is in a leader's memory first       passed on; else answered from what is committed
+    log         what was acknowledged by anybody         answered here, once that is here (R2)
+    heartbeats  clients that only this member knows      served here, and told to the leader
 
-Source: the codes on which DefaultMQProducerImpl of RocketMQ 4.8.0 tries again (1, 14, 16, 17, 204, 205).
+Everything else is served where it comes: pulls, queues' begins, a member's own state. Offsets of groups are in the log
+a second late, locks never: both are only right at the leader. The list of a group's clients is asked there because a
+member that was started anew has not heard all of them yet, and would let one consumer take the others' queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.processors.sending import region
-from tallystick.node.remoting.codes import RequestCode, ResponseCode
-from tallystick.node.remoting.command import Command
+from tallystick.node.broker.forwarded import ForwardedRequests, RemoteClient, only
+from tallystick.node.broker.forwarding import Forwarder
+from tallystick.node.broker.relaying import ClientRelay
+from tallystick.node.remoting.client import RemotingClient
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.endpoint import Handler
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
-    from tallystick.node.remoting.endpoint import Handler
+    from tallystick.node.broker.group import BrokerGroup
 
-CHANGING = frozenset(
+CHANGES = frozenset(
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -37,25 +45,65 @@ CHANGING = frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.LOCK_BATCH_MQ,  # two members that grant locks would give one queue to two consumers
+        RequestCode.UNLOCK_BATCH_MQ,
     }
 )
+QUESTIONS = frozenset(
+    {
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    }
+)
+LOG = frozenset(
+    {
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+    }
+)
+_HEARTBEATS = frozenset({RequestCode.RELAYED_HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
+_CONNECT_S = 1.0
 
 
-def leader_only(
-    routes: dict[int, Handler], broker: BrokerContext, refusal: Callable[[], str | None]
-) -> dict[int, Handler]:
-    """`routes`, with a look at `refusal` before each request in `CHANGING`."""
+class LeaderOnly:
+    """A broker's routes as a member of a group has them: `routes`."""
 
-    def guarded(handler: Handler) -> Handler:
-        def handle(connection: Any, command: Command) -> Any:
-            reason = refusal()
-            if reason is None:
-                return handler(connection, command)
-            if command.is_oneway:
-                return None
-            # The fields of a send's answer: without any, a 4.8 client fails on a null map.
-            return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, ext=region(broker), remark=reason)
+    def __init__(self, routes: Mapping[int, Handler], broker: BrokerContext, group: BrokerGroup) -> None:
+        """`routes`: as a broker that is alone has them."""
+        self._relay = ClientRelay(broker, group, routes[RequestCode.RELAYED_HEART_BEAT])
+        self._client = RemotingClient(self._relay.routes(), connect_timeout_s=_CONNECT_S, name="broker.forward")
+        self.forwarder = self._relay.forwarder = Forwarder(broker, group, self._client)
 
-        return handle
+        def forget(client: RemoteClient) -> None:
+            broker.producers.close(client)
+            broker.consumers.close(client)
 
-    return {code: guarded(handler) if code in CHANGING else handler for code, handler in routes.items()}
+        self._received = ForwardedRequests(
+            group, only(routes, CHANGES), only(routes, QUESTIONS | _HEARTBEATS), self._client.log, forget
+        )
+        wrap: dict[int, Callable[[Handler], Handler]] = {
+            **dict.fromkeys(CHANGES, self.forwarder.change),
+            **dict.fromkeys(QUESTIONS, self.forwarder.ask),
+            **dict.fromkeys(LOG, self.forwarder.catch_up),
+            RequestCode.HEART_BEAT: self._relay.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._relay.unregister,
+        }
+        self.routes = {code: wrap[code](handler) if code in wrap else handler for code, handler in routes.items()}
+        del self.routes[RequestCode.RELAYED_HEART_BEAT]  # only inside of an envelope
+        self.routes |= self._received.routes()
+
+    def closed(self, connection: Any) -> None:
+        """A connection to this member is gone: a client's, or another member's."""
+        self._relay.closed(connection)
+        self._received.link_lost(connection)
+
+    async def stop(self) -> None:
+        """Ends the links to leaders. After the servers have stopped."""
+        await self._relay.stop()
+        await self._client.close()

@@ -186,6 +186,11 @@ class GroupTables:
         due = [table for table in self._tables.values() if table.at_once or self._is_new(table)]
         return all(self._stage(table) for table in due)
 
+    def stage_rest(self) -> None:
+        """Puts all that waits into the log, whether its time has come or not, as far as it is taken."""
+        for table in self._tables.values():
+            self._stage(table)
+
     def _is_new(self, table: ReplicatedTable) -> bool:
         return self._waiting.get(table.what, ()) is None
 

@@ -295,7 +295,7 @@ class ScheduleService:
 
     def persist(self) -> None:
         """Write the offsets of what is delivered and flushed, in this thread. OSError: as the file system says."""
-        self.offsets.note(self._store.max_pos, self._store.flushed_pos)
+        self._note()
         self.offsets.persist()
 
     def runtime_info(self) -> dict[str, str]:
@@ -322,8 +322,13 @@ class ScheduleService:
         while not await pause(self._stopping, self._store.settings.flushDelayOffsetInterval):
             await self._save()
 
+    def _note(self) -> None:
+        # In a group the offsets are an entry behind what was delivered: whatever has the one has the other.
+        flushed_pos = self._store.flushed_pos if self.offsets.replica is None else self._store.max_pos
+        self.offsets.note(self._store.max_pos, flushed_pos)
+
     async def _save(self) -> None:
-        self.offsets.note(self._store.max_pos, self._store.flushed_pos)
+        self._note()
         try:
             await self.offsets.saved()
         except OSError as error:

@@ -114,6 +114,12 @@ class RequestCode(enum.IntEnum):
     GET_NAMESRV_CONFIG = 319
     QUERY_DATA_VERSION = 322
 
+    # between the members of a replicated group; own, see `broker.envelope`
+    FORWARDED_REQUEST = 31001
+    CLIENT_LEFT = 31002
+    REQUEST_TO_CLIENT = 31003
+    RELAYED_HEART_BEAT = 31004
+
 
 class ResponseCode(enum.IntEnum):
     """How a request ended. Clients decide by it, some by the remark as well."""

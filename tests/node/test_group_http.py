@@ -73,7 +73,7 @@ class FakeGroup:
         self.changes: list[object] = []
         self.refusals = 0
         self.tables = SimpleNamespace(saved_index=41)
-        self.member = SimpleNamespace(leader=0, transfer=self._transfer, change=self._change)
+        self.member = SimpleNamespace(leader=0, change=self._change)
 
     def status(self) -> GroupStatus:
         return self.told
@@ -81,7 +81,7 @@ class FakeGroup:
     def unready(self) -> str | None:
         return None
 
-    async def _transfer(self, target: int | None) -> int:
+    async def transfer(self, target: int | None) -> int:
         self.changes.append(("transfer", target))
         if self.error is not None:
             raise self.error

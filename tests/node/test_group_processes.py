@@ -85,8 +85,8 @@ async def test_topics_groups_offsets_and_delayed_messages_survive_the_leader(tmp
             for number in others:
 
                 async def known(address: str = lab.address(number)) -> bool | None:
-                    there = QueueAddress("orders", NAME, address, 1)
-                    return await client.committed(there, "readers") == 1 or None
+                    answer = await client.call(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {})
+                    return fastjson.loads(answer.body)["offsetTable"].get("orders@readers") == {1: 1} or None
 
                 await until(f"n{number} has the offset", known)
             ext = {
@@ -120,7 +120,7 @@ async def test_topics_groups_offsets_and_delayed_messages_survive_the_leader(tmp
             assert await client.committed(there, "readers") == 1
 
 
-async def test_a_follower_refuses_changes_and_serves_reads(tmp_path: Path) -> None:
+async def test_a_follower_serves_reads_and_passes_changes_on(tmp_path: Path) -> None:
     with GroupLab(tmp_path) as lab:
         async with ClusterClient(lab.nameserver) as client:
             leader = await lab.leader()
@@ -135,14 +135,60 @@ async def test_a_follower_refuses_changes_and_serves_reads(tmp_path: Path) -> No
                 return found.records[0].body if found.records else None
 
             assert await until("the follower has it", readable) == b"one"
-            with pytest.raises(RequestRefusedError) as refused:
-                await client.send(there, b"two")
-            assert refused.value.code == 14
-            assert f"n{leader} leads" in str(refused.value)
-            with pytest.raises(RequestRefusedError):
-                await make_topic(client, there.address, "not-here")
+            _, offset = await client.send(there, b"two")
+            assert offset == 1
+            pulled = await client.pull(
+                QueueAddress("made-by-sending", NAME, lab.address(leader), 0), 1, group="readers"
+            )
+            assert [record.body for record in pulled.records] == [b"two"]
+            assert (await client.offset_range(there))[1] == 2, "what was acknowledged is there for who asks"
+            await client.commit(there, "readers", 2)
+            assert await client.committed(there, "readers") == 2, "though it goes into the log a second later"
+            await make_topic(client, there.address, "made-there")
             info = fastjson.loads((await client.call(there.address, 28, {})).body)["table"]
             assert (info["groupRole"], info["groupLeader"]) == ("follower", f"n{leader}")
+            for number in {0, 1, 2} - {follower}:
+                lab.kill(number)
+            with pytest.raises(RequestRefusedError) as refused:
+                await client.send(there, b"three")
+            assert refused.value.code == 14
+            assert (await client.pull(there, 0, group="readers")).records, "reads go on"
+
+
+async def test_no_send_fails_while_leadership_is_handed_on(tmp_path: Path) -> None:
+    """Nor does any go to the new leader by itself: each goes to a member that leads no more."""
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            old = await lab.leader()
+            await lab.ready()
+            await lab.master(client, old)
+            await make_topic(client, lab.address(old), "orders")
+            ended = asyncio.Event()
+            places: dict[int, set[int]] = {queue_id: set() for queue_id in range(QUEUES)}
+
+            async def produce(queue_id: int) -> None:
+                queue = QueueAddress("orders", NAME, lab.address(old), queue_id)
+                while not ended.is_set():
+                    _, offset = await client.send(queue, b"x")
+                    places[queue_id].add(offset)
+
+            load = [asyncio.create_task(produce(queue_id)) for queue_id in range(QUEUES)]
+            for _ in range(5):
+                leader = await lab.leader()
+                target = (leader + 1) % 3
+                http = lab.members[leader].places["http"]
+                moved = await asyncio.to_thread(tally, "group", "transfer", f"n{target}", "--http", http)
+                assert moved.returncode == 0, moved.stderr
+                sent = {queue_id: len(found) for queue_id, found in places.items()}
+
+                async def going_on(sent: dict[int, int] = sent) -> bool | None:
+                    return all(len(places[queue_id]) > count + 1 for queue_id, count in sent.items()) or None
+
+                await until("sends go on", going_on)
+            ended.set()
+            await asyncio.gather(*load)
+            for queue_id, found in places.items():
+                assert found == set(range(len(found))), f"queue {queue_id} has something twice"
 
 
 async def test_an_operator_sees_the_group_and_moves_its_leader(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tallystick.node.remoting.command import Command, need_str, opt_str
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.groups import SubscriptionGroup
     from tallystick.node.remoting.endpoint import Handler
 
 MAX_GROUPS = 1024  # of consumers and of producers in one heartbeat; a limit of ours, each makes a topic
@@ -35,6 +36,7 @@ class ClientProcessor:
     def routes(self) -> dict[int, Handler]:
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.RELAYED_HEART_BEAT: self.relayed_heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
             RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
@@ -49,6 +51,27 @@ class ClientProcessor:
 
     def heartbeat(self, channel: Channel, command: Command) -> Command | None:
         """34: the client is alive, and these are its groups."""
+        client, parsed, producer_groups = self._parse(channel, command)
+        for data, group, subscriptions in parsed:
+            self._consumer(group, client, data, subscriptions)
+        for group in producer_groups:
+            self._broker.producers.register(group, client)
+        return None if command.is_oneway else command.reply()
+
+    def relayed_heartbeat(self, channel: Channel, command: Command) -> Command | None:
+        """31004: a client of another member is alive. Its producers are reached by that member; consumers heartbeat
+        here themselves, but what they need is made if it is not there."""
+        client, parsed, producer_groups = self._parse(channel, command)
+        for data, group, _ in parsed:
+            self._group(group, data)
+        for group in producer_groups:
+            self._broker.producers.register(group, client)
+        return None if command.is_oneway else command.reply()
+
+    def _parse(
+        self, channel: Channel, command: Command
+    ) -> tuple[Client, list[tuple[dict[Any, Any], str, list[SubscriptionData]]], list[str]]:
+        """The client, its consumers (what they say, group, subscriptions), and its groups of producers."""
         body = read_body(command)
         client_id = text(body.get("clientID"), "clientID of a heartbeat")
         consumers = objects(body.get("consumerDataSet"), "consumerDataSet of a heartbeat")
@@ -59,25 +82,13 @@ class ClientProcessor:
         parsed = [(data, _group_name(data), _subscriptions(data)) for data in consumers]
         producer_groups = [_group_name(data) for data in producers]
         client = Client(channel, client_id, command.language, command.version, self._broker.now_ms())
-        for data, group, subscriptions in parsed:
-            self._consumer(group, client, data, subscriptions)
-        for group in producer_groups:
-            self._broker.producers.register(group, client)
-        return None if command.is_oneway else command.reply()
+        return client, parsed, producer_groups
 
     def _consumer(
         self, group: str, client: Client, data: dict[Any, Any], subscriptions: list[SubscriptionData]
     ) -> None:
-        config = self._broker.groups.get(group)
-        notify = True
-        if config is not None:
-            notify = config.notify_consumer_ids_changed_enable
-            self._broker.topics.create_on_send_back(
-                retry_topic(group),
-                config.retry_queue_nums,
-                READ_WRITE,
-                SYS_FLAG_UNIT_SUB if data.get("unitMode") else 0,
-            )
+        config = self._group(group, data)
+        notify = config is None or config.notify_consumer_ids_changed_enable
         self._broker.consumers.register(
             group,
             client,
@@ -87,6 +98,18 @@ class ClientProcessor:
             subscriptions=subscriptions,
             notify=notify,
         )
+
+    def _group(self, group: str, data: dict[Any, Any]) -> SubscriptionGroup | None:
+        """The group and its retry topic, made if need be. None: it may not be made."""
+        config = self._broker.groups.get(group)
+        if config is not None:
+            self._broker.topics.create_on_send_back(
+                retry_topic(group),
+                config.retry_queue_nums,
+                READ_WRITE,
+                SYS_FLAG_UNIT_SUB if data.get("unitMode") else 0,
+            )
+        return config
 
     def unregister(self, channel: Channel, command: Command) -> Command | None:
         """35: the client leaves a group of consumers, of producers, or of both."""

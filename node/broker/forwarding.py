@@ -1,0 +1,321 @@
+"""Requests that only a group's leader can answer, at a member that does not lead: held, passed on, answered.
+
+    client ──▶ this member ── leader known ──▶ leader        the answer goes the same way back
+                   └─ nobody leads: held, at most `HOLD_S`, then refused
+
+A client of RocketMQ's looks at its routes every 30 s. Until then it takes the old leader for the master, whatever that
+answers, and its retries go there too. So the old leader passes on what it gets, and while it is not clear who leads it
+keeps it: a planned transfer is over before a producer notices. A leader that hands over holds in the same way.
+
+What is under way here is bounded in number (`HELD_MAX`), in bytes (`HELD_BYTES_MAX`) and in time; beyond the first two
+requests are refused at once, as before. Requests go on in the order in which they came. Nothing is passed on twice: who
+gets a passed-on request serves it or says that it does not lead, and then it is held here again.
+
+When the link to the leader breaks, or it does not answer in time, a request may have been done or not. A change is then
+answered "unknown" (SYSTEM_ERROR, B2); a question is answered from what this member has.
+
+Source: the codes on which DefaultMQProducerImpl of RocketMQ 4.8.0 tries again (1, 14, 16, 17, 204, 205), its timeout of
+3 s for a send, all attempts together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tallystick.node.broker import envelope
+from tallystick.node.broker.processors.sending import region
+from tallystick.node.remoting.codes import ResponseCode
+from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.errors import (
+    FrameError,
+    HeaderError,
+    RemotingBusyError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeout,
+)
+from tallystick.replication.member.errors import ReadError
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.leader_place import Place
+    from tallystick.node.remoting.client import RemotingClient
+    from tallystick.node.remoting.connection import Connection
+    from tallystick.node.remoting.endpoint import Handler
+
+HOLD_S = 2.5
+"""How long a change waits for a leader. Elections take one to two seconds; clients give a send 3 s."""
+ASK_S = 1.0
+"""How long a question waits for one, before what is committed here has to do."""
+CALL_S = 5.0
+"""How long the leader's answer is waited for."""
+AGAIN_S = 0.05
+"""Between two tries with a leader that does not lead yet, or takes nothing at the moment."""
+HELD_MAX = 4096
+HELD_BYTES_MAX = 64 << 20
+_OVERHEAD_BYTES = 512  # of a request beside its fields and body
+_UNKNOWN = "UNKNOWN_ERROR: the leader did not answer, it may be done or not"
+
+
+class Leadership(Protocol):
+    """What a group says about who leads it: `group.BrokerGroup`."""
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Called when any of the answers below may be another one."""
+
+    def refusal(self) -> str | None:
+        """Why changes are not taken here now; None: they are."""
+
+    def hopeless(self) -> bool:
+        """Waiting is in vain: a disk is full, or this member has stopped."""
+
+    def place(self) -> Place | None:
+        """Where another member leads."""
+
+    async def read(self) -> None:
+        """Returns when all that was committed by now is applied here. ReadError."""
+
+
+_Result = tuple[bool, Command | None]
+"""Whether it was done, and the answer if somebody waits for one."""
+
+
+class _Unknown(Exception):  # noqa: N818  # it never leaves this module
+    """The leader may have done it or not."""
+
+
+class Turn:
+    """Wakes all who wait for it, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[None] | None = None
+
+    def tell(self) -> None:
+        waited, self._next = self._next, None
+        if waited is not None and not waited.done():
+            waited.set_result(None)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns when it was told, or after that time."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._next], timeout=timeout_s)
+
+
+class Forwarder:
+    """Holds and passes on for one member. `client` is its own: links to leaders, and to nobody else.
+
+    `held` and `held_bytes`: of requests that are held or being asked now; `forwarded`: answers that came back.
+    """
+
+    def __init__(self, broker: BrokerContext, leadership: Leadership, client: RemotingClient) -> None:
+        self.held = self.held_bytes = self.forwarded = 0
+        self._broker = broker
+        self._group = leadership
+        self._client = client
+        self._turn = Turn()
+        self._gate = asyncio.Lock()  # fair: who came first goes on first
+        self._queued = 0
+        leadership.on_change.append(self._turn.tell)
+
+    # -- what routes are wrapped in ------------------------------------------------------------------------------------
+
+    def change(self, handler: Handler) -> Handler:
+        """For requests that change something."""
+
+        def handle(connection: Any, command: Command) -> Any:
+            # While others wait a new one does so behind them.
+            if self._group.refusal() is None and not self._queued:
+                return handler(connection, command)
+            return self._change(handler, connection, command)
+
+        return handle
+
+    def ask(self, handler: Handler) -> Handler:
+        """For questions about what is only in a leader's memory, or there first."""
+
+        def handle(connection: Any, command: Command) -> Any:
+            if self._group.leads:
+                return handler(connection, command)
+            return self._ask(handler, connection, command)
+
+        return handle
+
+    def catch_up(self, handler: Handler) -> Handler:
+        """For questions about the log: asked behind all that was acknowledged before, whoever acknowledged it (R2)."""
+
+        def handle(connection: Any, command: Command) -> Any:
+            if self._group.leads or self._group.place() is None:
+                return handler(connection, command)
+            return self._catch_up(handler, connection, command)
+
+        return handle
+
+    # -- the three ways ------------------------------------------------------------------------------------------------
+
+    async def _change(self, handler: Handler, connection: Any, command: Command) -> Command | None:
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + HOLD_S
+        with self._room(command) as room:
+            while room:
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        started = await self._start(handler, connection, command)
+                except TimeoutError:
+                    break
+                if started is None:
+                    break
+                try:
+                    done, answer = await started
+                except _Unknown:
+                    return self._refused(command, ResponseCode.SYSTEM_ERROR, _UNKNOWN)
+                if done:
+                    return answer
+                left_s = deadline_s - clock()
+                if left_s <= 0:
+                    break
+                await self._turn.wait(min(AGAIN_S, left_s))
+        reason = self._group.refusal() or "too many requests wait for a leader"
+        return self._refused(command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+
+    async def _start(self, handler: Handler, connection: Any, command: Command) -> asyncio.Task[_Result] | None:
+        """Waits for its turn and for a leader; what becomes of it is on its way then. None: there is no hope."""
+        group, begin = self._group, asyncio.get_running_loop().create_task
+        self._queued += 1
+        try:
+            async with self._gate:
+                while True:
+                    if connection.closed and not command.is_oneway:
+                        return begin(_nothing())  # its client has gone elsewhere: done now, it would be there twice
+                    if group.refusal() is None:
+                        return begin(_here(handler, connection, command))
+                    place = group.place()
+                    if place is None and group.hopeless():
+                        return None
+                    link = None if place is None else await self._link(place)
+                    if place is not None and link is not None:
+                        return begin(self._answer(link, place, connection, command))
+                    await self._turn.wait(HOLD_S if place is None else AGAIN_S)
+        finally:
+            self._queued -= 1
+
+    async def _ask(self, handler: Handler, connection: Any, command: Command) -> Command | None:
+        group, clock = self._group, asyncio.get_running_loop().time
+        deadline_s = clock() + ASK_S
+        with self._room(command) as room:
+            while room and not (group.leads or group.hopeless()):
+                place, pause_s = group.place(), ASK_S
+                if place is not None:
+                    try:
+                        done, answer = await self._call(place, connection, command)
+                    except _Unknown:
+                        break
+                    if done and (answer is None or answer.code != ResponseCode.SYSTEM_ERROR):
+                        return answer
+                    if done:
+                        break  # our own error is as good
+                    pause_s = AGAIN_S
+                left_s = deadline_s - clock()
+                if left_s <= 0:
+                    break
+                await self._turn.wait(min(pause_s, left_s))
+        return await _served(handler, connection, command)
+
+    async def _catch_up(self, handler: Handler, connection: Any, command: Command) -> Command | None:
+        try:
+            async with asyncio.timeout(ASK_S):
+                await self._group.read()
+        except (ReadError, TimeoutError):
+            pass  # without a leader reads go on, from what is committed here
+        return await _served(handler, connection, command)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def tell(self, place: Place, connection: Any, command: Command) -> bool:
+        """Hands the leader something that nobody waits for; whether it took it."""
+        try:
+            return (await self._call(place, connection, command))[0]
+        except _Unknown:
+            return False
+
+    async def tell_left(self, place: Place, connection: Any) -> None:
+        """Tells the leader that a client is gone."""
+        try:
+            await self._client.oneway(place.address, envelope.left(connection.remote, place.key))
+        except RemotingError:
+            pass  # then the leader has lost the link, and with it all clients that were known by it
+
+    async def _call(self, place: Place, connection: Any, command: Command) -> _Result:
+        link = await self._link(place)
+        return (False, None) if link is None else await self._answer(link, place, connection, command)
+
+    async def _link(self, place: Place) -> Connection | None:
+        """To the leader; None: there is none, and none can be made."""
+        try:
+            return await self._client.connection(place.address)
+        except RemotingConnectError:
+            return None
+
+    async def _answer(self, link: Connection, place: Place, connection: Any, command: Command) -> _Result:
+        """(True, the leader's answer), or (False, None): nothing was done. _Unknown."""
+        try:
+            asked = envelope.forwarded(command, connection.remote, place.key)
+        except (FrameError, HeaderError) as error:
+            return True, self._refused(command, ResponseCode.MESSAGE_ILLEGAL, f"cannot be passed on: {error}")
+        if link.closed:
+            return False, None
+        try:
+            outer = await link.call(asked, CALL_S)
+            if outer.code != ResponseCode.SUCCESS:
+                return False, None
+            answer = envelope.opened(outer)
+        except RemotingBusyError:
+            return False, None
+        except (RemotingConnectError, RemotingTimeout, FrameError, HeaderError) as error:
+            raise _Unknown(str(error)) from error
+        self.forwarded += 1
+        return True, None if command.is_oneway else answer
+
+    def _refused(self, command: Command, code: int, remark: str) -> Command | None:
+        if command.is_oneway:
+            return None
+        # The fields of a send's answer: without any, a 4.8 client fails on a null map.
+        return command.reply(code, ext=region(self._broker), remark=remark)
+
+    @contextmanager
+    def _room(self, command: Command) -> Iterator[bool]:
+        """Counts a request as long as it is here; False: there is no room for it."""
+        size = _OVERHEAD_BYTES + len(command.body) + sum(map(len, (command.ext or {}).values()))
+        if self.held >= HELD_MAX or self.held_bytes + size > HELD_BYTES_MAX:
+            yield False
+            return
+        self.held += 1
+        self.held_bytes += size
+        try:
+            yield True
+        finally:
+            self.held -= 1
+            self.held_bytes -= size
+
+
+async def _served(handler: Handler, connection: Any, command: Command) -> Command | None:
+    result = handler(connection, command)
+    if inspect.isawaitable(result):
+        return await result
+    return result
+
+
+async def _here(handler: Handler, connection: Any, command: Command) -> _Result:
+    return True, await _served(handler, connection, command)
+
+
+async def _nothing() -> _Result:
+    return True, None
