@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from member_lab import QUICK, SEGMENT_BYTES, Group, Node, leads, until
+from member_lab import PATIENCE_S, QUICK, SEGMENT_BYTES, Group, Node, leads, until
 from transport_lab import Proxy
 
 from tallystick.replication.durable import DiskState, Doubt
@@ -51,7 +51,8 @@ async def test_appends_that_a_full_lane_refused_are_sent_when_there_is_room(tmp_
     async with group:
         leader = await group.leader()
         await group.put(leader, 1)
-        await group.put(leader, 2_000, 16_000)
+        async with asyncio.timeout(PATIENCE_S):
+            await group.put(leader, 2_000, 16_000)
         lanes = leader.up._transport.status()[0].lanes
         assert lanes[Lane.BULK].sent.dropped_full > 0, "else this shows nothing"
         await group.level()
@@ -76,7 +77,8 @@ async def test_a_lane_that_drains_interrupts_nothing(tmp_path: Path) -> None:
         last, bodies = group.stage(leader, 1_500, 16_000)
         await until(lambda: leader.up._transport.status()[0].lanes[Lane.BULK].queued_bytes > 1 << 16)
         proxy.resume()
-        await leader.up.committed(last)
+        async with asyncio.timeout(PATIENCE_S):
+            await leader.up.committed(last)
         group.acknowledge(last, bodies)
         assert leader.up._transport.status()[0].lanes[Lane.BULK].sent.frames == frames + 1
         await group.level()
