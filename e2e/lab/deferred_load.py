@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from lab.deferred import Deferred, Fate
 from lab.group_sender import PRODUCER_GROUP, GroupSender, Post, unique_key
@@ -74,7 +74,7 @@ class DeferredSenders:
             await self._client.close(grace_s=0.0)
 
     async def _send_on(
-        self, number: int, work: Callable[[random.Random, GroupSender], object], stop: asyncio.Event
+        self, number: int, work: Callable[[random.Random, GroupSender], Awaitable[None]], stop: asyncio.Event
     ) -> None:
         rng = random.Random(f"{self._seed} {self._label} deferred {number}")
         sender = GroupSender(f"deferred-{number}", self._history, rng.choice((HeaderType.JSON, HeaderType.ROCKETMQ)))
