@@ -180,6 +180,10 @@ class BrokerSettings:
     times a round trip and a slow fsync, or members are elected away for being busy."""
     groupHeartbeatMills: int = 100
     """Own setting. Milliseconds between the leader's heartbeats."""
+    groupLingerMills: int = 0
+    """Own setting. Milliseconds that a member which is stopped, and has said goodbye to the name servers, still passes
+    on what clients send, as long as any are connected. Clients look at their routes every 30 s and find nobody at its
+    address after that: where it is not started again at once (a pod that moves), 35 000 lets no send fail."""
     groupTlsCa: str = ""
     """Own setting. PEM file of the authorities that other members' certificates must come from. With it, members speak
     TLS with each other; then certificate and key are needed too. Changed files are taken while the broker runs."""
@@ -293,6 +297,7 @@ _BROKER_RANGES: dict[str, tuple[int, int]] = {
     "brokerId": (UNDECIDED, _LONG),
     "groupElectionTimeoutMills": (50, 600_000),
     "groupHeartbeatMills": (5, 300_000),
+    "groupLingerMills": (0, 600_000),
     "listenPort": _PORT,
     "serverChannelMaxIdleTimeSeconds": (1, _INT),
     "brokerPermission": (0, PERMISSION_READ | PERMISSION_WRITE),

@@ -93,6 +93,7 @@ class Broker:
         )
         self.group: BrokerGroup | None = None
         self._leader_only: LeaderOnly | None = None
+        self._leaving = False
         routes = all_routes(self)
         if member is not None:
             replicated = (self.topics, self.groups, self.offsets, self.schedule.offsets)
@@ -254,7 +255,11 @@ class Broker:
         """Ends in order; every table and all of the log are on disk afterwards."""
         if self.group is not None:
             await self.group.hand_over()
+        self._leaving = True
         await self.registration.stop()
+        if self._leader_only is not None:
+            limit_s = self.settings.groupLingerMills / 1000
+            await self._leader_only.linger(lambda: {*self._server.connections, *self._vip_server.connections}, limit_s)
         self.holds.release_all()
         await self._server.stop()
         await self._vip_server.stop()
@@ -318,7 +323,8 @@ class Broker:
 
     async def tell_name_servers(self) -> None:
         """Register as what this broker is now, with all of them at once."""
-        await self.registration.register_all()
+        if not self._leaving:
+            await self.registration.register_all()
 
     async def leave_name_servers(self) -> None:
         """Be nothing that clients should find."""

@@ -69,6 +69,11 @@ def clients_of(link: Connection) -> dict[str, RemoteClient]:
     return found
 
 
+def is_of_member(connection: Connection) -> bool:
+    """Another member passes requests on by it, or has done so."""
+    return _CLIENTS in connection.attributes
+
+
 class Receiver(Protocol):
     """What it needs to know of the group: `group.BrokerGroup`."""
 

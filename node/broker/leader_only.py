@@ -13,10 +13,12 @@ member that was started anew has not heard all of them yet, and would let one co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.forwarded import ForwardedRequests, RemoteClient, only
+from tallystick.node.broker.forwarded import ForwardedRequests, RemoteClient, is_of_member, only
 from tallystick.node.broker.forwarding import Forwarder
 from tallystick.node.broker.relaying import ClientRelay
 from tallystick.node.remoting.client import RemotingClient
@@ -26,6 +28,9 @@ from tallystick.node.remoting.endpoint import Handler
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.broker.group import BrokerGroup
+    from tallystick.node.remoting.connection import Connection
+
+_logger = logging.getLogger("tallystick.broker.group")
 
 CHANGES = frozenset(
     {
@@ -69,6 +74,7 @@ LOG = frozenset(
 )
 _HEARTBEATS = frozenset({RequestCode.RELAYED_HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 _CONNECT_S = 1.0
+_LOOK_S = 0.1
 
 
 class LeaderOnly:
@@ -76,6 +82,7 @@ class LeaderOnly:
 
     def __init__(self, routes: Mapping[int, Handler], broker: BrokerContext, group: BrokerGroup) -> None:
         """`routes`: as a broker that is alone has them."""
+        self._group = group
         self._relay = ClientRelay(broker, group, routes[RequestCode.RELAYED_HEART_BEAT])
         self._client = RemotingClient(self._relay.routes(), connect_timeout_s=_CONNECT_S, name="broker.forward")
         self.forwarder = self._relay.forwarder = Forwarder(broker, group, self._client)
@@ -102,6 +109,24 @@ class LeaderOnly:
         """A connection to this member is gone: a client's, or another member's."""
         self._relay.closed(connection)
         self._received.link_lost(connection)
+
+    async def linger(self, connections: Callable[[], Iterable[Connection]], limit_s: float) -> None:
+        """Returns when no client is connected any more, or after that time, or if this member leads after all.
+
+        A member that is to stop passes on requests as long: clients may take it for the master until they look at their
+        routes, and find nobody at its address then.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + limit_s
+        told = False
+        while not self._group.leads and clock() < deadline_s:
+            clients = sum(not is_of_member(connection) for connection in connections())
+            if not clients:
+                return
+            if not told:
+                _logger.info("serves %d connections until their clients look elsewhere, %g s at most", clients, limit_s)
+                told = True
+            await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
         """Ends the links to leaders. After the servers have stopped."""

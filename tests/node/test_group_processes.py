@@ -260,6 +260,29 @@ async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
             ledger.check(await ledger.read(lab.address(second)))
 
 
+async def test_a_leader_that_is_stopped_serves_its_clients_until_they_have_gone(tmp_path: Path) -> None:
+    with GroupLab(tmp_path, "groupLingerMills=60000") as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            old = await lab.leader()
+            await lab.ready()
+            await lab.master(client, old)
+            queue = QueueAddress("orders", NAME, lab.address(old), 0)
+            async with ClusterClient(lab.nameserver) as unaware:
+                await unaware.send(queue, b"before")
+                process = lab.members.pop(old)
+                ended = asyncio.create_task(asyncio.to_thread(process.end, signal.SIGTERM))
+                new = await lab.leader()
+                await lab.master(client, new)
+                for _ in range(5):
+                    await unaware.send(queue, b"after")
+                cluster = await client.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+                known = fastjson.loads(cluster.body)["brokerAddrTable"][NAME]["brokerAddrs"]
+                assert lab.address(old) not in known.values(), "nobody new is sent there"
+                assert not ended.done()
+            assert await ended == 0
+            process.__exit__(None, None, None)
+
+
 async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_the_same_offsets(tmp_path: Path) -> None:
     """L11: segments of 1 MiB that expire at once, and a member that was away while the first ones went."""
     hours = "deleteWhen=" + ";".join(f"{hour:02}" for hour in range(24))
