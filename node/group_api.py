@@ -7,7 +7,7 @@
 
 Changes are asked of the leader. A member that does not lead answers 409 with who does; so does a leader that cannot do
 it now, with the reason. 503: leadership was lost before it was known whether it is done. 404: there is no group here.
-A failure is {"error": "...", "leader": 1 or null}.
+A failure is {"error": "...", "leader": 1 or null}. Where the process has a file of tokens, each request needs one.
 
 What is asked for twice is done once: a leader answers 200 to who wants a member in that is in, or out that is out.
 

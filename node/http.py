@@ -1,27 +1,42 @@
-"""The HTTP port: probes for those who run the process, metrics for those who watch it.
+"""The HTTP port: probes for those who run the process, metrics for those who watch it, and its administration.
 
-    /healthz   200 while the process works at all; 500 with the reason when only a restart can help
-    /readyz    200 when the broker serves and takes messages; 503 with the reason while it does not
-    /metrics   Prometheus text, see `metrics.py`
-    /group     a replicated group: what is known of it, and changes; see `group_api.py`
+    /healthz          200 while the process works at all; 500 with the reason when only a restart can help
+    /readyz           200 when the broker serves and takes messages; 503 with the reason while it does not
+    /metrics          Prometheus text, see `metrics.py`
+    /node             what the process is doing; see `node_api.py`
+    /group            a replicated group: what is known of it, and changes; see `group_api.py`
+    /topics           see `topics_api.py`
+    /consumergroups   see `consumer_groups_api.py`
 
-Nothing asks for a password, and the group's routes move leadership: bind it to loopback or to a trusted network.
+With `adminTokenFile` all but the first three ask for a token (`admin_token.py`). Without it nothing asks who is there,
+and what is below moves leadership and deletes topics: bind it to loopback or to a trusted network then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
+from tallystick.node.admin_api import MAX_BODY_BYTES, AdminView, failed, table_routes
+from tallystick.node.admin_token import TokenFile
+from tallystick.node.consumer_groups_api import ConsumerGroupsApi
 from tallystick.node.group_api import group_routes
+from tallystick.node.node_api import node_routes
 from tallystick.node.remoting.server import bind
 from tallystick.node.settings import HttpSettings
+from tallystick.node.topics_api import TopicsApi
 
 if TYPE_CHECKING:
     from tallystick.node.broker.group import BrokerGroup
+
+
+_OPEN = ("/healthz", "/readyz", "/metrics")  # to whoever reaches the port
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +53,13 @@ def no_group() -> BrokerGroup | None:
     return None
 
 
-def application(probes: Probes, group: Callable[[], BrokerGroup | None] = no_group) -> web.Application:
-    """The routes, for a server or a test client."""
+def application(
+    probes: Probes,
+    group: Callable[[], BrokerGroup | None] = no_group,
+    admin: AdminView | None = None,
+    tokens: TokenFile | None = None,
+) -> web.Application:
+    """The routes, for a server or a test client. `admin` None: there is nothing to administer but the group."""
 
     def answer(reason: str | None, bad: int) -> web.Response:
         return web.Response(text="ok\n") if reason is None else web.Response(status=bad, text=reason + "\n")
@@ -53,20 +73,53 @@ def application(probes: Probes, group: Callable[[], BrokerGroup | None] = no_gro
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    app = web.Application()
+    app = web.Application(middlewares=[_guard(tokens), _errors_as_json], client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     app.add_routes(group_routes(group))
+    if admin is not None:
+        app.add_routes(node_routes(admin))
+        app.add_routes(table_routes(TopicsApi, admin))
+        app.add_routes(table_routes(ConsumerGroupsApi, admin))
     return app
+
+
+def _guard(tokens: TokenFile | None) -> Middleware:
+    @web.middleware
+    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if tokens is None or request.path in _OPEN or tokens.admits(request.headers.get("Authorization")):
+            return await handler(request)
+        refusal = failed(401, "a token is needed that this process knows: Authorization: Bearer ...")
+        refusal.headers["WWW-Authenticate"] = "Bearer"
+        return refusal
+
+    return guard
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """No such path, no such method, too long a body: as all other failures."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return failed(error.status, f"{request.method} {request.path}: {error.reason}")
 
 
 class HttpServer:
     """The port itself."""
 
     def __init__(
-        self, settings: HttpSettings, probes: Probes, group: Callable[[], BrokerGroup | None] = no_group
+        self,
+        settings: HttpSettings,
+        probes: Probes,
+        group: Callable[[], BrokerGroup | None] = no_group,
+        admin: AdminView | None = None,
     ) -> None:
+        """OSError: the file of tokens cannot be read, or has none."""
         self._settings = settings
-        self._runner = web.AppRunner(application(probes, group), access_log=None)
+        tokens = TokenFile(Path(settings.adminTokenFile).expanduser()) if settings.adminTokenFile else None
+        self._runner = web.AppRunner(application(probes, group, admin, tokens), access_log=None)
 
     async def start(self) -> int:
         """Listens; returns the port. OSError: the address cannot be used; the text names it."""

@@ -18,19 +18,24 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Any
 
 import uvloop
 
+from tallystick.node.addresses import wait_for_address
+from tallystick.node.admin_api import AdminView
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.group import BrokerGroup
 from tallystick.node.configuration import Settings
 from tallystick.node.http import HttpServer, Probes
 from tallystick.node.metrics import BrokerMetrics
 from tallystick.node.nameserver.server import NameServer
+from tallystick.node.node_api import ProcessClock, broker_json, nameserver_json
+from tallystick.node.starting import WAITING, StartProgress
 from tallystick.store.message import Host
 
 _logger = logging.getLogger("tallystick")
-_ORDER = ("name server", "broker", "http")  # in which a person asks for the places
+_ORDER = ("name server", "external name server", "broker", "http")  # in which a person asks for the places
 
 
 def run(settings: Settings, *, with_nameserver: bool, with_broker: bool) -> int:
@@ -48,6 +53,10 @@ class _Process:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._begin = time.perf_counter()
+        self._clock = ProcessClock()
+        self._progress = StartProgress()
+        self._with_broker = False
+        self._nameserver: NameServer | None = None
         self._stop = asyncio.Event()
         self._ready = False
         self._broker: Broker | None = None
@@ -59,20 +68,29 @@ class _Process:
         """Starts, waits for a signal, ends."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
-        settings = self._settings
+        settings, self._with_broker = self._settings, with_broker
         places: dict[str, Host] = {}
         async with AsyncExitStack() as stack:  # ends in the opposite order
             if settings.http.port >= 0:
                 probes = Probes(self._unhealthy, self._unready, self._metrics_text)
-                http = HttpServer(settings.http, probes, self._group)
+                admin = AdminView(lambda: self._broker, self._absent, self._node)
+                http = HttpServer(settings.http, probes, self._group, admin)
                 places["http"] = Host(settings.http.host, await http.start())
                 stack.push_async_callback(http.stop)
             if with_nameserver:
                 nameserver = NameServer(settings.nameserver)
                 places["name server"] = Host(settings.nameserver.bindAddress, await nameserver.start())
+                if settings.nameserver.externalListenPort:
+                    external = Host(settings.nameserver.bindAddress, settings.nameserver.externalListenPort)
+                    places["external name server"] = external
+                self._nameserver = nameserver
                 stack.push_async_callback(_timed, "name server", nameserver.stop)
                 settings = _registered_with(places["name server"], settings)
             if with_broker:
+                self._progress.enter(WAITING)
+                broker = settings.broker
+                await wait_for_address("brokerIP1", broker.brokerIP1, broker.addressWaitMills, self._stop)
+            if with_broker and not self._stop.is_set():
                 self._broker = await self._start_broker(settings)
                 stack.push_async_callback(_timed, "broker", self._stop_broker)
                 places["broker"] = self._broker.host
@@ -89,7 +107,7 @@ class _Process:
             _logger.info("stopping")
 
     async def _start_broker(self, settings: Settings) -> Broker:
-        broker = await Broker.start(settings.broker, settings.store)
+        broker = await Broker.start(settings.broker, settings.store, progress=self._progress)
         self._metrics = BrokerMetrics(broker)
         if broker.group is not None:
             broker.group.on_fatal.append(self._on_fatal)
@@ -134,8 +152,18 @@ class _Process:
         if self._stop.is_set():
             return "stopping"
         if not self._ready:
-            return "starting: the store is recovered"
+            return self._progress.reason() if self._with_broker else "starting"
         return self._broker.unready() if self._broker is not None else None
+
+    def _absent(self) -> str:
+        """Why there is no broker, for those who ask it for something."""
+        return (self._unready() or "starting") if self._with_broker else "this process is a name server alone"
+
+    def _node(self) -> dict[str, Any]:
+        stopping = self._stop.is_set()
+        if self._with_broker:
+            return broker_json(self._settings, self._broker, self._progress, self._clock, stopping=stopping)
+        return nameserver_json(self._nameserver, self._clock, stopping=stopping)
 
     def _unhealthy(self) -> str | None:
         failure = self._broker.failure() if self._broker is not None else None

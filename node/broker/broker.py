@@ -42,6 +42,7 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
 from tallystick.node.settings import PERMISSION_WRITE, UNDECIDED, BrokerSettings
+from tallystick.node.starting import RECOVERING, StartProgress
 from tallystick.replication.member.member import Member
 from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
@@ -55,6 +56,7 @@ _logger = logging.getLogger("tallystick.broker")
 
 # Own file: what UPDATE_BROKER_CONFIG changed, laid over the configuration at the next start.
 _CHANGES_FILE = "tally-settings.json"
+_HAND_OVER_S = 10.0  # a leader that is stopped stops, also if no other can lead; it mostly takes a tenth of a second
 
 
 class Broker:
@@ -137,8 +139,15 @@ class Broker:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def start(cls, settings: BrokerSettings, store_settings: StoreSettings, door: Door | None = None) -> Broker:
+    async def start(
+        cls,
+        settings: BrokerSettings,
+        store_settings: StoreSettings,
+        door: Door | None = None,
+        progress: StartProgress | None = None,
+    ) -> Broker:
         """Recovers the store, serves, and registers. ConfigurationError, OSError, and those of `MessageStore.open`."""
+        progress = progress or StartProgress()
         # The ports first: one that is taken costs no recovery, and records and name servers are told the real one.
         listeners = await bind(settings.bindAddress, settings.listenPort)
         vip_listeners: list[socket.socket] = []
@@ -146,7 +155,7 @@ class Broker:
             if settings.vipListenerEnable and settings.listenPort > 2:
                 vip_listeners = await bind(settings.bindAddress, settings.listenPort - 2)
             settings = replace(settings, listenPort=listeners[0].getsockname()[1])
-            return await cls._open(settings, store_settings, door or Door(), listeners, vip_listeners)
+            return await cls._open(settings, store_settings, door or Door(), listeners, vip_listeners, progress)
         except BaseException:
             close_all([*listeners, *vip_listeners])
             raise
@@ -159,6 +168,7 @@ class Broker:
         door: Door,
         listeners: Sequence[socket.socket],
         vip_listeners: Sequence[socket.socket],
+        progress: StartProgress,
     ) -> Broker:
         changes = JsonTable(door, store_settings.root / "config" / _CHANGES_FILE)
         kept = changes.load() or {}
@@ -166,7 +176,10 @@ class Broker:
             settings = parse_text(settings, {str(key): str(value) for key, value in kept.items()}, str(changes.path))
         host = await _store_host(settings)
         if store_settings.enableDLegerCommitLog:
-            return await cls._open_member(settings, store_settings, door, host, changes, listeners, vip_listeners)
+            return await cls._open_member(
+                settings, store_settings, door, host, changes, listeners, vip_listeners, progress
+            )
+        progress.enter(RECOVERING, "log and queues")
         store = await MessageStore.open(
             store_settings,
             store_host=host,
@@ -174,6 +187,7 @@ class Broker:
             region=settings.regionId,
             trace_on=settings.traceOn,
             door=door,
+            on_progress=progress.read,
         )
         try:
             broker = cls(settings, store, changes)
@@ -193,9 +207,11 @@ class Broker:
         changes: JsonTable,
         listeners: Sequence[socket.socket],
         vip_listeners: Sequence[socket.socket],
+        progress: StartProgress,
     ) -> Broker:
         """The member recovers the log, the store what is made from it, and then the member takes part."""
         plan = GroupPlan(settings, store_settings)
+        progress.enter(RECOVERING, "log")
         own = await bind(settings.bindAddress, plan.own[1])
         try:
             config = store_settings.root / "config"
@@ -211,7 +227,10 @@ class Broker:
             replica = GroupReplica(member)
             if await asyncio.to_thread(forget_derived, door, store_settings.root, replica.begin_pos):
                 _logger.warning("the log begins anew at byte %d: queues and index are made anew", replica.begin_pos)
-            store = await MessageStore.open(store_settings, store_host=host, door=door, replica=replica)
+            progress.enter(RECOVERING, "queues")
+            store = await MessageStore.open(
+                store_settings, store_host=host, door=door, replica=replica, on_progress=progress.read
+            )
             try:
                 broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, member, committed)
                 brokers.append(broker)
@@ -254,7 +273,7 @@ class Broker:
     async def stop(self) -> None:
         """Ends in order; every table and all of the log are on disk afterwards."""
         if self.group is not None:
-            await self.group.hand_over()
+            await self._hand_over(self.group)
         self._leaving = True
         await self.registration.stop()
         if self._leader_only is not None:
@@ -278,6 +297,17 @@ class Broker:
         await self._client.close()
         await self.store.close()
 
+    async def _hand_over(self, group: BrokerGroup) -> None:
+        begin, led = time.perf_counter(), group.leads
+        try:
+            async with asyncio.timeout(_HAND_OVER_S):
+                await group.hand_over()
+        except TimeoutError:
+            _logger.warning("stopping as leader: nobody took over within %.0f s", _HAND_OVER_S)
+        else:
+            if led and not group.leads:
+                _logger.info("handed over in %.0f ms", (time.perf_counter() - begin) * 1000)
+
     async def _save_all(self) -> None:
         try:
             # Offsets may only name what is on disk: the log first, then the tables.
@@ -296,6 +326,11 @@ class Broker:
     @property
     def connection_count(self) -> int:
         return len(self._server.connections) + len(self._vip_server.connections)
+
+    @property
+    def last_save_error(self) -> str:
+        """Why some table is not in its file; empty: all are, or will be."""
+        return next((f"cannot save {what}: {error}" for what, error in self._save_errors.items()), "")
 
     def failure(self) -> str | None:
         """What only a restart can mend, if anything; None: nothing."""

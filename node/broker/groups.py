@@ -54,6 +54,13 @@ class SubscriptionGroup:
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
 
+    def problem(self) -> str | None:
+        """Why there can be no such group: its name or its number of retry queues; None: there can."""
+        problem = validate_group_name(self.group_name)
+        if not 0 <= self.retry_queue_nums <= MAX_RETRY_QUEUE_NUMS:
+            problem = problem or f"retryQueueNums is 0 to {MAX_RETRY_QUEUE_NUMS}, not {self.retry_queue_nums}"
+        return problem
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """From the object in subscriptionGroup.json and in request 200; absent fields take their defaults.
@@ -148,15 +155,18 @@ class SubscriptionGroupTable(ReplicatedTable):
         self._put(group)
         return group
 
-    def update(self, group: SubscriptionGroup) -> None:
-        """Make or replace a group. ValueError: its name or its number of retry queues cannot be."""
+    @staticmethod
+    def is_system(name: str) -> bool:
+        """One that every broker is born with, or RocketMQ's own."""
+        return name in _PREDEFINED_BY_NAME or name.startswith(SYSTEM_GROUP_PREFIX)
+
+    def update(self, *groups: SubscriptionGroup) -> None:
+        """Make or replace groups, all or none of them. ValueError: one of them cannot be."""
         self.must_lead()
-        problem = validate_group_name(group.group_name)
-        if not 0 <= group.retry_queue_nums <= MAX_RETRY_QUEUE_NUMS:
-            problem = problem or f"retryQueueNums is 0 to {MAX_RETRY_QUEUE_NUMS}, not {group.retry_queue_nums}"
-        if problem:
-            raise ValueError(problem)
-        self._put(group)
+        for group in groups:
+            if problem := group.problem():
+                raise ValueError(problem)
+        self._put(*groups)
 
     def disable_consume(self, name: str) -> None:
         """Stop a group that is known from consuming."""
@@ -200,13 +210,14 @@ class SubscriptionGroupTable(ReplicatedTable):
         if picture.get("dataVersion"):
             self.data_version = DataVersion.from_json(picture["dataVersion"])
 
-    def _put(self, group: SubscriptionGroup) -> None:
-        if self.follows:
+    def _put(self, *groups: SubscriptionGroup) -> None:
+        if self.follows or not groups:
             return  # a consumer that reads here may go on as if it were there; the leader makes it, for all members
-        self._groups[group.group_name] = group
-        self._note(group.group_name)
+        for group in groups:
+            self._groups[group.group_name] = group
+        self._note(*(group.group_name for group in groups))
 
-    def _note(self, name: str) -> None:
+    def _note(self, *names: str) -> None:
         self.data_version = self.data_version.next(self._now_ms())
-        self.changed(name)
+        self.changed(*names)
         self.save_soon()

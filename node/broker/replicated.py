@@ -101,15 +101,15 @@ class GroupTables:
     def leads(self) -> bool:
         return self._staged is not None
 
-    def changed(self, table: ReplicatedTable, row: str | None) -> None:
+    def changed(self, table: ReplicatedTable, *rows: str) -> None:
         """See `TableReplica.changed`."""
         if self._staged is None:
             return
-        rows = self._waiting.setdefault(table.what, set())
-        if row is None:
+        waiting = self._waiting.setdefault(table.what, set())
+        if not rows:
             self._waiting[table.what] = None
-        elif rows is not None:
-            rows.add(row)
+        elif waiting is not None:
+            waiting.update(rows)
         if table.at_once:
             self._stage(table)
 

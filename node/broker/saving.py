@@ -63,8 +63,8 @@ class SavedTable(ABC):
         """Something changed that is not in the file."""
         return self._written < self._changes
 
-    def changed(self, row: str | None = None) -> None:
-        """Count a change, of one row if it is named. A table in a file is written as a whole."""
+    def changed(self, *rows: str) -> None:
+        """Count a change, of these rows if any are named. A table in a file is written as a whole."""
         self._changes += 1
 
     def persist(self) -> None:
@@ -132,8 +132,8 @@ class TableReplica(Protocol):
     def leads(self) -> bool:
         """This member is the group's leader, and its tables are the ones that change."""
 
-    def changed(self, table: ReplicatedTable, row: str | None) -> None:
-        """A row changed, or any number of them (None)."""
+    def changed(self, table: ReplicatedTable, *rows: str) -> None:
+        """These rows changed, at once; none is named: any may have."""
 
     async def saved(self, table: ReplicatedTable) -> None:
         """Return when all changes made until now are committed. NotReplicatedError."""
@@ -201,10 +201,10 @@ class ReplicatedTable(SavedTable):
             if row != self.row_json(name):
                 self.take_row(name, row)
 
-    def changed(self, row: str | None = None) -> None:
-        super().changed(row)
+    def changed(self, *rows: str) -> None:
+        super().changed(*rows)
         if self.replica is not None:
-            self.replica.changed(self, row)
+            self.replica.changed(self, *rows)
 
     async def saved(self) -> None:
         if self.replica is None:

@@ -101,6 +101,16 @@ class TopicConfig:
     def writable(self) -> bool:
         return bool(self.perm & PERMISSION_WRITE)
 
+    def problem(self) -> str | None:
+        """Why there can be no such topic: its name, its numbers of queues or its permission; None: there can."""
+        problem = validate_topic_name(self.topic_name)
+        for what, count in (("readQueueNums", self.read_queue_nums), ("writeQueueNums", self.write_queue_nums)):
+            if not 0 <= count <= MAX_QUEUE_NUMS:
+                problem = problem or f"{what} of a topic is 0 to {MAX_QUEUE_NUMS}, not {count}"
+        if not 0 <= self.perm <= 15:
+            problem = problem or f"perm {self.perm} of a topic is no combination of 1, 2, 4 and 8"
+        return problem
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """From the object in topics.json and in registrations; absent fields take their defaults.
@@ -214,18 +224,13 @@ class TopicTable(ReplicatedTable):
     def system_names(self) -> list[str]:
         return sorted(self._system)
 
-    def update(self, config: TopicConfig) -> None:
-        """Make or replace a topic. ValueError: its name, its numbers of queues or its permission cannot be."""
+    def update(self, *configs: TopicConfig) -> None:
+        """Make or replace topics, all or none of them. ValueError: one of them cannot be."""
         self.must_lead()
-        problem = validate_topic_name(config.topic_name)
-        for what, count in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
-            if not 0 <= count <= MAX_QUEUE_NUMS:
-                problem = problem or f"{what} of a topic is 0 to {MAX_QUEUE_NUMS}, not {count}"
-        if not 0 <= config.perm <= 15:
-            problem = problem or f"perm {config.perm} of a topic is no combination of 1, 2, 4 and 8"
-        if problem:
-            raise ValueError(problem)
-        self._put(config)
+        for config in configs:
+            if problem := config.problem():
+                raise ValueError(problem)
+        self._put(*configs)
 
     def delete(self, name: str) -> bool:
         """Forget a topic; False: there was none. ValueError: this broker follows in its group."""
@@ -302,17 +307,19 @@ class TopicTable(ReplicatedTable):
         if picture.get("dataVersion"):
             self.data_version = DataVersion.from_json(picture["dataVersion"])
 
-    def _put(self, config: TopicConfig) -> None:
-        if self.follows:
+    def _put(self, *configs: TopicConfig) -> None:
+        if self.follows or not configs:
             return  # whoever asked may go on as if it were there; the leader makes it, for all members
-        self._topics[config.topic_name] = config
-        self._note(config.topic_name)
+        for config in configs:
+            self._topics[config.topic_name] = config
+        self._note(*(config.topic_name for config in configs))
 
-    def _note(self, name: str) -> None:
+    def _note(self, *names: str) -> None:
         self.data_version = self.data_version.next(self._now_ms())
-        self.changed(name)
+        self.changed(*names)
         self.save_soon()
-        self._tell(name)
+        for name in names:
+            self._tell(name)
 
     def _tell(self, name: str) -> None:
         for listener in self.on_change:

@@ -9,8 +9,10 @@ import os
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+from tallystick.node.admin_token import read_token
 from tallystick.node.commands.terminal import InputError, bad, good, number, table
 
 DEFAULT_HTTP = "127.0.0.1:8080"
@@ -51,6 +53,12 @@ def add_parsers(commands: Any) -> None:
             default=os.environ.get("TALLY_HTTP", DEFAULT_HTTP),
             help=f"host:port of a broker's HTTP ($TALLY_HTTP or {DEFAULT_HTTP})",
         )
+        parser.add_argument(
+            "--token-file",
+            type=Path,
+            default=os.environ.get("TALLY_TOKEN_FILE") or None,
+            help="file with the token that the broker's adminTokenFile knows ($TALLY_TOKEN_FILE)",
+        )
         parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -61,14 +69,20 @@ def _member(text: str) -> int:
     return int(match[1])
 
 
-def _ask(place: str, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-    """Status and body of one request. NoAnswerError."""
+def _ask(
+    args: argparse.Namespace, method: str, path: str, body: dict[str, Any] | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Status and body of one request. NoAnswerError; OSError: there is no token in the file."""
+    place = args.http
+    headers = {"Accept": "application/json"}
+    if args.token_file is not None:
+        headers["Authorization"] = f"Bearer {read_token(args.token_file)}"
     host, _, port = place.removeprefix("http://").rstrip("/").rpartition(":")
     if not host or not port.isdecimal():
         raise InputError(f"--http {place}: must be host:port")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
     try:
-        connection.request(method, path, None if body is None else json.dumps(body), {"Accept": "application/json"})
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
         found = json.loads(answer.read())
     except (OSError, http.client.HTTPException) as error:
@@ -82,7 +96,7 @@ def _ask(place: str, method: str, path: str, body: dict[str, Any] | None = None)
 
 def _change(args: argparse.Namespace, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any] | None:
     """The answer, or None if it was no, which is told then."""
-    status, answer = _ask(args.http, method, path, body)
+    status, answer = _ask(args, method, path, body)
     if status == 200:
         return answer
     _refused(args, answer)
@@ -166,7 +180,7 @@ def _add(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + args.wait
     begun = False
     while True:
-        status, answer = _ask(args.http, "POST", "/group/members", {"member": args.member, "role": role})
+        status, answer = _ask(args, "POST", "/group/members", {"member": args.member, "role": role})
         if status == 200 and answer["role"] == role:
             return _done(args, answer, f"n{args.member} is a {role}")
         if status == 200 and answer["role"] == "voter":

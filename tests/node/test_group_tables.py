@@ -295,7 +295,7 @@ async def test_any_history_leaves_all_members_with_the_same_tables(tmp_path: Pat
                     trio.sync(leader)
         assert leader.group.leads
     for table in leader.tables:
-        leader.group.changed(table, None)
+        leader.group.changed(table)
     flushed = asyncio.gather(*(table.saved() for table in leader.tables))
     await asyncio.sleep(0)
     trio.sync(leader)

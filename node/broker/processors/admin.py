@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tallystick.node.broker.administration import delete_group, delete_topic, update_groups, update_topics
 from tallystick.node.broker.groups import SubscriptionGroup
 from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.processors.answers import json_answer, read_body, refused
@@ -74,25 +75,16 @@ class AdminProcessor:
             opt_int(ext, "topicSysFlag"),
         )
         try:
-            self._broker.topics.update(config)
+            await update_topics(self._broker, config)
         except ValueError as error:
             raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        self._broker.register_soon()
-        await self._broker.topics.saved()
         return command.reply()
 
     async def delete_topic(self, channel: Channel, command: Command) -> Command:
-        """215: forget a topic, its queues and what groups committed there. Its messages stay in the log until that is
-        cleaned. A topic that does not exist is deleted as well: mqadmin asks every broker."""
+        """215: forget a topic. One that does not exist is deleted as well: mqadmin asks every broker."""
         name = need_str(command.ext, "topic")
         self._check_topic(name)
-        self._broker.topics.delete(name)
-        # In a group everything that came before is committed then, and dispatched before the queues go.
-        await self._broker.topics.saved()
-        self._broker.store.remove_topic(name)
-        self._broker.offsets.remove_topic(name)
-        self._broker.stats.forget_topic(name)
-        await self._broker.offsets.saved()
+        await delete_topic(self._broker, name)
         return command.reply()
 
     def _check_topic(self, name: str) -> None:
@@ -140,21 +132,15 @@ class AdminProcessor:
     async def update_group(self, channel: Channel, command: Command) -> Command:
         """200: make a group or change one."""
         try:
-            self._broker.groups.update(SubscriptionGroup.from_json(read_body(command)))
+            await update_groups(self._broker, SubscriptionGroup.from_json(read_body(command)))
         except (ValueError, TypeError) as error:
             raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        await self._broker.groups.saved()
         return command.reply()
 
     async def delete_group(self, channel: Channel, command: Command) -> Command:
         """207: forget a group. Its offsets stay, unless the request says `cleanOffset` (5.x)."""
         name = need_str(command.ext, "groupName")
-        self._broker.groups.delete(name)
-        self._broker.stats.forget_group(name)
-        if opt_bool(command.ext, "cleanOffset"):
-            self._broker.offsets.remove_group(name)
-            await self._broker.offsets.saved()
-        await self._broker.groups.saved()
+        await delete_group(self._broker, name, with_offsets=opt_bool(command.ext, "cleanOffset"))
         return command.reply()
 
     def all_groups(self, channel: Channel, command: Command) -> Command:

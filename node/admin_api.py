@@ -1,0 +1,256 @@
+"""What the tables have in common that are administered over HTTP: topics and groups of consumers. JSON in, JSON out.
+
+    GET    /things                 all of them                                                200
+    GET    /things/{name}          one, with figures                                          200, 404
+    PUT    /things/{name}          {"field": value, ...}: make it, or change these fields     201 made, 200
+    POST   /things                 [{"name": ..., "field": value}, ...]: many with one wait   200
+    DELETE /things/{name}          ?ifEmpty=true: only if nothing of it is in use             200, 412
+
+A change is answered when it is kept: in a replicated group, when it is committed. What is left out of a PUT or an item
+of a POST stays as it is, or is the default of a new one. Of a POST each item is done or refused by itself.
+
+A failure is {"error": "...", "leader": 1 or null}: 400 what is asked for cannot be, 409 this member does not lead, or
+takes nothing now, 503 there is no broker yet, or nobody knows whether it is done: ask again.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from aiohttp import web
+
+from tallystick.node.broker.saving import FollowsError, NotReplicatedError
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.broker import Broker
+
+MAX_ITEMS = 1000
+"""Of one POST."""
+MAX_BODY_BYTES = 4 << 20
+_INT = (1 << 31) - 1
+CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "refused"
+
+
+class ApiError(Exception):
+    """The answer is no: `status`, the reason as text, and what else stands in the body."""
+
+    def __init__(self, status: int, reason: str, **more: Any) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.more = more
+
+
+@dataclass(frozen=True, slots=True)
+class AdminView:
+    """What the routes see of their process."""
+
+    broker: Callable[[], Broker | None]
+    """The broker, when it has started."""
+    absent: Callable[[], str]
+    """Why there is none."""
+    node: Callable[[], dict[str, Any]]
+    """The body of GET /node."""
+
+
+def failed(status: int, reason: str, leader: int | None = None, **more: Any) -> web.Response:
+    """A failure as all routes tell it."""
+    return web.json_response({"error": reason, "leader": leader, **more}, status=status)
+
+
+class Table(ABC):
+    """One table as its routes see it; made for each request. Rows are frozen dataclasses."""
+
+    path: ClassVar[str]
+    plural: ClassVar[str]
+    what: ClassVar[str]
+    fields: ClassVar[Mapping[str, tuple[str, type]]]
+    """By their name in JSON: the row's field, and whether it is a number or a truth."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    @abstractmethod
+    def names(self) -> Iterable[str]:
+        """Of all rows."""
+
+    @abstractmethod
+    def get(self, name: str) -> Any | None:
+        """One row; None: there is none."""
+
+    @abstractmethod
+    def fresh(self, name: str) -> Any:
+        """A new row with its defaults."""
+
+    @abstractmethod
+    def problem(self, row: Any) -> str | None:
+        """Why there can be no such row; None: there can."""
+
+    @abstractmethod
+    def is_system(self, name: str) -> bool:
+        """Nobody makes, changes or deletes it over HTTP."""
+
+    @abstractmethod
+    def version(self) -> dict[str, int]:
+        """Of the whole table: another one after each change."""
+
+    @abstractmethod
+    def figures(self, name: str, row: Any) -> dict[str, Any]:
+        """What GET of one row tells beside its fields."""
+
+    @abstractmethod
+    async def update(self, rows: list[Any]) -> None:
+        """Make or change rows and return when they are kept, these and what was changed before."""
+
+    @abstractmethod
+    async def delete(self, name: str, query: Mapping[str, str]) -> bool:
+        """Forget a row and return when that is kept; False: there was none. ApiError."""
+
+    def shown(self, name: str, row: Any) -> dict[str, Any]:
+        """A row as JSON."""
+        values = {key: getattr(row, field) for key, (field, _) in self.fields.items()}
+        return {"name": name, **values, "system": self.is_system(name)}
+
+    def planned(self, name: str, values: Mapping[str, Any]) -> tuple[Any, str]:
+        """The row as it is to be, and whether that is `created`, `updated` or `unchanged`. ApiError."""
+        known = self.get(name)
+        changes = {}
+        for key, value in values.items():
+            if key not in self.fields:
+                raise ApiError(400, f"a {self.what} has no field {key!r}: there are {', '.join(self.fields)}")
+            field, kind = self.fields[key]
+            # -1: no limit, for some. A truth is a number to Python, and neither to us.
+            if type(value) is not kind or (isinstance(value, int) and not -1 <= value <= _INT):
+                raise ApiError(400, f"{key} is {'a number' if kind is int else 'true or false'}, not {value!r:.100}")
+            changes[field] = value
+        row = replace(self.fresh(name) if known is None else known, **changes)
+        if problem := self.problem(row):
+            raise ApiError(400, problem)
+        self.must_not_be_system(name)
+        return row, CREATED if known is None else UNCHANGED if row == known else UPDATED
+
+    def must_not_be_system(self, name: str) -> None:
+        """ApiError."""
+        if self.is_system(name):
+            raise ApiError(400, f"{name} is a {self.what} of the system: it is neither changed nor deleted")
+
+
+T = TypeVar("T", bound=Table)
+
+
+def table_routes(kind: type[T], view: AdminView) -> list[web.RouteDef]:
+    """The routes of one table."""
+
+    def route(work: Callable[[T, web.Request], Awaitable[web.Response]], *, changes: bool) -> Callable[..., Any]:
+        async def handle(request: web.Request) -> web.Response:
+            broker = view.broker()
+            if broker is None:
+                return failed(503, view.absent())
+            try:
+                if changes:
+                    _must_take_changes(broker)
+                return await work(kind(broker), request)
+            except ApiError as error:
+                return failed(error.status, str(error), leader_of(broker), **error.more)
+            except FollowsError as error:
+                return failed(409, str(error), leader_of(broker))
+            except NotReplicatedError as error:
+                return failed(503, f"it may be done or not: {error}", leader_of(broker))
+            except OSError as error:
+                return failed(503, f"it is not on disk yet: {error}", leader_of(broker))
+
+        return handle
+
+    one = kind.path + "/{name}"
+    return [
+        web.get(kind.path, route(_list, changes=False)),
+        web.post(kind.path, route(_put_many, changes=True)),
+        web.get(one, route(_show, changes=False)),
+        web.put(one, route(_put, changes=True)),
+        web.delete(one, route(_delete, changes=True)),
+    ]
+
+
+def leader_of(broker: Broker) -> int | None:
+    """Who leads the broker's group, as far as is known; None as well without a group."""
+    return None if broker.group is None else broker.group.member.leader
+
+
+def _must_take_changes(broker: Broker) -> None:
+    if broker.group is not None and (reason := broker.group.refusal()) is not None:
+        raise ApiError(409, reason)
+
+
+async def _list(table: Table, request: web.Request) -> web.Response:
+    rows = [table.shown(name, table.get(name)) for name in sorted(table.names())]
+    return web.json_response({table.plural: rows, "version": table.version()})
+
+
+async def _show(table: Table, request: web.Request) -> web.Response:
+    name = request.match_info["name"]
+    row = table.get(name)
+    if row is None:
+        raise ApiError(404, f"there is no {table.what} {name}")
+    return web.json_response(table.shown(name, row) | table.figures(name, row))
+
+
+async def _put(table: Table, request: web.Request) -> web.Response:
+    name = request.match_info["name"]
+    values = await _json(request) if request.can_read_body else {}
+    if not isinstance(values, dict):
+        raise ApiError(400, "the body is no JSON object")
+    if values.pop("name", name) != name:
+        raise ApiError(400, "the body has another name than the path")
+    row, result = table.planned(name, values)
+    await table.update([] if result == UNCHANGED else [row])
+    return web.json_response(table.shown(name, row) | {"result": result}, status=201 if result == CREATED else 200)
+
+
+async def _put_many(table: Table, request: web.Request) -> web.Response:
+    items = await _json(request)
+    if not isinstance(items, list) or not 0 < len(items) <= MAX_ITEMS:
+        raise ApiError(400, f"the body is no list of 1 to {MAX_ITEMS} objects")
+    results, rows = [], {}
+    for item in items:
+        values = dict(item) if isinstance(item, dict) else {}
+        name = values.pop("name", None)
+        try:
+            if not isinstance(name, str):
+                raise ApiError(400, "it is no object with a name")
+            if name in rows:
+                raise ApiError(400, f"{name} stands there twice")
+            row, result = table.planned(name, values)
+        except ApiError as error:
+            results.append({"name": name, "result": REFUSED, "error": str(error)})
+        else:
+            rows[name] = None if result == UNCHANGED else row
+            results.append({"name": name, "result": result})
+    if rows:
+        await table.update([row for row in rows.values() if row is not None])
+    return web.json_response({"results": results})
+
+
+async def _delete(table: Table, request: web.Request) -> web.Response:
+    name = request.match_info["name"]
+    table.must_not_be_system(name)
+    return web.json_response({"name": name, "existed": await table.delete(name, request.query)})
+
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """A truth in a query; absent: false. ApiError."""
+    value = query.get(name, "false").lower()
+    if value not in ("true", "false"):
+        raise ApiError(400, f"{name} is true or false, not {value!r}")
+    return value == "true"
+
+
+async def _json(request: web.Request) -> Any:
+    try:
+        return json.loads(await request.text())
+    except ValueError as error:  # UnicodeDecodeError too
+        raise ApiError(400, f"the body is no JSON: {error}") from error
+    except RecursionError as error:
+        raise ApiError(400, "the body is no JSON that is meant here: too deep") from error

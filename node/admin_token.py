@@ -1,0 +1,70 @@
+"""Who may administer over HTTP: whoever sends one of the tokens of a file.
+
+A line of the file is a token. Two of them may stand there while one takes the place of the other. The file is looked at
+with every request, and read again when it is another one, also by a swapped symbolic link, as Kubernetes changes
+Secrets. One that cannot be read, or has no token, lets nobody in. Tokens are never logged.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import logging
+from pathlib import Path
+
+_logger = logging.getLogger("tallystick.http")
+
+_SCHEME = "bearer"
+_MAX_BYTES = 64 * 1024
+
+
+class TokenFile:
+    """The tokens of one file."""
+
+    def __init__(self, path: Path) -> None:
+        """OSError: the file cannot be read."""
+        self._path = path
+        path.stat()
+        self._stamp: tuple[int, ...] | None = None
+        self._tokens: tuple[bytes, ...] = ()
+        self._problem = ""
+        self._refresh()
+        if self._problem:
+            raise OSError(errno.EINVAL, self._problem, str(path))
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether the value of a request's header `Authorization` has a token of the file. In constant time."""
+        self._refresh()
+        scheme, _, given = (authorization or "").strip().partition(" ")
+        if scheme.lower() != _SCHEME:
+            return False
+        sent = given.strip().encode("utf-8", "surrogateescape")
+        matches = [hmac.compare_digest(sent, token) for token in self._tokens]  # each of them, whichever it is
+        return any(matches)
+
+    def _refresh(self) -> None:
+        try:
+            found = self._path.stat()
+            stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            if stamp == self._stamp:
+                return
+            with self._path.open("rb") as file:
+                lines = file.read(_MAX_BYTES).splitlines()
+            self._stamp = stamp  # of before: what changes while we read is read again
+            self._tokens = tuple(filter(None, (line.strip() for line in lines)))
+            problem = "" if self._tokens else "has no token"
+        except OSError as error:
+            self._stamp, self._tokens = None, ()
+            problem = error.strerror or type(error).__name__
+        if problem and problem != self._problem:
+            _logger.error("%s: %s: nobody is let in", self._path, problem)
+        self._problem = problem
+
+
+def read_token(path: Path) -> str:
+    """The first token of a file, for whoever sends it. OSError: there is none."""
+    with path.open("rb") as file:
+        for line in file.read(_MAX_BYTES).splitlines():
+            if line.strip():
+                return line.strip().decode("utf-8", "surrogateescape")
+    raise OSError(errno.EINVAL, "has no token", str(path))

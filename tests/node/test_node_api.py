@@ -1,0 +1,181 @@
+"""GET /node: one word for what a process does, and why it is not ready."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tallystick.node.configuration import Settings, load
+from tallystick.node.node_api import ProcessClock, broker_json, nameserver_json
+from tallystick.node.starting import RECOVERING, WAITING, StartProgress
+from tallystick.replication.durable import DiskState
+
+PEER = SimpleNamespace(member=1, voter=True, connected=True, lag_bytes=77, disk=DiskState.OK)
+
+
+class FakeStore:
+    min_pos, max_pos, flushed_pos, readable_end, dispatch_behind_bytes = 10, 90, 80, 70, 5
+    broken: str | None = None
+    full: str | None = None
+
+    def failure(self) -> str | None:
+        return self.broken
+
+    def no_room(self) -> str | None:
+        return self.full
+
+
+class FakeNode:
+    """A broker that is what a test says."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.settings: Settings = load(
+            environment={
+                "TALLY_STOREPATHROOTDIR": str(tmp_path / "not" / "there"),
+                "TALLY_ENABLEDLEGERCOMMITLOG": "true",
+                "TALLY_DLEGERSELFID": "n0",
+                "TALLY_BROKERNAME": "orders-0",
+                "TALLY_BROKERCLUSTERNAME": "orders",
+                "TALLY_BROKERIP1": "orders-0-0.shop.svc",
+                "TALLY_EXTERNALADDRESS": "203.0.113.7:30001",
+            }
+        )
+        self.status = SimpleNamespace(
+            term=7, leader=0, learners=(), voters=(0, 1), disk=DiskState.OK, last_error="", peers=(PEER,)
+        )
+        self.member = SimpleNamespace(leader=0)
+        self.group: Any = SimpleNamespace(
+            number=0, leads=True, is_member=True, member=self.member, status=lambda: self.status
+        )
+        self.reason: str | None = None
+        self.store = FakeStore()
+        self.started = True
+        self.progress = StartProgress(lambda: 100.0)
+        self.last_save_error = ""
+
+    def unready(self) -> str | None:
+        return self.reason
+
+    def failure(self) -> str | None:
+        return self.store.failure()
+
+    def told(self, *, stopping: bool = False) -> dict[str, Any]:
+        broker: Any = (
+            SimpleNamespace(
+                settings=self.settings.broker,
+                group=self.group,
+                store=self.store,
+                unready=self.unready,
+                failure=self.failure,
+                last_save_error=self.last_save_error,
+            )
+            if self.started
+            else None
+        )
+        return broker_json(self.settings, broker, self.progress, ProcessClock(), stopping=stopping)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def test_a_leader(node: FakeNode) -> None:
+    told = node.told()
+    assert (told["phase"], told["reason"], told["recovery"]) == ("ready", None, None)
+    assert (told["kind"], told["cluster"], told["group"], told["member"]) == ("broker", "orders", "orders-0", 0)
+    assert (told["role"], told["term"], told["leader"]) == ("leader", 7, 0)
+    assert (told["address"], told["externalAddress"]) == ("orders-0-0.shop.svc:10911", "203.0.113.7:30001")
+    assert told["peers"] == [{"member": 1, "voter": True, "connected": True, "lagBytes": 77, "disk": "ok"}]
+    assert told["store"]["committedPos"] == 70
+    assert told["disk"]["healthy"] and told["disk"]["totalBytes"] > told["disk"]["freeBytes"] > 0
+    assert told["uptimeSeconds"] >= 0 and told["version"] and told["lastError"] == ""
+
+
+def test_a_start_and_how_far_it_is(node: FakeNode) -> None:
+    node.started = False
+    node.progress.enter(WAITING)
+    told = node.told()
+    assert (told["phase"], told["member"], told["role"], told["store"]) == ("waiting-for-name", 0, "none", None)
+    assert "no address yet" in told["reason"]
+    node.progress.enter(RECOVERING, "queues")
+    assert node.told()["recovery"] == {"step": "queues", "seconds": 0.0, "doneBytes": None, "totalBytes": None}
+    node.progress.read(1000, 5000)
+    node.progress.read(2000, 5000)
+    told = node.told()
+    assert (told["phase"], told["recovery"]["doneBytes"], told["recovery"]["totalBytes"]) == ("recovering", 1000, 4000)
+    assert told["reason"] == "starting: the store is recovered, 25 % of 4000 bytes"
+    assert node.told(stopping=True)["phase"] == "stopping"
+
+
+@pytest.mark.parametrize(
+    ("is_member", "leads", "leader", "learners", "phase", "role"),
+    [
+        (False, False, 1, (), "waiting-to-join", "none"),
+        (True, False, None, (), "electing", "follower"),
+        (True, False, 0, (), "electing", "follower"),
+        (True, False, 1, (), "catching-up", "follower"),
+        (True, False, 1, (0,), "catching-up", "learner"),
+        (True, True, 0, (), "unready", "leader"),
+    ],
+)
+def test_a_member_that_is_not_ready(
+    node: FakeNode, is_member: bool, leads: bool, leader: int | None, learners: tuple[int, ...], phase: str, role: str
+) -> None:
+    node.reason = "not in sync: lacks what was committed 2 s ago"
+    node.group.is_member, node.group.leads, node.member.leader = is_member, leads, leader
+    node.status.leader, node.status.learners = leader, learners
+    told = node.told()
+    assert (told["phase"], told["role"], told["leader"], told["reason"]) == (phase, role, leader, node.reason)
+
+
+def test_the_disk(node: FakeNode) -> None:
+    node.store.full = "the disk is fuller than 90%"
+    told = node.told()["disk"]
+    assert (told["healthy"], told["error"]) == (False, "the disk is fuller than 90%")
+    node.store.full = None
+    node.status.disk, node.status.last_error = DiskState.FULL, "no room for a segment"
+    told = node.told()
+    assert (told["disk"]["healthy"], told["disk"]["error"]) == (False, "no room for a segment")
+    assert told["lastError"] == "no room for a segment"
+    node.store.broken = "the log could not be flushed: EIO"
+    told = node.told(stopping=True)
+    assert (told["phase"], told["reason"]) == ("failed", "the log could not be flushed: EIO")
+
+
+def test_a_table_that_is_not_saved(node: FakeNode) -> None:
+    node.last_save_error = "cannot save topics.json: No space left on device"
+    assert node.told()["lastError"] == node.last_save_error
+
+
+def test_a_broker_without_a_group(node: FakeNode) -> None:
+    node.group = None
+    node.settings = replace(node.settings, store=replace(node.settings.store, enableDLegerCommitLog=False))
+    told = node.told()
+    assert (told["phase"], told["role"], told["member"], told["leader"], told["peers"]) == (
+        "ready",
+        "leader",
+        None,
+        None,
+        [],
+    )
+    node.reason = "the disk is fuller than 90%"
+    assert node.told()["phase"] == "unready"
+
+
+def test_a_name_server() -> None:
+    assert nameserver_json(None, ProcessClock(), stopping=False)["phase"] == "starting"
+    server: Any = SimpleNamespace(routes=SimpleNamespace(address_count=3, topics=lambda: ["T", "U"]))
+    told = nameserver_json(server, ProcessClock(), stopping=False)
+    assert (told["kind"], told["phase"], told["reason"], told["brokers"], told["topics"]) == (
+        "nameserver",
+        "ready",
+        None,
+        3,
+        2,
+    )
+    assert nameserver_json(server, ProcessClock(), stopping=True)["phase"] == "stopping"
