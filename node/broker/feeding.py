@@ -27,11 +27,14 @@ class FeedingSource:
         self._store = store
         self._connection = connection
         self._quick = quick
+        self._feed = store.feed
         self._attached = store.attach(connection.remote, connection.write)
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that the store does not serve itself. FrameError: the rest of the stream is lost."""
-        cold, fault = self._store.feed(self._attached, data)
+        cold, fault = self._feed(self._attached, data)
+        if cold is None and fault is None:
+            return []
         frames: list[Frame] = []
         if cold:
             quick, connection = self._quick, self._connection

@@ -234,6 +234,7 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(start: Start) 
     idle, reading, written = [await world.connect() for _ in range(3)]
     for peer in (idle, reading, written):
         await peer.ask(Command(ECHO))
+    world.server.sweep()  # which notes who was active since the one before
     by_port = {connection.remote.port: connection for connection in world.server.connections}
     world.clock.now += 100
     await reading.ask(Command(ECHO))
