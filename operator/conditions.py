@@ -119,7 +119,7 @@ def next_underway(observed: Observed, names: Names, step: Step | None) -> Underw
     if noted is None:
         return None
     for member in observed.members:
-        if names.node(member.group, member.number) == noted.target and not member.ready:
+        if names.node(member.group, member.number) == noted.target and member.exists and not member.ready:
             return noted
     return None
 

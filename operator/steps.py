@@ -221,7 +221,7 @@ def _guarded(
             return hold("StepUnderway", busy)
         if absent := _other_unready(group, member):
             return hold("MemberNotReady", absent)
-        if action is Action.RESTART and tuple(voters_of(group)) == (member.number,):
+        if action is Action.RESTART and tuple(voters_of(group)) == (member.number,) and not _goes_with_pod(member):
             return step
     elif _costs_nothing(observed, group, member, action):
         return step
@@ -234,9 +234,15 @@ def _guarded(
 
 def _costs_nothing(observed: Observed, group: Group, member: Member, action: Action) -> bool:
     """Stopping its pod takes nothing away, and no disk goes with it that may hold what only few others have."""
-    if action is Action.REPLACE and not (member.claim is not None and member.claim.lost):
+    claim = member.claim
+    if (action is Action.REPLACE or _goes_with_pod(member)) and not (claim is not None and claim.lost):
         return False
     return takes_no_part(group, member) or _is_dead(observed, group)
+
+
+def _goes_with_pod(member: Member) -> bool:
+    """Its claim is being deleted, and only its pod still keeps it."""
+    return member.claim is not None and member.claim.deleting
 
 
 def _moved(wanted: Wanted, group: Group, member: Member, step: Step) -> Step | Hold:
@@ -257,7 +263,12 @@ def _underway_elsewhere(observed: Observed, member: Member) -> str:
         return ""
     for other in observed.members:
         is_target = step.target.endswith(f"-{other.group}-{other.number}")
-        if is_target and not other.ready and (other.group, other.number) != (member.group, member.number):
+        if (
+            is_target
+            and other.exists
+            and not other.ready
+            and (other.group, other.number) != (member.group, member.number)
+        ):
             return f"{step.target} is not ready again after {step.action}"
     return ""
 

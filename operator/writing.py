@@ -64,18 +64,21 @@ class Writer:
                     outcome.written += 1
         return outcome
 
-    async def ensure_secret(self, cluster: Cluster, token: str) -> None:
-        """Creates the cluster's admin Secret if it is not there. ForbiddenError, UnavailableError."""
+    async def ensure_secret(self, cluster: Cluster, token: str) -> str:
+        """Creates the cluster's admin Secret if it is not there. Returns why it may not; empty: it is there."""
         manifest = admin_secret(cluster, token)
         name = _name_of(manifest)
         if self._context.now() < self._secrets.get(name, 0.0):
-            return
+            return ""
         try:
             await self._context.kube.create(SECRETS, cluster.namespace, manifest)
             self._context.metrics.writes.labels("Secret").inc()
         except ConflictError:
             pass  # it is there, and what is in it follows from its name
+        except (ForbiddenError, InvalidError) as error:
+            return str(error)  # somebody else may have made it; else its pods wait, and say for what
         self._secrets[name] = self._context.now() + SECRET_SECONDS
+        return ""
 
     async def _write_one(self, objects: Objects, wanted: Json, outcome: Outcome) -> None:
         name = _name_of(wanted)

@@ -19,6 +19,9 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, delete]
+- apiGroups: [""] # ready pods are stopped so: disruption budgets count the operator's steps and everybody else's together
+  resources: [pods/eviction]
+  verbs: [create]
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts, persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, delete]
