@@ -320,6 +320,16 @@ async def test_an_empty_queue_has_nothing_at_zero_and_moves_others_there(world):
     assert (world.pull(queueOffset=0).code, world.pull(queueOffset=5).code) == (19, 21)
 
 
+async def test_who_is_not_known_to_be_elsewhere_asks_again(world, monkeypatch):
+    """A leader whose queues lack a part of its log does not know whether the reader is ahead."""
+    lagging = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 5, 0, 0)
+    monkeypatch.setattr(world.store, "get_message", lambda *arguments, **filters: lagging)
+    answer = world.pull(queueOffset=5)
+    assert (answer.code, numbers(answer)) == (20, (5, 0, 0))
+    await settle()
+    assert not world.store.put_messages
+
+
 async def test_a_moved_offset_is_told_to_its_topic(world):
     world.pull(queueOffset=5, queueId=2)
     await settle()

@@ -263,6 +263,22 @@ async def test_a_follower_takes_no_puts_and_serves_reads(tmp_path: Path) -> None
         assert verify(tmp_path / name).sound
 
 
+async def test_a_new_leader_sends_nobody_elsewhere_before_its_queues_have_all(tmp_path: Path) -> None:
+    async with member(tmp_path) as one:
+        one.lead(1)
+        tasks = [put(one, b"m%d" % number * 500, queue=0) for number in range(200)]
+        await one.until_written(199)
+        one.commit(199)
+        assert one.store.dispatcher.behind_bytes > 0
+        ahead = one.store.get_message("T", 0, 150, 32)
+        assert (ahead.status, ahead.next_begin_offset) != (GetStatus.FOUND, 151), "else this shows nothing"
+        assert ahead.next_begin_offset == 150
+        one.store.dispatcher.finish()
+        assert one.store.get_message("T", 0, 150, 32).status is GetStatus.FOUND
+        assert one.store.get_message("T", 0, 1000, 32).next_begin_offset == 0
+        await asyncio.gather(*tasks)
+
+
 # -- counters ----------------------------------------------------------------------------------------------------------
 
 

@@ -143,7 +143,7 @@ class PullProcessor:
     ) -> ResponseCode:
         if result.status in _EMPTY and offset == 0:
             return ResponseCode.PULL_NOT_FOUND
-        if self._broker.settings.brokerId != 0:
+        if self._broker.settings.brokerId != 0 or result.next_begin_offset == offset:  # or not known where to, yet
             return ResponseCode.PULL_RETRY_IMMEDIATELY
         self._moved.report(group.group_name, topic, queue_id, offset, result.next_begin_offset)
         return ResponseCode.PULL_OFFSET_MOVED
