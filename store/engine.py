@@ -530,7 +530,7 @@ class MessageStore:
             self.readable_end,
             self._memory_bytes,
             self._limits,
-            # A follower that is behind knows no better offset than the reader's own. Nor does one that has just begun to
+            # A follower that is behind knows no better offset than the reader's own. Nor does one that just began to
             # lead, while its queues lack a part of the log: it would send readers back to the queue's begin.
             self._correct_offsets and (self.replica is None or (self._serving and not self.dispatcher.behind_bytes)),
             accept,
