@@ -198,11 +198,13 @@ async def test_a_leader_answers_when_the_group_has_committed_it(node: Node, tmp_
     assert len(node.member.log) == entries + 1, "a thousand topics are one entry"
     assert not asked.done()
     again = asyncio.create_task(node.ask("PUT", "/topics/T7", {}))
-    await node.asked_for(2)
-    assert not again.done(), "what was not to be changed is committed too when it is answered"
+    many = asyncio.create_task(node.ask("POST", "/topics", items[:2]))
+    await node.asked_for(3)
+    assert not again.done() and not many.done(), "what was not to be changed is committed too when it is answered"
     node.member.commit()
     assert (await asked)[0] == 200
     assert (await again)[1]["result"] == "unchanged"
+    assert [item["result"] for item in (await many)[1]["results"]] == ["unchanged"] * 2
 
 
 async def test_leadership_is_lost_on_the_way(node: Node, tmp_path: Path) -> None:

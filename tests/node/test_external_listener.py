@@ -18,6 +18,7 @@ from tallystick.node.nameserver.server import NameServer
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.server import Connection
 from tallystick.node.settings import UNDECIDED, BrokerSettings, NameServerSettings
 from tallystick.store import fastjson
 from tallystick.store.message import Host
@@ -133,8 +134,17 @@ async def test_a_broker_that_stops_is_gone_whatever_it_becomes_on_its_way(world:
     """Its leadership is lost while it stops: what it was told to tell must not bring it back."""
     broker = await world.broker("g", 0, 1001, "x:1", "T")
     broker.registration.settings = replace(broker.settings, brokerId=1)  # and nobody was told of that yet
+    goodbyes: list[str] = []
+    unregister = world.server.server.routes[RequestCode.UNREGISTER_BROKER]
+
+    def noted(connection: Connection, request: Command) -> Any:
+        goodbyes.append((request.ext or {})["brokerId"])
+        return unregister(connection, request)
+
+    world.server.server.routes[RequestCode.UNREGISTER_BROKER] = noted
     await broker.registration.stop()
     assert await world.clusters(world.inside) == ({}, {})
+    assert goodbyes == ["0"], "RocketMQ's name servers forget an address only under the id that it has there"
     await broker.become(1, 2)
     assert await world.clusters(world.inside) == ({}, {})
 
