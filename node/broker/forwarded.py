@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tallystick.node.broker import envelope
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
-from tallystick.node.remoting.command import Command, ResponseError, opt_str
+from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError, opt_str
 from tallystick.node.remoting.errors import FrameError, HeaderError, RemotingConnectError
 from tallystick.node.remoting.limited_log import LimitedLog
 
@@ -46,7 +46,7 @@ class RemoteClient:
 
     def oneway(self, command: Command) -> None:
         """As `Connection.oneway`; lost if the client or the link is gone."""
-        command.flag |= 2
+        command.flag |= FLAG_ONEWAY
         self._link.oneway(envelope.to_client(command, self.remote, 0))
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:

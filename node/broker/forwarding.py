@@ -54,7 +54,8 @@ ASK_S = 1.0
 CALL_S = 5.0
 """How long the leader's answer is waited for."""
 AGAIN_S = 0.05
-"""Between two tries with a leader that does not lead yet, or takes nothing at the moment."""
+"""Between the first two tries with a leader that does not lead yet, or takes nothing at the moment; then twice as long
+each time, so that what is held does not load a leader that has too much to do."""
 HELD_MAX = 4096
 HELD_BYTES_MAX = 64 << 20
 _OVERHEAD_BYTES = 512  # of a request beside its fields and body
@@ -163,7 +164,7 @@ class Forwarder:
 
     async def _change(self, handler: Handler, connection: Any, command: Command) -> Command | None:
         clock = asyncio.get_running_loop().time
-        deadline_s = clock() + HOLD_S
+        deadline_s, pause_s = clock() + HOLD_S, AGAIN_S
         with self._room(command) as room:
             while room:
                 try:
@@ -182,7 +183,8 @@ class Forwarder:
                 left_s = deadline_s - clock()
                 if left_s <= 0:
                     break
-                await self._turn.wait(min(AGAIN_S, left_s))
+                await self._turn.wait(min(pause_s, left_s))
+                pause_s *= 2
         reason = self._group.refusal() or "too many requests wait for a leader"
         return self._refused(command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
 
@@ -196,7 +198,7 @@ class Forwarder:
                     if connection.closed and not command.is_oneway:
                         return begin(_nothing())  # its client has gone elsewhere: done now, it would be there twice
                     if group.refusal() is None:
-                        return begin(_here(handler, connection, command))
+                        return begin(self._here(handler, connection, command))
                     place = group.place()
                     if place is None and group.hopeless():
                         return None
@@ -264,6 +266,11 @@ class Forwarder:
         except RemotingConnectError:
             return None
 
+    async def _here(self, handler: Handler, connection: Any, command: Command) -> _Result:
+        if self._group.refusal() is not None:  # lost since this was begun
+            return False, None
+        return True, await _served(handler, connection, command)
+
     async def _answer(self, link: Connection, place: Place, connection: Any, command: Command) -> _Result:
         """(True, the leader's answer), or (False, None): nothing was done. _Unknown."""
         try:
@@ -311,10 +318,6 @@ async def _served(handler: Handler, connection: Any, command: Command) -> Comman
     if inspect.isawaitable(result):
         return await result
     return result
-
-
-async def _here(handler: Handler, connection: Any, command: Command) -> _Result:
-    return True, await _served(handler, connection, command)
 
 
 async def _nothing() -> _Result:

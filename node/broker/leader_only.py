@@ -70,6 +70,10 @@ LOG = frozenset(
         RequestCode.GET_TOPIC_STATS_INFO,
         RequestCode.QUERY_MESSAGE,
         RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.QUERY_CONSUME_QUEUE,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     }
 )
 _HEARTBEATS = frozenset({RequestCode.RELAYED_HEART_BEAT, RequestCode.UNREGISTER_CLIENT})

@@ -11,6 +11,7 @@ import pytest
 from forwarding_lab import TOPIC, Node, send, until
 
 from tallystick.node.broker import envelope, forwarding
+from tallystick.node.broker.leader_only import LOG
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codec import encode
 from tallystick.node.remoting.codes import RequestCode
@@ -305,6 +306,21 @@ async def test_the_end_of_a_queue_is_told_behind_all_that_was_acknowledged(lab: 
     lab.follower.group.follow(None)
     await lab.ask(question)
     assert lab.follower.group.reads == 2, "nobody to ask"
+
+
+@pytest.mark.parametrize("code", sorted(LOG))
+async def test_whatever_is_in_the_log_is_read_behind_all_that_was_acknowledged(code: int) -> None:
+    leader, node, client = Node(0), Node(1), RemotingClient()
+    node.served[code] = lambda connection, command: command.reply(remark=f"{node.group.reads} reads")
+    for each in (leader, node):
+        await each.start()
+    node.group.follow(leader)
+    assert (await client.call(node.address, Command(code))).remark == "1 reads"
+    node.group.lead()
+    assert (await client.call(node.address, Command(code))).remark == "1 reads", "a leader has it all"
+    await client.close()
+    for each in (node, leader):
+        await each.stop()
 
 
 # -- who is believed ---------------------------------------------------------------------------------------------------

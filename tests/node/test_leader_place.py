@@ -116,6 +116,24 @@ async def test_a_follower_learns_from_the_log_where_the_leader_is(pair: tuple[On
     assert leader.group.place() is None, "it leads itself"
 
 
+async def test_a_leader_tells_the_others_at_once_that_its_place_is_committed(pair: tuple[One, One]) -> None:
+    """With the next heartbeat they would know it, too: a tenth of a second later, for which all sends wait."""
+    leader, follower = pair
+    rounds: list[int] = []
+
+    async def read() -> int:
+        rounds.append(leader.member.committed_index)
+        return leader.member.committed_index
+
+    leader.member.read = follower.member.read = read  # type: ignore[method-assign]
+    leader.member.lead(3)
+    await settle()
+    assert rounds == [], "it is not committed yet"
+    replicate(leader, follower)
+    await settle()
+    assert rounds == [leader.member.committed_index], "the leader did, the follower did not"
+
+
 async def test_where_an_older_leader_was_says_nothing(pair: tuple[One, One]) -> None:
     leader, follower = pair
     leader.member.lead(3)
