@@ -124,6 +124,7 @@ def test_a_condition_has_one_shape_everywhere() -> None:
         (".spec.properties.image", {"type": None}, "no type"),
         (".spec.properties.image", {"maxLength": None}, "a text without maxLength"),
         (".spec.properties.image", {"description": " "}, "no description"),
+        (".metadata", {"description": "Name."}, "only its type may stand here"),
         (".spec.properties.image", {"nullable": True}, "keywords that are not used here"),
         (".spec.properties.groups", {"default": 0}, "default: : 0 is less than the minimum"),
         (".spec.properties.storage", {"required": ["sise"]}, "required, but no property"),

@@ -55,6 +55,10 @@ def problems(root: Schema) -> list[str]:
 def _problems(path: str, schema: Schema) -> Iterator[str]:
     if unknown := set(schema) - _KEYWORDS:
         yield f"keywords that are not used here: {sorted(unknown)}"
+    if path == ".metadata":
+        if schema != {"type": "object"}:
+            yield "the API server knows what metadata is: only its type may stand here"
+        return
     if not schema.get("description", "").strip():
         yield "no description"
     mixed = schema.get("x-kubernetes-int-or-string", False)
