@@ -80,20 +80,20 @@ class NodeBrokers:
     async def _leader(self, group: GroupAddress) -> NodeName:
         """Who says of itself that it leads, and is ready to. SilentError: nobody does."""
         waiting = {node.member: node for node in _members(group)}
-        following, said = None, ["nobody was asked"]
+        following: int | None = None
+        said = "nobody was asked"
         while waiting:
-            member = following if following in waiting else next(iter(waiting))
-            node = waiting.pop(member)
+            node = waiting.pop(following if following in waiting else next(iter(waiting)))
             try:
                 answer = await self._nodes.ask(node, "GET", "/group", timeout_seconds=ASK_SECONDS)
             except NodeError as error:
-                said.append(str(error))
-                following = None
+                said, following = str(error), None
                 continue
             if answer.get("broker", {}).get("leads"):
                 return node
             following = answer.get("leader")
-        raise SilentError(f"nobody leads {group.name}: {said[-1]}")
+            said = f"{node} does not lead, or is not ready to"
+        raise SilentError(f"nobody leads {group.name}: {said}")
 
 
 def _members(group: GroupAddress) -> list[NodeName]:

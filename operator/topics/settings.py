@@ -129,18 +129,18 @@ class ConsumerGroupSettings:
         numbers = {
             field: _number(spec, key, default, low, high) for key, (field, default, low, high) in _NUMBERS.items()
         }
-        return cls(name, **flags, **numbers)
+        return cls(name, **flags, **numbers)  # type: ignore[arg-type]  # the tables name fields of these types
 
     @classmethod
     def from_wire(cls, value: Mapping[str, Any]) -> Self:
         """KeyError, TypeError, ValueError: no consumer group."""
-        flags = {field: bool(value[key]) for key, field in _FLAGS.items()}
-        numbers = {field: int(value[key]) for key, (field, *_) in _NUMBERS.items()}
-        return cls(str(value["name"]), **flags, **numbers)
+        flags = {field: bool(value[key]) for key, field in _WIRE_FLAGS.items()}
+        numbers = {field: int(value[key]) for key, field in _WIRE_NUMBERS.items()}
+        return cls(str(value["name"]), **flags, **numbers)  # type: ignore[arg-type]  # as above
 
     def to_wire(self) -> dict[str, Any]:
-        numbers = {key: getattr(self, field) for key, (field, *_) in _NUMBERS.items()}
-        return {"name": self.name, **{key: getattr(self, field) for key, field in _FLAGS.items()}, **numbers}
+        pairs = (*_WIRE_FLAGS.items(), *_WIRE_NUMBERS.items())
+        return {"name": self.name, **{key: getattr(self, field) for key, field in pairs}}
 
     def repaired(self, found: Self) -> Self:
         return self  # the retry topic has its queues since it was made: their number here takes nothing away
@@ -172,7 +172,20 @@ _NUMBERS = {
     "brokerId": ("broker_id", 0, 0, 5),
     "slowConsumerBrokerId": ("slow_consumer_broker_id", 1, 0, 5),
 }
-"""Field, default, least and most; the same names in the resource and in the admin API."""
+"""Of the resource: field, default, least and most."""
+_WIRE_FLAGS = {
+    "consumeEnable": "consume_enabled",
+    "consumeFromMinEnable": "consume_from_min_enabled",
+    "consumeBroadcastEnable": "broadcast_enabled",
+    "notifyConsumerIdsChangedEnable": "notify_consumer_ids_changed",
+}
+_WIRE_NUMBERS = {
+    "retryQueueNums": "retry_queues",
+    "retryMaxTimes": "max_retries",
+    "brokerId": "broker_id",
+    "whichBrokerWhenConsumeSlowly": "slow_consumer_broker_id",
+}
+"""Of the admin API: RocketMQ's names."""
 
 
 def permission_name(perm: int) -> str:
