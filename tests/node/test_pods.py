@@ -74,18 +74,18 @@ class Pod(TallyProcess):
 
 
 class Cluster:
-    """A name server and three members; two more may come, and their names lead nowhere yet."""
+    """A name server and three members. n3 may come, nobody listens there yet; the name of n4 leads nowhere."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         (folder / "token").write_text(TOKEN)
         (folder / "broker.toml").write_text(FILE)
-        ports = free_ports(12)
+        ports = free_ports(15)
         self.inside, self.outside, names_http, *ports = ports
-        self.clients, self.https, self.rafts = ports[:3], ports[3:6], ports[6:]
+        self.clients, self.https, self.rafts = ports[:4], ports[4:8], ports[8:]
         self.peers = ";".join(f"n{number}-localhost:{port}" for number, port in enumerate(self.rafts))
-        self.peers += ";n3-orders-0-3.shop.invalid:10912;n4-orders-0-4.shop.invalid:10912"
+        self.peers += ";n4-orders-0-4.shop.invalid:10912"
         self.names = Pod(
             folder / "names",
             names_http,
@@ -241,6 +241,31 @@ async def test_a_leader_that_is_stopped_hands_over_and_says_goodbye(
     status, answer = cluster.pods[second].ask("POST", "/group/transfer", {"target": first})
     assert (status, answer) == (200, {"leader": first})
     assert await cluster.leader() == first
+
+
+async def test_a_member_that_comes_later_is_let_in_and_goes_again(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    # As one that was asked for before its group had formed: it is told to make a group, and is none of the founders.
+    pod = cluster.start(3, bootstrap=True).wait_ready()
+    assert pod.node()["phase"] == "waiting-to-join"
+    assert pod.get("/readyz")[0] == 503
+
+    async def voter() -> bool | None:
+        asked = {"member": 3, "role": "voter"}
+        status, answer = await asyncio.to_thread(cluster.pods[leader].ask, "POST", "/group/members", asked)
+        return (status, answer.get("role")) == (200, "voter") or None
+
+    await until("n3 has caught up and votes", voter)
+    await cluster.ready(3)
+    assert pod.node()["role"] == "follower"
+    peers = {peer["member"]: peer for peer in cluster.pods[leader].node()["peers"]}
+    assert (peers[3]["voter"], peers[3]["connected"], peers[4]["connected"]) == (True, True, False)
+    assert cluster.pods[leader].ask("DELETE", "/group/members/3")[0] == 200
+
+    async def out() -> bool | None:
+        return (await asyncio.to_thread(pod.node))["phase"] == "waiting-to-join" or None
+
+    await until("it knows that it is out", out)
 
 
 async def test_a_pod_whose_name_has_no_address_yet(tmp_path: Path) -> None:
