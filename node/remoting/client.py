@@ -12,6 +12,7 @@ from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Endpoint, Handler, Limits
 from tallystick.node.remoting.errors import RemotingBusyError, RemotingConnectError, RemotingError, RemotingTimeout
+from tallystick.replication.transport.names import Names
 
 __all__ = ["RemotingBusyError", "RemotingClient", "RemotingConnectError", "RemotingError", "RemotingTimeout"]
 
@@ -33,6 +34,7 @@ class RemotingClient(Endpoint):
         self.connect_timeout_s = connect_timeout_s
         self._links: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._names = Names()
         self.on_close.append(self._forget)
 
     async def call(self, address: str, command: Command, timeout_s: float = 3.0) -> Command:
@@ -89,12 +91,13 @@ class RemotingClient(Endpoint):
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise RemotingConnectError(address, "is no address of the form host:port")
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.connect_timeout_s):
-                _, link = await loop.create_connection(lambda: Connection(self), host.strip("[]"), int(port))
+                link = await self._connect(host.strip("[]"), int(port))
         except TimeoutError:
             raise RemotingConnectError(address, f"no connection within {self.connect_timeout_s:g} s") from None
+        except UnicodeError as error:
+            raise RemotingConnectError(address, f"is no name of a host: {error}") from error
         except OSError as error:
             raise RemotingConnectError(address, _reason(error)) from error
         if link.closed:
@@ -102,6 +105,19 @@ class RemotingClient(Endpoint):
         self.start_sweeping()
         self._links[address] = link
         return link
+
+    async def _connect(self, host: str, port: int) -> Connection:
+        """With the first of the host's addresses that answers. OSError of the last one; UnicodeError."""
+        loop = asyncio.get_running_loop()
+        addresses = await self._names.addresses(host)
+        for number, found in enumerate(addresses, 1):
+            try:
+                _, link = await loop.create_connection(lambda: Connection(self), found, port)
+                return link
+            except OSError:
+                if number == len(addresses):
+                    raise
+        raise AssertionError("a name that was found has an address")
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         del self._opening[address]

@@ -1,6 +1,7 @@
 """The client on real sockets against our own server, and against servers that misbehave."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -123,6 +124,32 @@ async def test_nobody_listens(world: World) -> None:
     assert [type(result) for result in results] == [RemotingConnectError] * 5
     with pytest.raises(RemotingConnectError):
         await world.client.oneway(address, Command(ECHO))
+
+
+async def test_a_name_is_looked_up_at_each_attempt_and_all_its_addresses_are_tried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, list[str]] = {}
+
+    def getaddrinfo(host: str, port: object, **more: object) -> list[object]:
+        if host not in names:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in names[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    port = world.address.rpartition(":")[2]
+    with pytest.raises(RemotingConnectError, match="Name or service not known"):
+        await world.client.call(f"names.shop.svc:{port}", Command(ECHO))
+    names["names.shop.svc"] = ["127.0.0.9", "127.0.0.1"]
+    assert (await world.client.call(f"names.shop.svc:{port}", Command(ECHO, body=b"x"))).body == b"x"
+    names["names.shop.svc"] = ["127.0.0.9"]
+    with pytest.raises(RemotingConnectError, match="refused"):
+        await RemotingClient().call(f"names.shop.svc:{port}", Command(ECHO))
+
+
+async def test_what_cannot_be_a_name_is_a_failed_connection(world: World) -> None:
+    with pytest.raises(RemotingConnectError, match="is no name of a host"):
+        await world.client.call("a..b:9876", Command(ECHO))
 
 
 async def test_a_server_that_sends_garbage_is_left(world: World) -> None:
