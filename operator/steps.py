@@ -217,10 +217,10 @@ def _guarded(
         return hold("TemplateNotApplied", "what it would be restarted with is not in place yet")
     step = Step(action, group.number, member.number, reason, message, member.pod.uid if member.pod else "")
     if member.ready:
-        if busy := _underway_elsewhere(observed, member):
-            return hold("StepUnderway", busy)
         if absent := _other_unready(group, member):
             return hold("MemberNotReady", absent)
+        if busy := _underway_elsewhere(observed, member):
+            return hold("StepUnderway", busy)
         if action is Action.RESTART and tuple(voters_of(group)) == (member.number,) and not _goes_with_pod(member):
             return step
     elif _costs_nothing(observed, group, member, action):

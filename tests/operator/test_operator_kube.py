@@ -1,0 +1,108 @@
+"""The way to the API server: paths, kinds of errors, pages, what a server-side apply is sent as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tallystick.operator import kube
+from tallystick.operator.kube import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    Kube,
+    KubeError,
+    NotFoundError,
+    UnavailableError,
+)
+
+
+class Recorder:
+    """Answers in order, and what was asked."""
+
+    def __init__(self, *answers: tuple[int, Any]) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, str, dict[str, str], Any, str]] = []
+
+    def __call__(
+        self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str
+    ) -> tuple[int, bytes]:
+        self.asked.append((method, path, dict(query), body, content_type))
+        status, answer = self.answers.pop(0)
+        return status, answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (404, NotFoundError),
+        (409, ConflictError),
+        (410, ConflictError),
+        (401, ForbiddenError),
+        (403, ForbiddenError),
+        (400, InvalidError),
+        (422, InvalidError),
+        (429, UnavailableError),
+        (500, UnavailableError),
+        (503, UnavailableError),
+    ],
+)
+async def test_errors_by_what_a_caller_does_about_them(status: int, kind: type[KubeError]) -> None:
+    api = Kube(Recorder((status, {"reason": "Because", "message": "no"})))
+    with pytest.raises(KubeError) as caught:
+        await api.get(kube.PODS, "shop", "orders-0-0-0")
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.reason) == (status, "Because")
+    assert str(caught.value) == "GET /api/v1/namespaces/shop/pods/orders-0-0-0: no"
+
+
+async def test_an_answer_of_something_in_between_is_told_in_part() -> None:
+    api = Kube(Recorder((502, b"<html>" + b"x" * 1000)))
+    with pytest.raises(UnavailableError) as caught:
+        await api.get(kube.PODS, "shop", "p")
+    assert len(str(caught.value)) < 300
+
+
+async def test_what_is_not_there_is_none() -> None:
+    assert await Kube(Recorder((404, {}))).find(kube.TOPICS, "shop", "t") is None
+
+
+async def test_a_long_list_comes_in_pages() -> None:
+    recorder = Recorder(
+        (200, {"items": [{"metadata": {"name": "a"}}], "metadata": {"continue": "next"}}),
+        (200, {"items": [{"metadata": {"name": "b"}}], "metadata": {}}),
+    )
+    found = await Kube(recorder).list(kube.TOPICS, None, "a=b")
+    assert [(each["kind"], each["metadata"]["name"]) for each in found] == [("Topic", "a"), ("Topic", "b")]
+    assert [asked[1] for asked in recorder.asked] == ["/apis/tallystick.dev/v1beta1/topics"] * 2
+    assert recorder.asked[0][2] == {"limit": str(kube.PAGE), "labelSelector": "a=b"}
+    assert recorder.asked[1][2]["continue"] == "next"
+
+
+async def test_an_apply_is_forced_and_in_our_name() -> None:
+    recorder = Recorder((200, {}), (200, {}))
+    body = {"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": {"namespace": "shop", "name": "orders-0-0"}}
+    await Kube(recorder).apply(body)
+    method, path, query, sent, content_type = recorder.asked[0]
+    assert (method, path) == ("PATCH", "/apis/apps/v1/namespaces/shop/statefulsets/orders-0-0")
+    assert query == {"fieldManager": "tallystick-operator", "force": "true"}
+    assert (sent, content_type) == (body, "application/apply-patch+yaml")
+    await Kube(recorder).apply_status(kube.CLUSTERS, "shop", "orders", {"phase": "Ready"})
+    assert recorder.asked[1][1].endswith("/brokerclusters/orders/status")
+
+
+async def test_a_deletion_is_of_that_very_object() -> None:
+    recorder = Recorder((200, {}), (201, {}))
+    await Kube(recorder).delete(kube.PODS, "shop", "p", uid="7", grace_seconds=0)
+    assert recorder.asked[0][3]["preconditions"] == {"uid": "7"}
+    assert recorder.asked[0][3]["gracePeriodSeconds"] == 0
+    await Kube(recorder).evict("shop", "p", uid="7")
+    assert recorder.asked[1][1] == "/api/v1/namespaces/shop/pods/p/eviction"
+    assert recorder.asked[1][3]["deleteOptions"] == {"preconditions": {"uid": "7"}}
+
+
+def test_names_are_not_paths() -> None:
+    assert kube.PODS.path("shop", "../x") == "/api/v1/namespaces/shop/pods/..%2Fx"

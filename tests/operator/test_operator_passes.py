@@ -1,0 +1,317 @@
+"""Passes over a simulated cluster, each a short story: what people ask for, what happens, what they are told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from simulated_api import RefusalError
+from simulated_cluster import CLUSTER, NAMESPACE, Cluster
+
+from tallystick.operator import kube
+
+
+@pytest.fixture
+def world() -> Cluster:
+    return Cluster(random.Random(7))
+
+
+def steps_of(world: Cluster) -> dict[str, int]:
+    samples = next(iter(world.metrics.steps.collect())).samples
+    return {each.labels["action"]: int(each.value) for each in samples if each.name.endswith("_total")}
+
+
+def events(world: Cluster) -> list[tuple[str, str]]:
+    bodies = sorted(world.api.all("events"), key=lambda each: int(each["metadata"]["resourceVersion"]))
+    return [(each["involvedObject"]["kind"], each["reason"]) for each in bodies]
+
+
+def run_until(world: Cluster, done: Any, passes: int = 200) -> None:
+    for _ in range(passes):
+        if done():
+            return
+        world.one_pass()
+        world.tick(1.0)
+    raise AssertionError(f"not done: {world.status}")
+
+
+def test_a_cluster_comes_to_be_and_then_nothing_is_written(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    assert world.status["readyNodes"] == "3/3"
+    assert world.condition("Ready")["status"] == "True"
+    assert {
+        claim["metadata"]["annotations"]["tallystick.dev/formed"] for claim in world.api.all("persistentvolumeclaims")
+    } == {"true"}
+    before = len(world.api.writes)
+    for _ in range(5):
+        world.one_pass()
+        world.tick(10.0)
+    assert world.api.writes[before:] == []
+
+
+def test_a_new_operator_writes_nothing_either(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    world.reconciler = None
+    before = len(world.api.writes)
+    world.one_pass()
+    assert world.api.writes[before:] == ["POST secrets/orders-admin"], "what it may not see, it tries to create"
+
+
+def test_the_leader_of_a_rolling_update_is_last_and_handed_over(world: Cluster) -> None:
+    world.create(image="node:1")
+    world.settle()
+    world.change({"image": "node:2"})
+    world.settle()
+    done = steps_of(world)
+    assert done["RestartMember"] == 3 and done["MoveLeader"] >= 1
+    told = [reason for kind, reason in events(world) if kind == "BrokerCluster"]
+    assert told[:2] == ["RestartMember", "RestartMember"] and told[-1] == "RestartMember"
+    assert world.status["phase"] == "Ready" and "step" not in world.status
+
+
+def test_an_image_that_does_not_start_stops_at_the_first_member(world: Cluster) -> None:
+    world.create(image="node:1")
+    world.settle()
+    world.broken_images.add("node:2")
+    world.change({"image": "node:2"})
+    for _ in range(60):
+        world.one_pass()
+        world.tick(5.0)
+    assert steps_of(world)["RestartMember"] == 1
+    assert world.status["readyNodes"] == "2/3"
+    blocked = world.condition("UpdateBlocked")
+    assert (blocked["status"], blocked["reason"]) == ("True", "MemberNotReady")
+    assert "CrashLoopBackOff" in world.condition("Degraded")["message"]
+    world.change({"image": "node:3"})
+    world.settle()
+
+
+def test_a_pause_is_told_and_ended(world: Cluster) -> None:
+    world.create(image="node:1")
+    world.settle()
+    world.change({"image": "node:2"}, annotations={"tallystick.dev/paused": "true"})
+    for _ in range(10):
+        world.one_pass()
+        world.tick()
+    assert world.status["phase"] == "Paused" and steps_of(world) == {}
+    assert world.status["step"]["action"] == "RestartMember"
+    assert world.status["step"]["reason"].startswith("waits: ")
+    world.change(annotations={"tallystick.dev/paused": None})
+    world.settle()
+    assert steps_of(world)["RestartMember"] == 3
+
+
+def test_out_and_in_again(world: Cluster) -> None:
+    world.create(replicas=1)
+    world.settle()
+    for replicas in (3, 5, 3, 1):
+        world.change({"replicas": replicas})
+        world.settle()
+        assert world.groups[0].voters == frozenset(range(replicas))
+        assert world.status["replicas"] == replicas
+    assert len(world.api.all("persistentvolumeclaims")) == 5, "claims stay"
+    assert len(world.api.all("brokernodes")) == 1
+
+
+def test_a_node_that_is_given_up_gets_an_empty_disk_and_no_second_one(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    before = world.api.get("persistentvolumeclaims", "data-orders-0-1")
+    assert before is not None
+    world.judge.may_lose.add("data-orders-0-1")
+    world.annotate_node("orders-0-1", {"tallystick.dev/replace": "true"})
+    world.settle()
+    after = world.api.get("persistentvolumeclaims", "data-orders-0-1")
+    assert after is not None and after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["metadata"]["annotations"]["tallystick.dev/formed"] == "true"
+    assert steps_of(world)["ReplaceNode"] == 1
+    assert "tallystick.dev/replace" not in (world.node("orders-0-1")["metadata"].get("annotations") or {})
+
+
+def test_the_only_copy_is_not_given_up(world: Cluster) -> None:
+    world.create(replicas=1)
+    world.settle()
+    world.annotate_node("orders-0-0", {"tallystick.dev/replace": "true"})
+    for _ in range(20):
+        world.one_pass()
+        world.tick()
+    assert world.condition("UpdateBlocked")["reason"] == "LastCopy"
+    assert steps_of(world) == {}
+
+
+def test_a_claim_that_is_deleted_takes_its_pod_along_when_the_others_can_bear_it(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    world.judge.may_lose.add("data-orders-0-2")
+    world.delete(kube.CLAIMS, "data-orders-0-2")
+    world.settle()
+    assert steps_of(world)["ReplaceNode"] == 1
+    assert world.disks[world.api.get("persistentvolumeclaims", "data-orders-0-2")["metadata"]["uid"]].length > 0  # type: ignore[index]
+
+
+def test_a_pod_that_its_machine_never_lets_go_of_is_taken_away(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    machine = world.pod(0, 1)["spec"]["nodeName"]  # type: ignore[index]
+    if sum(pod["spec"]["nodeName"] == machine for pod in world.api.all("pods")) > 1:
+        pytest.skip("this seed put two members on one machine")
+    world.machines[machine] = False
+    world.delete(kube.PODS, "orders-0-1-0")
+    run_until(world, lambda: steps_of(world).get("ForceDeletePod") == 1)
+    assert world.time > 1_000_000 + 60 + 120
+    run_until(world, lambda: world.status["readyNodes"] == "3/3")
+
+
+def test_volumes_that_cannot_grow_are_told(world: Cluster) -> None:
+    world.create()
+    world.settle()
+
+    def refuse(method: str, resource: kube.Resource, key: Any, body: Any, subresource: str) -> None:
+        if resource is kube.CLAIMS:
+            raise RefusalError(403, "Forbidden", "the storage class must support resize")
+
+    world.api.hook = refuse
+    world.change({"storage": {"size": "20Gi"}})
+    for _ in range(5):
+        world.one_pass()
+        world.tick()
+    condition = world.condition("StorageResizing")
+    assert (condition["status"], condition["reason"]) == ("False", "ResizeRefused")
+    assert "must support resize" in condition["message"]
+    assert world.status["phase"] == "Ready", "all else goes on"
+
+
+def test_a_spec_that_cannot_be_is_told_and_nothing_is_touched(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    world.change({"config": {"brokerName": "x"}})
+    before = len(world.api.writes)
+    world.one_pass()
+    world.one_pass()
+    assert [each for each in world.api.writes[before:] if "events" not in each] == [
+        "PATCH brokerclusters/orders/status"
+    ]
+    assert (world.status["phase"], world.condition("Ready")["reason"]) == ("Failed", "InvalidSpec")
+    world.change({"config": {"brokerName": None}})
+    world.settle()
+
+
+def test_drift_of_everything_is_put_right(world: Cluster) -> None:
+    world.create(networkPolicy={"enabled": True})
+    world.settle()
+    for plural in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "serviceaccounts"):
+        for body in world.api.all(plural):
+            body["metadata"]["labels"] |= {"app.kubernetes.io/name": "other"}
+    for name in ("orders-0", "orders-0-1", "orders-config"):
+        for plural in ("poddisruptionbudgets", "services", "configmaps"):
+            world.api.remove((plural, NAMESPACE, name))
+    world.settle()
+    for plural in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "serviceaccounts"):
+        found = world.api.all(plural)
+        assert {body["metadata"]["labels"]["app.kubernetes.io/name"] for body in found} == {"tallystick"}
+    assert world.api.get("services", "orders-0-1") is not None
+    assert steps_of(world) == {}
+
+
+def test_what_is_switched_off_goes(world: Cluster) -> None:
+    world.create(listeners={"external": {"type": "NodePort"}})
+    world.settle()
+    assert world.api.get("services", "orders-0-0-external") is not None
+    assert world.status["nameServers"].get("externalAddress", "").count(":") in (0, 1)
+    assert world.node("orders-0-0")["status"]["externalAddress"].startswith("172.18.0.2:30")
+    world.change(
+        {
+            "listeners": {"external": {"type": "None"}},
+            "networkPolicy": {"enabled": False},
+            "podDisruptionBudget": {"enabled": False},
+        }
+    )
+    world.settle()
+    assert world.api.all("networkpolicies") == world.api.all("poddisruptionbudgets") == []
+    assert not [each for each in world.api.all("services") if each["metadata"]["name"].endswith("external")]
+
+
+def test_another_group_is_added_and_none_is_taken_away(world: Cluster) -> None:
+    world.create(groups=1)
+    world.settle()
+    world.change({"groups": 2})
+    world.settle()
+    assert [each["name"] for each in world.status["groups"]] == ["orders-0", "orders-1"]
+    world.change({"groups": 1})
+    for _ in range(10):
+        world.one_pass()
+        world.tick()
+    assert world.condition("UpdateBlocked")["reason"] == "GroupsNotRemoved"
+    assert len(world.api.all("brokernodes")) == 6
+
+
+def test_a_cluster_that_is_gone_is_forgotten_and_its_claims_stay(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    world.delete(kube.CLUSTERS, CLUSTER)
+    assert world.one_pass() is None
+    for _ in range(10):
+        world.api.collect()
+        world.time += 100.0
+        for pod in world.api.all("pods"):
+            world.api.remove(("pods", NAMESPACE, pod["metadata"]["name"]))
+    assert {key[0] for key in world.api.objects} <= {"persistentvolumeclaims", "events", "secrets"}
+    assert len(world.api.all("persistentvolumeclaims")) == 3
+
+
+def test_a_cluster_made_again_finds_its_messages(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    world.delete(kube.CLUSTERS, CLUSTER)
+    for _ in range(5):
+        world.tick(70.0)
+    world.create()
+    acknowledged = world.groups[0].acknowledged
+    world.settle()
+    assert world.groups[0].acknowledged >= acknowledged > 0
+    for body in world.api.all("statefulsets"):
+        assert "TALLY_GROUPBOOTSTRAP" not in str(body), "its disks are not new"
+
+
+def test_conditions_keep_the_time_of_their_change(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    since = world.condition("Ready")["lastTransitionTime"]
+    generation = world.condition("Ready")["observedGeneration"]
+    world.change({"storage": {"size": "20Gi"}})
+    world.settle()
+    assert world.condition("Ready")["lastTransitionTime"] == since
+    assert world.condition("Ready")["observedGeneration"] == generation + 1
+
+
+def test_every_field_of_the_status_is_in_the_schema(world: Cluster) -> None:
+    """A field that the schema does not know would be dropped by the server, and written again in each pass."""
+    from pathlib import Path
+
+    import yaml  # type: ignore[import-untyped]
+
+    world.create(listeners={"external": {"type": "NodePort"}})
+    world.settle()
+    root = Path(__file__).resolve().parents[2] / "crds"
+    for file, bodies in (
+        ("brokercluster", [world.status]),
+        ("brokernode", [b["status"] for b in world.api.all("brokernodes")]),
+    ):
+        schema = yaml.safe_load((root / f"{file}.yaml").read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for body in bodies:
+            known(schema["properties"]["status"], body, f"{file}.status")
+
+
+def known(schema: Any, value: Any, place: str) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            assert key in schema.get("properties", {}), f"{place}.{key} is not in the schema"
+            known(schema["properties"][key], inner, f"{place}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            known(schema["items"], inner, f"{place}[]")
+    elif "enum" in schema:
+        assert value in schema["enum"], f"{place}: {value}"

@@ -1,0 +1,221 @@
+"""Which step is next, as a table: a group as it was seen, in one line, and what is decided about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Pod, Underway
+from tallystick.operator.steps import Action, Hold, Step, Wanted, decide
+
+NOW = 10_000.0
+SERVERS = NameServers(wanted=2, ready=2, updated=2, current=True)
+
+
+def member(number: int, *words: str, group: int = 0) -> Member:
+    """`old`: outdated; `unready`, `stopped` (no container), `silent`, `going` (its pod); `replace`, `unclaimed`..."""
+    ready = not {"unready", "stopped", "going"} & set(words)
+    pod = Pod(
+        uid=f"pod-{group}-{number}",
+        template="old" if "old" in words else "new",
+        ready=ready,
+        created=0.0,
+        started=1.0,
+        unready_since=None if ready else NOW - (1000.0 if "long" in words else 10.0),
+        deleting_since=NOW - (1000.0 if "long" in words else 0.0) if "going" in words else None,
+        running="stopped" not in words,
+        node_name="machine-1",
+    )
+    claim = Claim(uid=f"claim-{number}", formed=True, lost="lost" in words, deleting="unclaimed" in words)
+    if "renewed" in words:
+        claim = replace(claim, created=50.0)
+    answer = None if {"silent", "stopped", "gone"} & set(words) else Answer("follower", 5, None, ready=False)
+    return Member(
+        group=group,
+        number=number,
+        node_uid=f"node-{number}",
+        replace="replace" in words,
+        claim=None if "diskless" in words else claim,
+        stateful_set="old" if "unapplied" in words else "new",
+        pod=None if "gone" in words else pod,
+        answer=answer,
+    )
+
+
+def group(
+    *members: Member,
+    leader: int | None = 0,
+    voters: tuple[int, ...] | None = None,
+    learners: tuple[int, ...] = (),
+    away: tuple[int, ...] = (),
+    behind: tuple[int, ...] = (),
+    settled: bool = True,
+    number: int = 0,
+) -> Group:
+    """`away`: members that the leader does not hear; `behind`: those that lack much of its log."""
+    numbers = tuple(each.number for each in members)
+    voters = voters if voters is not None else tuple(each for each in numbers if each not in learners)
+    peers = tuple(Peer(each, each not in away, 1 << 40 if each in behind else 0) for each in numbers if each != leader)
+    says = Answer("leader", 5, leader, True, voters, learners, settled, commit_index=7, peers=peers)
+    return Group(number, tuple(replace(each, answer=says) if each.number == leader else each for each in members))
+
+
+def seen(*groups: Group, underway: Underway | None = None) -> Observed:
+    return Observed(NOW, groups, SERVERS, underway)
+
+
+def wanted(replicas: int = 3, groups: int = 1, paused: bool = False) -> Wanted:
+    templates: dict[tuple[int, int], str | None] = {(g, m): "new" for g in range(groups) for m in range(5)}
+    return Wanted(groups, replicas, templates, paused)
+
+
+def told(found: Step | Hold | None) -> str:
+    if found is None:
+        return "nothing"
+    if isinstance(found, Hold):
+        return f"hold {found.action.value} n{found.member}: {found.reason}"
+    to = "" if found.to is None else f" to n{found.to}"
+    return f"{found.action.value} n{found.member}{to}"
+
+
+def decided(*groups: Group, replicas: int = 3, paused: bool = False, underway: Underway | None = None) -> str:
+    decision = decide(seen(*groups, underway=underway), wanted(replicas, len(groups), paused))
+    return told(decision.step or next(iter(decision.holds), None))
+
+
+FINE = member(0), member(1), member(2)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        # a rolling update: unready first, then followers, the leader last and after it has handed over
+        (group(*FINE), "nothing"),
+        (group(member(0, "old"), member(1, "old"), member(2, "old")), "RestartMember n1"),
+        (group(member(0, "old"), member(1, "old"), member(2)), "RestartMember n1"),
+        (group(member(0, "old"), member(1), member(2)), "MoveLeader n0 to n1"),
+        (group(member(0, "old"), member(1), member(2), behind=(1,)), "hold RestartMember n0: QuorumAtRisk"),
+        (group(member(0, "old"), member(1), member(2), leader=1), "RestartMember n0"),
+        (group(member(0, "old"), member(1), member(2, "old", "unready")), "RestartMember n2"),
+        # nobody is restarted while another of its group is away
+        (group(member(0, "old"), member(1, "old"), member(2, "unready")), "hold RestartMember n1: MemberNotReady"),
+        (group(member(0, "old"), member(1, "old"), member(2, "going")), "hold RestartMember n1: MemberNotReady"),
+        # ready by Kubernetes' word is not enough
+        (group(member(0, "old"), member(1, "old"), member(2), away=(2,)), "hold RestartMember n1: QuorumAtRisk"),
+        (group(member(0, "old"), member(1, "old"), member(2), settled=False), "hold RestartMember n1: QuorumAtRisk"),
+        (group(member(0, "old"), member(1, "old"), member(2), leader=None), "hold RestartMember n0: QuorumAtRisk"),
+        # one that is not ready may still be needed, unless it takes no part
+        (group(member(0), member(1, "unready"), member(2, "old", "unready")), "hold RestartMember n2: QuorumAtRisk"),
+        (group(member(0), member(1, "unready"), member(2, "old", "stopped")), "RestartMember n2"),
+        (group(member(0), member(1, "unready"), member(2, "old", "unready"), away=(2,)), "RestartMember n2"),
+        # a group that is down for long has nothing to lose; one that elects has
+        (group(*(member(n, "old", "unready", "long") for n in range(3)), leader=None), "RestartMember n0"),
+        (group(*(member(n, "old", "unready") for n in range(3)), leader=None), "hold RestartMember n0: QuorumAtRisk"),
+        (group(*(member(n, "old", "stopped") for n in range(3)), leader=None), "RestartMember n0"),
+        # but not the disk that only its pod still keeps
+        (
+            group(*(member(n, "old", "unready", "long", "unclaimed") for n in range(3)), leader=None),
+            "hold ReplaceNode n0: QuorumAtRisk",
+        ),
+        # what it would be restarted with has to be in place
+        (group(member(0), member(1, "old", "unapplied"), member(2)), "hold RestartMember n1: TemplateNotApplied"),
+        # stuck: silent for long with peers that are fine, and not otherwise
+        (group(member(0), member(1), member(2, "unready", "silent", "long"), away=(2,)), "RestartMember n2"),
+        (group(member(0), member(1), member(2, "unready", "silent"), away=(2,)), "nothing"),
+        (group(member(0), member(1), member(2, "unready", "long")), "nothing"),
+        (group(member(0), member(1, "unready"), member(2, "unready", "silent", "long")), "nothing"),
+        # disks
+        (group(member(0), member(1), member(2, "replace")), "ReplaceNode n2"),
+        (group(member(0, "replace"), member(1), member(2)), "MoveLeader n0 to n1"),
+        (group(member(0), member(1), member(2, "unclaimed")), "ReplaceNode n2"),
+        (group(member(0), member(1), member(2, "unclaimed", "gone")), "nothing"),
+        (group(member(0), member(1), member(2, "lost", "stopped")), "ReplaceNode n2"),
+        (group(member(0), member(1), member(2, "renewed")), "ReplaceNode n2"),
+        (group(member(0), member(1, "unready"), member(2, "replace")), "hold ReplaceNode n2: MemberNotReady"),
+        (group(member(0), member(1), member(2, "replace"), away=(1,)), "hold ReplaceNode n2: QuorumAtRisk"),
+        (group(member(0), member(1, "stopped"), member(2, "replace", "stopped")), "hold ReplaceNode n2: QuorumAtRisk"),
+        (group(member(0), member(1, "stopped"), member(2, "lost", "stopped")), "ReplaceNode n2"),
+        # machines that do not answer
+        (group(member(0), member(1), member(2, "going", "silent", "long")), "ForceDeletePod n2"),
+        (group(member(0), member(1), member(2, "going", "silent")), "nothing"),
+        (group(member(0), member(1), member(2, "going", "long")), "nothing"),
+        (group(*FINE[:2], member(2, "going", "silent", "long"), away=(1,)), "hold ForceDeletePod n2: QuorumAtRisk"),
+        # members
+        (group(*FINE, voters=(0, 1)), "AddMember n2"),
+        (group(*FINE, voters=(0,)), "AddMember n1"),
+        (group(member(0), member(1), member(2, "silent"), voters=(0, 1)), "nothing"),
+        (group(*FINE, voters=(0, 1), learners=(2,)), "PromoteMember n2"),
+        (group(*FINE, voters=(0,), learners=(2,)), "PromoteMember n2"),
+        (group(*FINE, voters=(0, 1), learners=(2,), behind=(2,)), "hold PromoteMember n2: CatchingUp"),
+        (group(*FINE, voters=(0, 1), settled=False), "nothing"),
+    ],
+)  # fmt: skip
+def test_a_group_of_three(case: Group, expected: str) -> None:
+    assert decided(case) == expected
+
+
+FIVE = tuple(member(number) for number in range(5))
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (group(*FIVE), "RemoveMember n4"),
+        (group(*FIVE, leader=4), "MoveLeader n4 to n0"),
+        (group(*FIVE, voters=(0, 1, 2, 3)), "RemoveMember n3"),
+        (group(*FIVE, voters=(0, 1, 2)), "DeleteNode n4"),
+        (group(*FIVE, voters=(0, 1, 2), settled=False), "nothing"),
+        (group(*FIVE, voters=(0, 1, 2), learners=(4,)), "RemoveMember n4"),
+        (group(*FIVE, voters=(0, 1, 3, 4)), "AddMember n2"),
+        (group(*FIVE, voters=(0, 1, 3, 4), learners=(2,), behind=(2,)), "hold PromoteMember n2: CatchingUp"),
+        (group(*FIVE, away=(1, 2)), "hold RemoveMember n4: QuorumAtRisk"),
+        (group(*FIVE, away=(1,)), "RemoveMember n4"),
+        (group(member(0), member(1), member(2), voters=(0, 1, 2)), "nothing"),
+    ],
+)
+def test_five_members_that_are_to_be_three(case: Group, expected: str) -> None:
+    assert decided(case) == expected
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (group(member(0, "old")), "RestartMember n0"),
+        (group(member(0, "replace")), "hold ReplaceNode n0: LastCopy"),
+        (group(member(0, "unclaimed", "old")), "hold ReplaceNode n0: LastCopy"),
+        (group(member(0), member(1), voters=(0, 1)), "RemoveMember n1"),
+        (group(member(0), member(1), voters=(0, 1), leader=1), "MoveLeader n1 to n0"),
+        (group(member(0), member(1), voters=(0, 1), away=(1,)), "RemoveMember n1"),
+        (group(member(0), member(1), voters=(0,)), "DeleteNode n1"),
+    ],
+)
+def test_a_group_of_one(case: Group, expected: str) -> None:
+    assert decided(case, replicas=1) == expected
+
+
+def test_a_pause_holds_back_what_would_be_done() -> None:
+    case = group(member(0), member(1, "old"), member(2))
+    assert decided(case, paused=True) == "hold RestartMember n1: Paused"
+
+
+def test_one_step_in_a_cluster_at_a_time() -> None:
+    """n1 of the first group was restarted and is not back: the second group waits, however sound it is."""
+    first = group(member(0), member(1, "unready"), member(2))
+    second = group(member(0, group=1), member(1, "old", group=1), member(2, group=1), number=1)
+    step = Underway("RestartMember", "orders-0-1", "its pod is outdated", NOW - 30)
+    assert decided(first, second, underway=step) == "hold RestartMember n1: StepUnderway"
+    assert decided(group(*FINE), second, underway=step) == "RestartMember n1"
+    assert decided(first, second) == "RestartMember n1", "a member that is away by itself stops nobody else's update"
+
+
+def test_the_same_stuck_member_is_given_longer_each_time() -> None:
+    stuck = replace(member(2, "unready", "silent", "long"), stuck_restarts=1)
+    assert decided(group(member(0), member(1), stuck, away=(2,))) == "RestartMember n2"
+    assert decided(group(member(0), member(1), replace(stuck, stuck_restarts=2), away=(2,))) == "nothing"
+
+
+def test_every_action_is_reached_by_these_tables() -> None:
+    marks = [*test_a_group_of_three.pytestmark, *test_five_members_that_are_to_be_three.pytestmark]  # type: ignore[attr-defined]
+    words = " ".join(expected for mark in marks for _, expected in mark.args[1])
+    assert all(action.value in words for action in Action)

@@ -1,0 +1,92 @@
+"""Whole clusters under everything that can happen, from seeds; mistakes planted in the operator have to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from operator_storm import run
+
+from tallystick.operator import acting, layout, steps
+from tallystick.operator.manifests import brokers
+
+SEEDS = range(100, 106)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_comes_through(seed: int) -> None:
+    run(seed, turns=40)
+
+
+def test_two_groups_come_through() -> None:
+    run(200, turns=30, groups=2)
+
+
+def test_a_run_is_replayed_by_its_seed() -> None:
+    one, other = run(3, turns=10), run(3, turns=10)
+    assert one.cluster.api.writes == other.cluster.api.writes
+    assert one.log == other.log
+
+
+def always_sound(group: Any, number: int) -> str:
+    return ""
+
+
+def never_formed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Every new disk is told that its group is new."""
+
+    def stateful_set(cluster: Any, plan: Any, node_uid: str) -> Any:
+        changed = brokers.MemberPlan(plan.group, plan.member, False, plan.first, plan.external)
+        return original(cluster, changed, node_uid)
+
+    return stateful_set
+
+
+def hasty_removal(observed: Any, wanted: Any, group: Any, step: Any) -> Any:
+    return step
+
+
+def hasty_deletions(observed: Any, wanted: Any, group: Any) -> Any:
+    for member in group.members:
+        if member.number >= wanted.replicas and member.node_uid is not None:
+            yield steps.Step(steps.Action.DELETE, group.number, member.number, "Planted", "planted", member.node_uid)
+
+
+def everybody_is_placed(group: Any, replicas: int) -> tuple[int, ...]:
+    return tuple(range(replicas))
+
+
+MISTAKES: dict[str, tuple[Any, str, Any]] = {
+    "the quorum is not asked": (steps, "without", always_sound),
+    "others that are away do not count": (steps, "_other_unready", lambda group, member: ""),
+    "a stopped leader hands over by itself": (steps, "_moved", lambda wanted, group, member, step: step),
+    "what is under way elsewhere does not count": (steps, "_underway_elsewhere", lambda observed, member: ""),
+    "a disk that goes with its pod is nobody's concern": (steps, "_goes_with_pod", lambda member: False),
+    "a member leaves without a majority": (steps, "_removal", hasty_removal),
+    "a node goes before its member has left": (steps, "_deletions", hasty_deletions),
+    "a formed group is made anew": (brokers, "stateful_set", never_formed(brokers.stateful_set)),
+    "members that were not let go are forgotten": (layout, "placed", everybody_is_placed),
+    "a wish is never taken back": (acting._Work, "take_back_wish", lambda self: acting.asyncio.sleep(0)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    with pytest.raises(AssertionError):
+        for seed in range(12):
+            run(seed, turns=40, groups=2 if "elsewhere" in mistake else 1)
+
+
+def test_the_storm_does_every_kind_of_step() -> None:
+    """Else it proves nothing about the ones that are left out."""
+    done: set[str] = set()
+    for seed in range(20):
+        storm = run(seed, turns=30)
+        samples = next(iter(storm.cluster.metrics.steps.collect())).samples
+        done |= {each.labels["action"] for each in samples if each.name.endswith("_total") and each.value}
+        if done == {action.value for action in steps.Action}:
+            return
+    assert done == {action.value for action in steps.Action}

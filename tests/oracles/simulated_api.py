@@ -1,0 +1,320 @@
+"""An API server in memory, as far as the operator can tell: what it stores, refuses and does by itself.
+
+It keeps the contract that the operator relies on: a server-side apply takes away fields that its manager named before
+and does not now, versions and uids change when they should, a claim outlives its deletion while a pod uses it, a pod
+outlives it until its machine lets go, dependents go with their owners, an eviction asks the disruption budget.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from tallystick.operator import kube
+
+Json = dict[str, Any]
+Key = tuple[str, str, str]
+
+
+class RefusalError(Exception):
+    """A refusal, as the server words it."""
+
+    def __init__(self, status: int, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
+        self.body = {
+            "kind": "Status",
+            "status": "Failure",
+            "reason": reason,
+            "message": message or reason,
+            "code": status,
+        }
+        self.status = status
+
+
+class SimulatedApi:
+    """`Connection` of `kube.py`. `hook(method, resource, key, body)` is called before each write, and may raise."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.objects: dict[Key, Json] = {}
+        self.applied: dict[tuple[Key, str], Json] = {}
+        self.hook: Callable[[str, kube.Resource, Key, Json | None, str], None] = lambda *args: None
+        self.writes: list[str] = []
+        self.failing = 0
+        """Requests from now on that get no answer."""
+        self._numbers = itertools.count(1)
+
+    # -- the wire ------------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self, method: str, path: str, query: Mapping[str, str], body: Json | None, content_type: str
+    ) -> tuple[int, bytes]:
+        if self.failing > 0:
+            self.failing -= 1
+            raise kube.UnavailableError("no answer", status=0)
+        resource, namespace, name, subresource = parsed(path)
+        try:
+            answer = self._answer(method, resource, namespace, name, subresource, query, body, content_type)
+        except RefusalError as refusal:
+            return refusal.status, json.dumps(refusal.body).encode()
+        return 200, json.dumps(answer).encode()
+
+    def _answer(
+        self,
+        method: str,
+        resource: kube.Resource,
+        namespace: str | None,
+        name: str | None,
+        subresource: str | None,
+        query: Mapping[str, str],
+        body: Json | None,
+        content_type: str,
+    ) -> Json:
+        if method == "GET" and name is None:
+            return self._list(resource, namespace, query)
+        assert namespace is not None
+        if name is None:
+            assert body is not None and method == "POST"
+            name = body["metadata"].get("name") or f"{body['metadata']['generateName']}{next(self._numbers)}"
+        key = (resource.plural, namespace, name)
+        if method == "GET":
+            return self._found(key)
+        self.hook(method, resource, key, body, subresource or "")
+        self.writes.append(f"{method} {resource.plural}/{name}" + (f"/{subresource}" if subresource else ""))
+        if subresource == "eviction":
+            return self._evict(key, body or {})
+        match method:
+            case "POST":
+                if key in self.objects:
+                    raise RefusalError(409, "AlreadyExists")
+                return self._store(key, {**(body or {}), "metadata": {**(body or {})["metadata"], "name": name}})
+            case "PUT":
+                version = self._found(key)["metadata"]["resourceVersion"]
+                if (body or {})["metadata"].get("resourceVersion", version) != version:
+                    raise RefusalError(409, "Conflict")
+                return self._store(key, body or {})
+            case "PATCH" if content_type == "application/apply-patch+yaml":
+                return self._apply(key, resource, body or {}, subresource, query["fieldManager"])
+            case "PATCH":
+                return self._store(key, merged(self._found(key), body or {}))
+            case "DELETE":
+                return self._delete(key, body or {})
+        raise RefusalError(405, "MethodNotAllowed")
+
+    def _list(self, resource: kube.Resource, namespace: str | None, query: Mapping[str, str]) -> Json:
+        wanted = [part.partition("=")[::2] for part in query.get("labelSelector", "").split(",") if part]
+        items = [
+            {key: value for key, value in body.items() if key not in ("kind", "apiVersion")}
+            for (plural, where, _), body in sorted(self.objects.items())
+            if plural == resource.plural
+            and namespace in (None, where)
+            and all((body["metadata"].get("labels") or {}).get(label) == value for label, value in wanted)
+        ]
+        return {"items": items, "metadata": {"resourceVersion": "1"}}
+
+    # -- what writes do ------------------------------------------------------------------------------------------------
+
+    def _found(self, key: Key) -> Json:
+        if key not in self.objects:
+            raise RefusalError(404, "NotFound", f"{key[0]} {key[2]!r} not found")
+        return copy.deepcopy(self.objects[key])
+
+    def _store(self, key: Key, body: Json) -> Json:
+        old = self.objects.get(key)
+        body = copy.deepcopy(body)
+        metadata = body["metadata"] = {**body["metadata"], "namespace": key[1]}
+        resource = next(each for each in kube.RESOURCES if each.plural == key[0])
+        body |= {"apiVersion": resource.api_version, "kind": resource.kind}
+        if old is None:
+            metadata |= {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": stamp(self.now()), "generation": 1}
+            defaulted(key[0], body, self._numbers)
+        else:
+            metadata |= {part: old["metadata"][part] for part in ("uid", "creationTimestamp")}
+            generation = old["metadata"].get("generation", 1)
+            metadata["generation"] = generation + (old.get("spec") != body.get("spec"))
+            same = {**metadata, "resourceVersion": ""} == {**old["metadata"], "resourceVersion": ""}
+            if same and {**old, "metadata": 0} == {**body, "metadata": 0}:
+                return copy.deepcopy(old)
+        metadata["resourceVersion"] = str(next(self._numbers))
+        self.objects[key] = body
+        return copy.deepcopy(body)
+
+    def _apply(self, key: Key, resource: kube.Resource, body: Json, subresource: str | None, manager: str) -> Json:
+        if subresource == "status":
+            return self._store(key, {**self._found(key), "status": body["status"]})
+        before = self.applied.get((key, manager), {})
+        self.applied[key, manager] = copy.deepcopy(body)
+        live = copy.deepcopy(self.objects.get(key)) or {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {},
+        }
+        return self._store(key, overlaid(without(live, before, body), body))
+
+    def _delete(self, key: Key, options: Json) -> Json:
+        found = self._found(key)
+        uid = (options.get("preconditions") or {}).get("uid")
+        if uid not in (None, found["metadata"]["uid"]):
+            raise RefusalError(409, "Conflict", "the UID in the precondition does not match")
+        plural, namespace, name = key
+        if plural == "pods" and options.get("gracePeriodSeconds") != 0:
+            grace = (found.get("spec") or {}).get("terminationGracePeriodSeconds", 30)
+            if "deletionTimestamp" not in found["metadata"]:
+                found["metadata"]["deletionTimestamp"] = stamp(self.now() + grace)
+                self._store(key, found)
+        elif plural == "persistentvolumeclaims" and self._is_used(namespace, name):
+            found["metadata"].setdefault("deletionTimestamp", stamp(self.now()))
+            self._store(key, found)
+        else:
+            self.remove(key)
+        return {}
+
+    def remove(self, key: Key) -> None:
+        """It is gone, and soon what it owns is."""
+        self.objects.pop(key, None)
+        for each in [each for each in self.applied if each[0] == key]:
+            del self.applied[each]
+
+    def _evict(self, key: Key, body: Json) -> Json:
+        pod = self._found(key)
+        if is_ready(pod):
+            for (plural, namespace, _), budget in self.objects.items():
+                selector = ((budget.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+                if plural != "poddisruptionbudgets" or namespace != key[1]:
+                    continue
+                pods = [
+                    each
+                    for (kind, where, _), each in self.objects.items()
+                    if (kind, where) == ("pods", namespace)
+                    and selector.items() <= (each["metadata"].get("labels") or {}).items()
+                ]
+                if pod["metadata"]["name"] not in {each["metadata"]["name"] for each in pods}:
+                    continue
+                expected = len(pods)
+                if sum(is_ready(each) and "deletionTimestamp" not in each["metadata"] for each in pods) < expected:
+                    raise RefusalError(
+                        429, "TooManyRequests", "Cannot evict pod as it would violate the disruption budget"
+                    )
+        return self._delete(key, body.get("deleteOptions") or {})
+
+    def _is_used(self, namespace: str, claim: str) -> bool:
+        return any(
+            plural == "pods" and where == namespace and claim in claims_of(body)
+            for (plural, where, _), body in self.objects.items()
+        )
+
+    # -- for those who play the cluster --------------------------------------------------------------------------------
+
+    def all(self, plural: str) -> list[Json]:
+        """The objects themselves, by name."""
+        return [body for key, body in sorted(self.objects.items()) if key[0] == plural]
+
+    def get(self, plural: str, name: str, namespace: str = "shop") -> Json | None:
+        return self.objects.get((plural, namespace, name))
+
+    def collect(self) -> None:
+        """One round of garbage collection: what has owners, none of which is there, goes; so do claims let go of."""
+        uids = {body["metadata"]["uid"] for body in self.objects.values()}
+        for key, body in list(self.objects.items()):
+            owners = body["metadata"].get("ownerReferences") or ()
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                if key[0] == "pods":
+                    self._delete(key, {})
+                else:
+                    self.remove(key)
+            elif (
+                key[0] == "persistentvolumeclaims"
+                and "deletionTimestamp" in body["metadata"]
+                and not self._is_used(key[1], key[2])
+            ):
+                self.remove(key)
+
+
+def parsed(path: str) -> tuple[kube.Resource, str | None, str | None, str | None]:
+    """Resource, namespace, name and subresource of a path."""
+    for resource in kube.RESOURCES:
+        prefix = f"/{resource.api}/"
+        if not path.startswith(prefix):
+            continue
+        parts = path.removeprefix(prefix).split("/")
+        namespace = parts.pop(0) and parts.pop(0) if parts[0] == "namespaces" else None
+        if parts[0] == resource.plural:
+            rest = [*parts[1:], None, None]
+            return resource, namespace, rest[0], rest[1]
+    raise AssertionError(f"nobody knows {path}")
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def claims_of(pod: Json) -> set[str]:
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
+
+
+def defaulted(plural: str, body: Json, numbers: Any) -> None:
+    """What a server fills in at once."""
+    if plural == "services":
+        for port in body["spec"].get("ports") or ():
+            if body["spec"].get("type") in ("NodePort", "LoadBalancer"):
+                port.setdefault("nodePort", 30000 + next(numbers))
+        if body["spec"].get("clusterIP") != "None":
+            body["spec"]["clusterIP"] = f"10.0.0.{next(numbers)}"
+
+
+def merged(live: Json, patch: Json) -> Json:
+    """RFC 7386."""
+    found = dict(live)
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
+            found[key] = merged(found.get(key) if isinstance(found.get(key), dict) else {}, value)
+        else:
+            found[key] = value
+    return found
+
+
+def overlaid(live: Any, wanted: Any) -> Any:
+    """`wanted` over `live`; lists of named things by their names, other lists as a whole."""
+    if isinstance(live, dict) and isinstance(wanted, dict):
+        return live | {key: overlaid(live.get(key), value) for key, value in wanted.items()}
+    if isinstance(live, list) and isinstance(wanted, list) and wanted:
+        for name in ("name", "uid"):
+            if all(isinstance(item, dict) and name in item for item in (*live, *wanted)):
+                have = {item[name]: item for item in live}
+                added = {item[name]: overlaid(have.get(item[name]), item) for item in wanted}
+                return [added.get(each, item) for each, item in have.items()] + [
+                    item for each, item in added.items() if each not in have
+                ]
+    return copy.deepcopy(wanted)
+
+
+def without(live: Any, before: Any, wanted: Any) -> Any:
+    """`live` without what `before` named and `wanted` does not."""
+    if isinstance(live, dict) and isinstance(before, dict) and isinstance(wanted, dict):
+        return {
+            key: without(value, before.get(key), wanted.get(key))
+            for key, value in live.items()
+            if key not in before or key in wanted
+        }
+    if isinstance(live, list) and isinstance(before, list) and isinstance(wanted, list):
+        for name in ("name", "uid"):
+            if all(isinstance(item, dict) and name in item for item in (*live, *before, *wanted)):
+                old, new = {item[name]: item for item in before}, {item[name]: item for item in wanted}
+                return [
+                    without(item, old.get(item[name]), new.get(item[name]))
+                    for item in live
+                    if item[name] not in old or item[name] in new
+                ]
+    return live

@@ -1,0 +1,527 @@
+"""A cluster that the operator may be let loose on: controllers, machines, processes with disks, people, and time.
+
+Nothing here is the operator's. Groups are played by a few lines instead of Raft: who leads is the live voter that has
+the most, a majority of voters has to live and to remember its votes, what a majority has is acknowledged, and it must
+never be seen to be less. A member with an empty disk that was *told that its group is new* remembers, wrongly; so an
+operator that says this to a member of a group that has formed loses messages here as it would elsewhere.
+
+What the operator does is judged as it does it (`Judge`), so a failure stands where its cause is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulated_api import Json, Key, SimulatedApi, claims_of, is_ready, stamp
+
+from tallystick.operator import kube
+from tallystick.operator.admin_token import AdminTokens
+from tallystick.operator.context import Context
+from tallystick.operator.events import Events
+from tallystick.operator.metrics import Metrics
+from tallystick.operator.node_api import NodeName, NodeRefusedError, UnreachableError
+from tallystick.operator.reconcile import ClusterReconciler
+from tallystick.operator.settings import Settings
+from tallystick.operator.work_queue import Key as WorkKey
+
+NAMESPACE, CLUSTER = "shop", "orders"
+KEY = WorkKey(NAMESPACE, CLUSTER)
+
+
+class CutOff(BaseException):
+    """The operator's process ended in the middle of what it did."""
+
+
+class InlineKube(kube.Kube):
+    """Without threads: a simulation is one sequence of events."""
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+@dataclass(slots=True)
+class Disk:
+    """What is on a claim's volume."""
+
+    member: int | None = None
+    voters: frozenset[int] = frozenset()
+    """The membership that it knows of, from its first start or from its log."""
+    length: int = 0
+    remembers: bool = False
+    """Its votes are not in doubt."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A broker that runs in a pod."""
+
+    group: int
+    member: int
+    pod_uid: str
+    disk: Disk
+    machine: str
+    linked: bool = True
+    """The other members reach it."""
+    heard: bool = True
+    """The operator reaches it."""
+
+
+@dataclass(slots=True)
+class RaftGroup:
+    """What the members of a group agree on."""
+
+    voters: frozenset[int] = frozenset()
+    learners: frozenset[int] = frozenset()
+    leader: int | None = None
+    term: int = 0
+    acknowledged: int = 0
+
+
+@dataclass
+class Cluster:
+    """The whole of it. `random` alone decides what happens."""
+
+    random: random.Random
+    time: float = 1_000_000.0
+    machines: dict[str, bool] = field(default_factory=lambda: {f"machine-{number}": True for number in range(5)})
+    disks: dict[str, Disk] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
+    groups: dict[int, RaftGroup] = field(default_factory=dict)
+    broken_images: set[str] = field(default_factory=set)
+    no_growth: bool = False
+    api: SimulatedApi = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.api = SimulatedApi(lambda: self.time)
+        self.judge = Judge(self)
+        self.api.hook = self.judge.write
+        self.metrics = Metrics()
+        self.reconciler: ClusterReconciler | None = None
+        self.writes_left: int | None = None
+
+    # -- the operator --------------------------------------------------------------------------------------------------
+
+    def operator(self) -> ClusterReconciler:
+        """The one that runs, or a new one that remembers nothing."""
+        if self.reconciler is None:
+            api = InlineKube(self.api)
+            settings = Settings(node_image="node:1", pod_name="operator-0", pod_namespace="system")
+            self.reconciler = ClusterReconciler(
+                Context(
+                    kube=api,
+                    nodes=Nodes(self),  # type: ignore[arg-type]
+                    settings=settings,
+                    events=Events(api, "operator-0", lambda: self.time),
+                    metrics=self.metrics,
+                    token=AdminTokens(b"k" * 32),
+                    look_at=lambda key: None,
+                    now=lambda: self.time,
+                )
+            )
+        return self.reconciler
+
+    def one_pass(self, writes: int | None = None) -> float | None:
+        """One pass; with `writes`, its process ends before that many and one more were done."""
+        self.writes_left = writes
+        try:
+            return asyncio.run(self.operator().reconcile(KEY))
+        except CutOff:
+            self.reconciler = None
+        except kube.KubeError:
+            pass  # tried again
+        finally:
+            self.writes_left = None
+        return 1.0
+
+    # -- people --------------------------------------------------------------------------------------------------------
+
+    def create(self, **spec: Any) -> None:
+        body = {"metadata": {"name": CLUSTER}, "spec": spec}
+        self.by_hand("POST", f"/apis/tallystick.dev/v1beta1/namespaces/{NAMESPACE}/brokerclusters", body)
+
+    def by_hand(self, method: str, path: str, body: Json | None = None) -> tuple[int, bytes]:
+        """Not the operator: nobody judges it."""
+        self.api.hook, hook = (lambda *args: None), self.api.hook
+        self.api.failing, failing = 0, self.api.failing
+        try:
+            return self.api(method, path, {}, body, "application/merge-patch+json")
+        finally:
+            self.api.hook, self.api.failing = hook, failing
+
+    def change(self, spec: Json | None = None, annotations: Json | None = None) -> None:
+        body: Json = {"metadata": {"annotations": annotations or {}}} | ({"spec": spec} if spec else {})
+        self.by_hand("PATCH", kube.CLUSTERS.path(NAMESPACE, CLUSTER), body)
+
+    def annotate_node(self, name: str, annotations: Json) -> None:
+        body = {"metadata": {"annotations": annotations}}
+        self.by_hand("PATCH", kube.BROKER_NODES.path(NAMESPACE, name), body)
+
+    def delete(self, resource: kube.Resource, name: str) -> None:
+        self.by_hand("DELETE", resource.path(NAMESPACE, name))
+
+    # -- what is seen --------------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Json:
+        body = self.api.get("brokerclusters", CLUSTER)
+        assert body is not None
+        return body["spec"]
+
+    @property
+    def status(self) -> Json:
+        body = self.api.get("brokerclusters", CLUSTER)
+        assert body is not None
+        return body.get("status") or {}
+
+    def condition(self, kind: str) -> Json:
+        return next((each for each in self.status.get("conditions") or () if each["type"] == kind), {})
+
+    def node(self, name: str) -> Json:
+        body = self.api.get("brokernodes", name)
+        assert body is not None
+        return body
+
+    def pod(self, group: int, member: int) -> Json | None:
+        return self.api.get("pods", f"{CLUSTER}-{group}-{member}-0")
+
+    def process(self, group: int, member: int) -> Process | None:
+        """Of its present pod; one that its machine has not let go of is in nobody's name any more."""
+        pod = self.pod(group, member)
+        return self.processes.get(pod["metadata"]["uid"]) if pod is not None else None
+
+    def alive(self, group: int) -> dict[int, Process]:
+        """Members that take part."""
+        found = {}
+        for process in self.processes.values():
+            if process.group == group and self.machines[process.machine] and process.linked:
+                found[process.member] = process
+        return found
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def tick(self, seconds: float = 2.0) -> None:
+        """Everything but the operator does a little."""
+        self.time += seconds
+        self.api.collect()
+        self._stateful_sets()
+        self._schedule()
+        self._kubelets()
+        for number in sorted({process.group for process in self.processes.values()} | set(self.groups)):
+            self._raft(self.groups.setdefault(number, RaftGroup()), number)
+        self._probes()
+        self.judge.look()
+
+    def settle(self, passes: int = 400, accept: tuple[str, ...] = ("Ready",)) -> None:
+        """Nothing goes wrong any more: until a pass writes nothing, and all is as wanted. AssertionError: it is not."""
+        self.machines = dict.fromkeys(self.machines, True)
+        self.api.failing = 0
+        quiet = 0
+        for _ in range(passes):
+            before = len(self.api.writes)
+            self.one_pass()
+            quiet = quiet + 1 if len(self.api.writes) == before else 0
+            self.tick(3.0)
+            if quiet >= 4 and self.status.get("phase") in accept:
+                return
+        raise AssertionError(f"not settled: {self.status}")
+
+    # -- controllers ---------------------------------------------------------------------------------------------------
+
+    def _stateful_sets(self) -> None:
+        for body in self.api.all("statefulsets"):
+            body.setdefault("status", {})["observedGeneration"] = body["metadata"].get("generation", 1)
+            replicas = body["spec"]["replicas"]
+            body["status"] |= {"readyReplicas": replicas, "updatedReplicas": replicas}
+            name = body["metadata"]["name"]
+            if name.endswith("-nameserver"):
+                continue  # they always run here
+            if self.api.get("pods", f"{name}-0") is None:
+                template = body["spec"]["template"]
+                owner = {"uid": body["metadata"]["uid"], "name": name, "kind": "StatefulSet", "apiVersion": "apps/v1"}
+                metadata = {**template["metadata"], "name": f"{name}-0", "ownerReferences": [owner]}
+                self.by_hand(
+                    "POST",
+                    kube.PODS.path(NAMESPACE),
+                    {"metadata": metadata, "spec": {**template["spec"]}, "status": {}},
+                )
+
+    def _schedule(self) -> None:
+        for pod in self.api.all("pods"):
+            if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+                continue
+            claims = [self.api.get("persistentvolumeclaims", name) for name in claims_of(pod)]
+            live = sorted(name for name, up in self.machines.items() if up)
+            if live and all(claim is not None and "deletionTimestamp" not in claim["metadata"] for claim in claims):
+                pod["spec"]["nodeName"] = self.random.choice(live)
+                pod["status"] |= {"startTime": stamp(self.time), "hostIP": "172.18.0.2"}
+                for claim in claims:
+                    assert claim is not None
+                    size = claim["spec"]["resources"]["requests"]["storage"]
+                    claim.setdefault("status", {"phase": "Bound", "capacity": {"storage": size}})
+
+    def _kubelets(self) -> None:
+        for pod in self.api.all("pods"):
+            metadata, machine = pod["metadata"], pod["spec"].get("nodeName")
+            if machine is None:
+                if "deletionTimestamp" in metadata:
+                    self.api.remove(("pods", NAMESPACE, metadata["name"]))
+                continue
+            if not self.machines[machine]:
+                set_ready(pod, False, self.time)
+                continue
+            if "deletionTimestamp" in metadata:
+                self.processes.pop(metadata["uid"], None)
+                self.api.remove(("pods", NAMESPACE, metadata["name"]))
+            elif metadata["uid"] not in self.processes and self.random.random() < 0.8:
+                self._start(pod, machine)
+        present = {pod["metadata"]["uid"] for pod in self.api.all("pods")}
+        for uid, process in list(self.processes.items()):
+            if uid not in present and self.machines[process.machine]:
+                del self.processes[uid]  # its machine is back, and hears that the pod is gone
+
+    def _start(self, pod: Json, machine: str) -> None:
+        if pod["spec"]["containers"][0]["image"] in self.broken_images:
+            waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+            pod["status"]["containerStatuses"] = [{"name": "broker", "state": waiting}]
+            return
+        (name,) = claims_of(pod)
+        claim = self.api.get("persistentvolumeclaims", name)
+        assert claim is not None
+        labels = pod["metadata"]["labels"]
+        group, member = int(labels["tallystick.dev/group"]), int(labels["tallystick.dev/member"])
+        disk = self.disks.setdefault(claim["metadata"]["uid"], Disk())
+        told = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+        if disk.member is None:
+            disk.member = member
+            if told.get("TALLY_GROUPBOOTSTRAP") == "true":
+                named = told["TALLY_GROUPBOOTSTRAPMEMBERS"]
+                disk.voters, disk.remembers = frozenset(int(each[1:]) for each in named.split(";")), True
+        assert disk.member == member, "a disk of another member"
+        self.processes[pod["metadata"]["uid"]] = Process(group, member, pod["metadata"]["uid"], disk, machine)
+        pod["status"]["containerStatuses"] = [{"name": "broker", "state": {"running": {}}}]
+
+    def _raft(self, group: RaftGroup, number: int) -> None:
+        alive = self.alive(number)
+        if group.leader is not None:
+            keeps = [member for member in group.voters if member in alive]
+            if group.leader not in alive or 2 * len(keeps) <= len(group.voters):
+                group.leader = None
+        if group.leader is None:
+            self._elect(group, number, alive)
+        leader = alive.get(group.leader) if group.leader is not None else None
+        if leader is None:
+            return
+        leader.disk.length += self.random.randint(0, 3)
+        for member, process in sorted(alive.items()):
+            if member == group.leader or member not in group.voters | group.learners:
+                continue
+            behind = leader.disk.length - process.disk.length
+            process.disk.length = max(process.disk.length, 0) + self.random.randint(min(behind, 5), behind)
+            process.disk.voters = group.voters
+            process.disk.remembers = process.disk.remembers or process.disk.length >= group.acknowledged
+        leader.disk.voters = group.voters
+        lengths = sorted((alive[member].disk.length if member in alive else 0 for member in group.voters), reverse=True)
+        group.acknowledged = max(group.acknowledged, lengths[len(lengths) // 2])
+
+    def _elect(self, group: RaftGroup, number: int, alive: dict[int, Process]) -> None:
+        able = {member: process for member, process in alive.items() if process.disk.remembers}
+        for member, process in sorted(able.items(), key=lambda item: (-item[1].disk.length, item[0])):
+            voters = process.disk.voters
+            votes = [other for other in voters if other in able and able[other].disk.length <= process.disk.length]
+            if member in voters and 2 * len(votes) > len(voters):
+                if group.term == 0:
+                    group.voters = voters
+                group.leader, group.term = member, group.term + 1
+                assert process.disk.length >= group.acknowledged, (
+                    f"n{member} of group {number} leads with {process.disk.length} of {group.acknowledged} acknowledged"
+                )
+                return
+
+    def _probes(self) -> None:
+        for pod in self.api.all("pods"):
+            machine = pod["spec"].get("nodeName")
+            if machine is None or not self.machines[machine] or "deletionTimestamp" in pod["metadata"]:
+                continue
+            process = self.processes.get(pod["metadata"]["uid"])
+            ready = process is not None and self._serves(process)
+            set_ready(pod, ready, self.time)
+
+    def _serves(self, process: Process) -> bool:
+        group = self.groups.get(process.group)
+        if group is None or group.leader is None or process.member not in group.voters | group.learners:
+            return False
+        leader = self.alive(process.group).get(group.leader)
+        if not process.linked:
+            return False
+        return leader is not None and leader.disk.length - process.disk.length <= 10 and process.disk.remembers
+
+
+def set_ready(pod: Json, ready: bool, now: float) -> None:
+    conditions = pod["status"].setdefault("conditions", [])
+    word = "True" if ready else "False"
+    for each in conditions:
+        if each["type"] == "Ready":
+            if each["status"] != word:
+                each |= {"status": word, "lastTransitionTime": stamp(now)}
+            return
+    conditions.append({"type": "Ready", "status": word, "lastTransitionTime": stamp(now)})
+
+
+class Nodes:
+    """`NodeApi` of the simulated processes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def ask(self, node: NodeName, method: str, path: str, body: Any = None, *, timeout_seconds: float = 5) -> Any:
+        process = self._cluster.process(node.group, node.member)
+        if process is None or not process.heard or not self._cluster.machines[process.machine]:
+            raise UnreachableError(f"{node}: no answer")
+        group = self._cluster.groups.setdefault(node.group, RaftGroup())
+        if method == "GET":
+            return self._status(group, process)
+        if group.leader != node.member:
+            raise NodeRefusedError("does not lead", status=409, leader=group.leader)
+        self._cluster.judge.asked(node, method, path, body)
+        if path == "/group/transfer":
+            return self._transfer(group, node, body["target"])
+        if method == "POST":
+            return self._admit(node.group, group, body["member"], body["role"])
+        return self._remove(node.group, group, int(path.rpartition("/")[2]))
+
+    def _status(self, group: RaftGroup, process: Process) -> Json:
+        leads = group.leader == process.member
+        alive = self._cluster.alive(process.group)
+        known = process.member in group.voters | group.learners and group.term > 0
+        peers = [
+            {
+                "member": member,
+                "connected": member in alive,
+                "lag_bytes": max(process.disk.length - alive[member].disk.length, 0) << 20
+                if member in alive
+                else 1 << 40,
+                "doubt": "none" if member in alive and alive[member].disk.remembers else "votes",
+                "disk": "ok",
+            }
+            for member in sorted((group.voters | group.learners) - {process.member})
+        ]
+        return {
+            "role": "leader" if leads else "follower",
+            "term": group.term,
+            "leader": group.leader if known else None,
+            "ready": leads,
+            "voters": sorted(group.voters if known else process.disk.voters),
+            "learners": sorted(group.learners) if known else [],
+            "membership_committed": True,
+            "commit_index": group.acknowledged - 1 if known else -1,
+            "fatal": None,
+            "last_error": "",
+            "disk": "ok",
+            "doubt": "none" if process.disk.remembers else "votes",
+            "peers": peers if leads else [],
+        }
+
+    def _transfer(self, group: RaftGroup, node: NodeName, target: int) -> Json:
+        alive = self._cluster.alive(node.group)
+        if target not in group.voters or target not in alive or self._cluster.random.random() < 0.2:
+            raise NodeRefusedError("not done in time", status=409, leader=group.leader)
+        alive[target].disk.length = max(alive[target].disk.length, alive[node.member].disk.length)
+        group.leader, group.term = target, group.term + 1
+        return {"leader": target}
+
+    def _admit(self, number: int, group: RaftGroup, member: int, role: str) -> Json:
+        if role == "learner" and member not in group.voters:
+            return self._changed(number, group.voters, group.learners | {member})
+        if role == "voter" and member in group.learners:
+            return self._changed(number, group.voters | {member}, group.learners - {member})
+        return {"index": 1}
+
+    def _remove(self, number: int, group: RaftGroup, member: int) -> Json:
+        return self._changed(number, group.voters - {member}, group.learners - {member})
+
+    def _changed(self, number: int, voters: frozenset[int], learners: frozenset[int]) -> Json:
+        """Committed when a majority of the new voters has it; they have all before it, too."""
+        group, alive = self._cluster.groups[number], self._cluster.alive(number)
+        present = [member for member in voters if member in alive and alive[member].disk.remembers]
+        if 2 * len(present) <= len(voters) or group.leader not in alive:
+            raise NodeRefusedError("not committed", status=503, leader=group.leader)
+        group.voters, group.learners = voters, learners
+        length = alive[group.leader].disk.length + 1
+        for member in {*present, group.leader}:
+            alive[member].disk.length, alive[member].disk.voters = length, voters
+        return {"index": length}
+
+
+class Judge:
+    """Looks at each thing that the operator does, before it is done, and says what is wrong with it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.stopped: set[tuple[int, int]] = set()
+        """Members that the operator made unavailable, until they are ready again."""
+        self.may_lose: set[str] = set()
+        """Claims that somebody gave up."""
+
+    def write(self, method: str, resource: kube.Resource, key: Key, body: Json | None, subresource: str) -> None:
+        cluster = self._cluster
+        if resource is kube.EVENTS:
+            return
+        if cluster.writes_left is not None:
+            if cluster.writes_left <= 0:
+                raise CutOff
+            cluster.writes_left -= 1
+        if resource is kube.PODS:
+            self._pod(key[2])
+        elif resource is kube.CLAIMS and method == "DELETE":
+            assert key[2] in self.may_lose, f"{key[2]} was deleted and nobody gave it up"
+        elif resource is kube.BROKER_NODES and method == "DELETE":
+            group, member = map(int, key[2].split("-")[-2:])
+            raft = cluster.groups[group]
+            assert member not in raft.voters | raft.learners, f"{key[2]} was deleted and is a member"
+
+    def _pod(self, name: str) -> None:
+        cluster, pod = self._cluster, self._cluster.api.get("pods", name)
+        if pod is None:
+            return
+        group, member = (int(part) for part in name.split("-")[-3:-1])
+        raft, alive = cluster.groups.setdefault(group, RaftGroup()), cluster.alive(group)
+        voting = [each for each in raft.voters if each in alive and alive[each].disk.remembers]
+        had = 2 * len(voting) > len(raft.voters)
+        has = 2 * sum(each != member for each in voting) > len(raft.voters)
+        assert not (had and not has and len(raft.voters) > 1), (
+            f"{name} was stopped, and the majority of {voting} with it"
+        )
+        if is_ready(pod) and raft.leader is not None:
+            assert not self.stopped - {(group, member)}, f"{name} was stopped while {self.stopped} are not back"
+            assert raft.leader != member or len(raft.voters) == 1, f"{name} was stopped, and it leads"
+            self.stopped.add((group, member))
+
+    def asked(self, node: NodeName, method: str, path: str, body: Any) -> None:
+        cluster = self._cluster
+        if cluster.writes_left is not None:
+            if cluster.writes_left <= 0:
+                raise CutOff
+            cluster.writes_left -= 1
+        if method == "DELETE":
+            member = int(path.rpartition("/")[2])
+            raft, replicas = cluster.groups[node.group], cluster.spec.get("replicas", 3)
+            rest = raft.voters - {member}
+            if member in raft.voters:
+                assert set(range(replicas)) <= rest, f"n{member} left, and {replicas} are wanted of {sorted(rest)}"
+                alive = [each for each in rest if each in cluster.alive(node.group)]
+                assert 2 * len(alive) > len(rest), f"n{member} left, and {alive} are no majority of {sorted(rest)}"
+
+    def look(self) -> None:
+        for group, member in list(self.stopped):
+            pod = self._cluster.pod(group, member)
+            back = pod is not None and is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
+            if back or (pod is None and (group, member) not in self._wanted()):
+                self.stopped.discard((group, member))
+
+    def _wanted(self) -> set[tuple[int, int]]:
+        spec = self._cluster.spec
+        return {(group, member) for group in range(spec.get("groups", 1)) for member in range(spec.get("replicas", 3))}
