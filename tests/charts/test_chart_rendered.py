@@ -57,7 +57,8 @@ def helm(*words: str, values: dict[str, Any] | None = None) -> subprocess.Comple
 @cache
 def rendered(name: str, *words: str) -> list[Manifest]:
     values = VALUES[name]
-    answer = helm("template", "mq", str(CHART), "--namespace", "system", *words, values=values)
+    # Without a cluster helm assumes the version that it was built for, which some builds do not know.
+    answer = helm("template", "mq", str(CHART), "--namespace", "system", "--kube-version=1.34.0", *words, values=values)
     assert answer.returncode == 0, answer.stderr
     return [manifest for manifest in yaml.safe_load_all(answer.stdout) if manifest]
 

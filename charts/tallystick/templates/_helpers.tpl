@@ -12,10 +12,9 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of the operator's pods. By name and component brokers let them in: operator/layout.py has the same. */}}
+{{/* Labels of the operator's pods. By the first one brokers let them in: operator/layout.py has the same. */}}
 {{- define "tallystick.selector" -}}
-app.kubernetes.io/name: tallystick
-app.kubernetes.io/component: operator
+app.kubernetes.io/name: tallystick-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
