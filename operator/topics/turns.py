@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from tallystick.operator.topics.decide import Decision
 from tallystick.operator.topics.kinds import S
 
+NEWEST_SHARE = 5
+
 
 @dataclass(frozen=True, slots=True)
 class _Try:
@@ -32,12 +34,19 @@ class Turns:
     def take(self, due: Sequence[Decision[S]], now: float, most: int) -> tuple[list[Decision[S]], int]:
         """At most `most` of those that need something, and how many more could be taken now.
 
-        Who was tried longest ago comes first, else in the order given. Who has to wait is left out, unless the resource
-        changed since.
+        Who was tried longest ago comes first, of those never tried the oldest; but a fifth of the places is for the
+        newest ones, so that somebody who applies one does not wait behind a thousand. Who has to wait is left out,
+        unless the resource changed since.
         """
         able = [each for each in due if self.wait(each, now) <= 0]
-        able.sort(key=lambda each: self._tried(each).number)
-        return able[:most], max(0, len(able) - most)
+        able.sort(key=lambda each: (self._tried(each).number, each.declaration.created))
+        if len(able) <= most:
+            return able, 0
+        fresh = sum(self._tried(each).number == 0 for each in able)
+        newest = range(max(fresh - most // NEWEST_SHARE, 0), fresh)
+        first = [able[place] for place in newest]
+        rest = able[: newest.start] + able[newest.stop :]
+        return first + rest[: most - len(first)], len(able) - most
 
     def tried(self, uid: str, version: str, not_before: float) -> None:
         """It was its turn. `version`: of the resource, as it was left; `not_before`: when again, if nothing changes."""
