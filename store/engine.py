@@ -630,12 +630,6 @@ class MessageStore:
             self.remove_topic(topic)
         return len(unused)
 
-    def correct_min_offsets(self) -> None:
-        """Each queue begins with its first record that the log has. For a member that began behind a base (L11): when
-        it has caught up, its queues have never had what the others once had before theirs."""
-        self.dispatcher.catch_up()
-        self._dispatch.correct_min_offsets(self.min_pos)
-
     def clean_expired_queues(self) -> int:
         """Deletes ConsumeQueue and index files that only name records below the log's beginning; how many files."""
         return self._dispatch.delete_below(self.min_pos)

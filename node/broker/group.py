@@ -122,7 +122,6 @@ class BrokerGroup:
         self._saved_error = ""
         self._removed_index = -2  # of the entry that left it out; a group begins with -1
         self._superseded = False  # the store stands on a log that is no more
-        self._corrected = member.ledger.first_index == 0
         self._no_room: str | None = None
         self._behind: str | None = "not known to be in sync yet"
         member.on_role.append(self._on_role)
@@ -416,9 +415,6 @@ class BrokerGroup:
                 if self._broker.settings.brokerId == UNDECIDED and self.is_member:  # let in, or let in again
                     self._broker.take_role(self.number + 1, self.term)
                     self._changed.set()
-                if not self._corrected and not self._superseded:
-                    self._corrected = True
-                    self._broker.store.correct_min_offsets()
             except ReadError as error:
                 self._behind = f"not in sync: {error}"
             except TimeoutError:

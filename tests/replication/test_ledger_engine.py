@@ -25,6 +25,7 @@ from engine_lab import (
     small,
 )
 
+from tallystick.node.broker.membership import forget_derived
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
@@ -500,13 +501,47 @@ async def test_a_member_that_begins_behind_a_base(tmp_path: Path) -> None:
             assert late.store.min_pos == late.store.max_pos == 2 * 4096
             late.follow(leader)
             late.commit(11)
-            late.store.correct_min_offsets()
+            late.store.dispatcher.finish()
             assert late.store.min_offset("T", 0) == first
             records = read_queue(late.store)
             assert [record.queue_offset for record in records][-1] == 11
             assert records == read_queue(leader.store)[-len(records) :]
     async with member(tmp_path / "b") as again:
         assert read_queue(again.store) == records and again.ledger.first_index == first
+
+
+async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Path) -> None:
+    """L11: its queues ended where its old log did. A record behind the base would follow on them, at a wrong offset."""
+    async with member(tmp_path / "a") as leader, member(tmp_path / "b") as late:
+        leader.lead(1)
+        tasks = [put(leader, b"m%02d" % number * 300) for number in range(4)]
+        await leader.until_written(3)
+        late.follow(leader)
+        for one in (leader, late):
+            one.commit(3)
+            one.store.dispatcher.finish()
+        assert late.store.max_offset("T", 0) == 4
+        tasks += [put(leader, b"m%02d" % number * 300) for number in range(4, 16)]
+        await leader.until_written(15)
+        leader.commit(15)
+        await asyncio.gather(*tasks)
+        await late.store.close()
+        first = leader.ledger.index_of(2 * 4096) + 1
+        base = leader.ledger.point(first - 1)
+        anew = open_ledger(settings(tmp_path / "b"), Door())
+        anew.install_base(base.index, base.term, base.chain, 2 * 4096)
+        # Entries came behind the base before the store was opened anew.
+        anew.append_entries(anew.check(leader.ledger.read_range(first, 15), base.index, base.term), first)
+        anew.log.write_out()
+        anew.log.sync()
+        anew.close(base.index)
+        assert forget_derived(Door(), tmp_path / "b", 2 * 4096)
+        async with member(tmp_path / "b") as again:
+            again.commit(15)
+            again.store.dispatcher.finish()
+            assert (again.store.min_offset("T", 0), again.store.max_offset("T", 0)) == (first, 16)
+            assert read_queue(again.store) == read_queue(leader.store)[first:]
+        assert not forget_derived(Door(), tmp_path / "b", 2 * 4096), "these are of the log that is there"
 
 
 # -- faults and cleaning -----------------------------------------------------------------------------------------------
