@@ -544,6 +544,27 @@ async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Pat
         assert not forget_derived(Door(), tmp_path / "b", 2 * 4096), "these are of the log that is there"
 
 
+@pytest.mark.xfail(strict=True, reason="a base does not tell of queues whose records all lie before it")
+async def test_a_queue_whose_records_all_lie_before_a_base_counts_on(tmp_path: Path) -> None:
+    """The others have its last offsets in a file that is never deleted; who began behind the base counts from 0."""
+    async with member(tmp_path / "a") as leader:
+        leader.lead(1)
+        tasks = [put(leader, b"early", topic="idle") for _ in range(3)]
+        tasks += [put(leader, b"x" * 900) for _ in range(12)]
+        await leader.until_written(14)
+        leader.commit(14)
+        await asyncio.gather(*tasks)
+        base = leader.ledger.point(leader.ledger.index_of(2 * 4096))
+        open_ledger(settings(tmp_path / "b"), Door()).install_base(base.index, base.term, base.chain, 2 * 4096)
+        async with member(tmp_path / "b") as late:
+            late.follow(leader)
+            late.commit(14)
+            late.store.dispatcher.finish()
+            late.lead(2)
+            late.auto = True
+            assert (await put(late, b"later", topic="idle")).queue_offset == leader.store.max_offset("idle", 0) == 3
+
+
 # -- faults and cleaning -----------------------------------------------------------------------------------------------
 
 
