@@ -37,6 +37,8 @@ def configure(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    logging.getLogger("py.warnings").setLevel(logging.ERROR)  # of libraries, about libraries
     logging.getLogger("tallystick").setLevel(level)
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

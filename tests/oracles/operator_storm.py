@@ -5,8 +5,9 @@ operator that is cut off between any two writes. `Judge` watches; in the end all
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
-from simulated_cluster import CLUSTER, NAMESPACE, Cluster, Disk
+from simulated_cluster import CLUSTER, NAMESPACE, Cluster
 
 from tallystick.operator import kube
 
@@ -14,12 +15,14 @@ from tallystick.operator import kube
 class Storm:
     """One run. `log` is what happened, for whoever reads a failure."""
 
-    def __init__(self, seed: int, replicas: int | None = None, groups: int = 1) -> None:
+    def __init__(self, seed: int, replicas: int | None = None, groups: int = 1, favour: Sequence[str] = ()) -> None:
         self.random = random.Random(seed)
         self.cluster = Cluster(random.Random(seed + 1))
         self.log: list[str] = []
         self.replicas = replicas or self.random.choice((1, 3, 3, 3, 5))
         self.groups = groups
+        self.favour = favour
+        """Names of deeds that come up more often."""
         self.image = 1
         self.cluster.create(replicas=self.replicas, groups=groups, image="node:1", storage={"size": "10Gi"})
 
@@ -47,6 +50,7 @@ class Storm:
                 self.meddle,
             ),
         )
+        deeds += tuple(getattr(self, name) for name in self.favour for _ in range(6))
         for _ in range(turns):
             deed = self.random.choice(deeds)
             deed()
@@ -196,15 +200,12 @@ class Storm:
             body["metadata"]["labels"].pop("app.kubernetes.io/name", None)
 
 
-def run(seed: int, turns: int = 60, groups: int = 1) -> Storm:
+def run(seed: int, turns: int = 60, groups: int = 1, replicas: int | None = None, favour: Sequence[str] = ()) -> Storm:
     """A run that fails names its seed and tells what happened."""
-    storm = Storm(seed, groups=groups)
+    storm = Storm(seed, replicas, groups, favour)
     try:
         storm.run(turns)
     except AssertionError as error:
         story = "\n".join(storm.log)
         raise AssertionError(f"seed {seed}: {error}\n{story}") from error
     return storm
-
-
-__all__ = ["Disk", "Storm", "run"]

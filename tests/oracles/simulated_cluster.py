@@ -91,6 +91,8 @@ class Cluster:
     disks: dict[str, Disk] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     groups: dict[int, RaftGroup] = field(default_factory=dict)
+    started: set[tuple[int, int]] = field(default_factory=set)
+    """Members that have run on some disk."""
     broken_images: set[str] = field(default_factory=set)
     no_growth: bool = False
     api: SimulatedApi = field(init=False)
@@ -297,7 +299,10 @@ class Cluster:
         told = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
         if disk.member is None:
             disk.member = member
+            before, self.started = (group, member) in self.started, self.started | {(group, member)}
             if told.get("TALLY_GROUPBOOTSTRAP") == "true":
+                formed = self.groups.setdefault(group, RaftGroup()).term > 0
+                assert not (before and formed), f"n{member} had a disk, and is told that its group is new"
                 named = told["TALLY_GROUPBOOTSTRAPMEMBERS"]
                 disk.voters, disk.remembers = frozenset(int(each[1:]) for each in named.split(";")), True
         assert disk.member == member, "a disk of another member"
@@ -497,6 +502,12 @@ class Judge:
         )
         if is_ready(pod) and raft.leader is not None:
             assert not self.stopped - {(group, member)}, f"{name} was stopped while {self.stopped} are not back"
+            away = [
+                each["metadata"]["name"]
+                for each in cluster.api.all("pods")
+                if each["metadata"]["labels"].get("tallystick.dev/group") == str(group) and not is_ready(each)
+            ]
+            assert not away, f"{name} was stopped while {away} are not ready"
             assert raft.leader != member or len(raft.voters) == 1, f"{name} was stopped, and it leads"
             self.stopped.add((group, member))
 

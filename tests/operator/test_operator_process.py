@@ -1,0 +1,160 @@
+"""The operator's process: its settings, its health, its logs, what it asks kopf for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+import kopf
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from tallystick.operator import handlers, kube
+from tallystick.operator.health import Pulse, application, trouble
+from tallystick.operator.logs import JsonFormatter
+from tallystick.operator.metrics import Metrics
+from tallystick.operator.settings import Settings, SettingsError
+from tallystick.operator.work_queue import Key, Kind
+
+ENVIRONMENT = {"TALLYSTICK_NODE_IMAGE": "node:1", "POD_NAME": "p", "POD_NAMESPACE": "system"}
+
+
+def test_settings_with_their_defaults() -> None:
+    found = Settings.parse(ENVIRONMENT | {"WATCH_NAMESPACES": " b, a,,a "})
+    assert found.watch_namespaces == ("a", "b")
+    assert (found.http_port, found.lease_seconds, found.resync_seconds) == (8081, 15.0, 10.0)
+    assert found.node_url_template.format(node="orders-0-1", namespace="shop") == "http://orders-0-1.shop.svc:8080"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("POD_NAME", ""),
+        ("TALLYSTICK_NODE_IMAGE", " "),
+        ("LEASE_SECONDS", "1"),
+        ("LEASE_SECONDS", "soon"),
+        ("HTTP_PORT", "70000"),
+        ("NODE_URL_TEMPLATE", "http://{who}"),
+        ("NODE_URL_TEMPLATE", "{node}:8080"),
+        ("LOG_LEVEL", "LOUD"),
+    ],
+)
+def test_settings_that_cannot_be_name_their_variable(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        Settings.parse(ENVIRONMENT | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("pulse", "sick"),
+    [
+        (Pulse(leads=False), False),
+        (Pulse(leads=True), False),
+        (Pulse(True, keys=1, longest_wait=5.0, last_pass_age=5.0), False),
+        (Pulse(True, keys=1, longest_wait=200.0, last_pass_age=1.0), True),
+        (Pulse(True, keys=1, longest_wait=0.0, last_pass_age=200.0), True),
+        (Pulse(True, keys=0, longest_wait=0.0, last_pass_age=200.0), False),
+        (Pulse(True, keys=1, longest_wait=5.0, last_pass_age=None), False),
+    ],
+)
+def test_it_is_healthy_while_work_gets_done(pulse: Pulse, sick: bool) -> None:
+    assert bool(trouble(pulse, 100.0)) is sick
+
+
+async def test_what_its_port_answers() -> None:
+    metrics = Metrics()
+    metrics.saw_cluster("shop", "orders", "Ready", 3, 2)
+    pulse = Pulse(True, keys=1, longest_wait=200.0)
+    async with TestClient(TestServer(application(metrics, lambda: pulse, 100.0))) as client:
+        assert (await client.get("/healthz")).status == 500
+        assert (await client.get("/readyz")).status == 200
+        text = await (await client.get("/metrics")).text()
+    assert 'tallystick_operator_clusters{phase="Ready"} 1.0' in text
+    assert 'tallystick_operator_nodes{state="ready"} 2.0' in text
+    assert "process_resident_memory_bytes" in text
+    metrics.forgot_cluster("shop", "orders")
+    assert b'phase="Ready"' not in metrics.text()
+
+
+def test_a_line_of_the_log_is_json_without_objects() -> None:
+    record = logging.makeLogRecord(
+        {
+            "name": "tallystick.operator.x",
+            "msg": "done %s",
+            "args": ("it",),
+            "levelname": "INFO",
+            "key": "k",
+            "object": {},
+        }
+    )
+    line = json.loads(JsonFormatter().format(record))
+    assert {name: line[name] for name in ("level", "logger", "message", "key")} == {
+        "level": "INFO",
+        "logger": "operator.x",
+        "message": "done it",
+        "key": "k",
+    }
+    assert "object" not in line
+    try:
+        raise ValueError("why")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert "ValueError: why" in json.loads(JsonFormatter().format(record))["error"]
+
+
+# -- kopf --------------------------------------------------------------------------------------------------------------
+
+
+def test_kopf_writes_nothing_and_its_watches_end() -> None:
+    settings = handlers.settings_for_kopf(Settings.parse(ENVIRONMENT))
+    assert settings.posting.enabled is False
+    assert settings.peering.standalone is True
+    assert settings.scanning.disabled is True
+    assert settings.watching.server_timeout and settings.watching.inactivity_timeout < 120
+    assert settings.watching.client_timeout and settings.watching.client_timeout > settings.watching.server_timeout
+
+
+def watched() -> dict[str, Any]:
+    registry = handlers.registry_for(lambda key: None)
+    return {handler.id: handler for handler in registry._watching.get_all_handlers()}
+
+
+def test_every_kind_that_the_operator_makes_is_watched_but_secrets() -> None:
+    expected = {
+        *(each.plural for each in handlers.OWNED),
+        *(each.plural for each in (kube.CLUSTERS, kube.BROKER_NODES, kube.TOPICS, kube.CONSUMER_GROUPS)),
+    }
+    assert set(watched()) == expected
+    assert "secrets" not in expected
+
+
+def test_no_handler_of_changes_that_would_leave_marks_on_objects() -> None:
+    registry = handlers.registry_for(lambda key: None)
+    assert not registry._changing.get_all_handlers()
+    assert not registry._spawning.get_all_handlers()
+
+
+@pytest.mark.parametrize(
+    ("resource", "body", "expected"),
+    [
+        ("brokerclusters", {"name": "orders"}, {Kind.CLUSTER, Kind.TOPICS}),
+        ("brokernodes", {"name": "orders-0-1", "spec": {"clusterName": "orders"}}, {Kind.CLUSTER}),
+        ("pods", {"name": "orders-0-1-0", "labels": {"tallystick.dev/cluster": "orders"}}, {Kind.CLUSTER}),
+        ("pods", {"name": "other", "labels": {}}, set()),
+        ("topics", {"name": "t", "spec": {"clusterName": "orders"}}, {Kind.TOPICS}),
+        ("topics", {"name": "t", "spec": {}}, set()),
+    ],
+)
+async def test_an_event_says_which_cluster_to_look_at(resource: str, body: dict[str, Any], expected: set[Kind]) -> None:
+    seen: set[Key] = set()
+    registry = handlers.registry_for(seen.add)
+    (handler,) = [each for each in registry._watching.get_all_handlers() if each.id == resource]
+    await handler.fn(namespace="shop", **{"spec": {}, "labels": {}} | body)
+    assert seen == {Key("shop", "orders", kind) for kind in expected}
+
+
+def test_selectors_name_one_kind_each() -> None:
+    assert handlers._selector(kube.PODS) == ("", "v1", "pods")
+    assert handlers._selector(kube.TOPICS) == ("tallystick.dev", "v1beta1", "topics")
+    assert isinstance(handlers.registry_for(lambda key: None), kopf.OperatorRegistry)
