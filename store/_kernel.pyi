@@ -371,6 +371,54 @@ class RunResult:
     misplaced: int
     """Entries whose record names another queue offset than the place they got (a queue with a gap)."""
 
+class MessageScan:
+    """Reads the messages in [begin, end) of one log file as Arrow batches; the file may belong to a live store.
+
+    The stretch begins with a record (or its entry) and ends with one, or with the file. Texts that are no UTF-8 have
+    U+FFFD in them. OSError; DamageError: the file ends early; ValueError: an unknown column, a stretch not within the file.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        file_start: int,
+        file_end: int,
+        begin: int,
+        end: int,
+        columns: list[str],
+        entry_header_bytes: int = 0,
+        check_crc: bool = False,
+        source: str = "",
+        topics: list[bytes] | None = None,
+        queues: list[int] | None = None,
+        queue_offsets: tuple[int, int] | None = None,
+        store_times_ms: tuple[int, int] | None = None,
+        keys: list[bytes] | None = None,
+        max_rows: int = 65536,
+        max_bytes: int = 16777216,
+    ) -> None:
+        """Positions in the log. Ranges are inclusive on both sides; `keys`: the unique key or a key is one of them.
+
+        A batch ends at `max_rows`, or with the row whose texts and body reach `max_bytes`."""
+
+    def next_batch(self) -> tuple[object, object] | None:
+        """The capsules of Arrow's C data interface (schema, array), without the GIL; None: nothing is left."""
+
+    @property
+    def pos(self) -> int:
+        """Up to here, in the log, everything is told."""
+
+    @property
+    def records(self) -> int:
+        """Sound records passed, wanted or not."""
+
+    @property
+    def damaged(self) -> int: ...
+    @property
+    def damage(self) -> list[tuple[int, int, str]]:
+        """(position, bytes, why) of what is no record, in order; the first thousand."""
+
 class ScanResult:
     """What `scan` found: sound records from its start up to `end`."""
 

@@ -3,15 +3,22 @@
 An application's producer learns of a new leader when it looks at the route, every 30 s unless it is told otherwise
 (`pollNameServerInterval`). So two of them send at the same time: one with the client's defaults, which shows what users
 get without doing anything, and one that looks every second, which shows what the group makes possible.
+
+Until it looks, the one with the defaults goes on sending to the old leader's address. Nobody answers there while the
+process is gone; once it runs again it passes on what it gets. So the leader is killed in two ways: it stays away until
+both producers have sent again, as a lost machine does, or it is started again at once, as by a supervisor. And it hands
+over in order, where no send may fail at all.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.group import Group
+from lab.group import AdminError, Group, Member
 from lab.peer import Peer
 from lab.processes import ProcessError, Server
 
@@ -71,31 +78,82 @@ class JavaProducer:
         self._server.kill()
 
 
-def measure_send_again(peer: Peer, group: Group, times: int) -> dict[str, list[float]]:
-    """Kills the leader so many times; seconds until each producer's next acknowledged send, by its name."""
+@contextmanager
+def producing(peer: Peer, group: Group) -> Iterator[list[JavaProducer]]:
+    """Both producers, sending."""
     producers: list[JavaProducer] = []
-    found: dict[str, list[float]] = {}
     try:
         for poll_ms in (1000, 0):
             producers.append(JavaProducer(peer, group.nameserver, poll_ms))
-        for _ in range(times):
-            group.wait(group.is_whole, _START_S, "the group is whole")
-            for producer in producers:
-                producer.wait_for_send(_now_ms())
-            leader = group.leader()
-            if leader is None:
-                raise ProcessError("the group is whole, and nobody leads")
-            killed_ms = _now_ms()
-            leader.kill()
-            for producer in producers:
-                # One that was under way may have been acknowledged by the dead; what counts was begun after.
-                sent = producer.wait_for_send(killed_ms)
-                found.setdefault(producer.name, []).append((sent.end_ms - killed_ms) / 1000)
-            leader.launch()
+        yield producers
     finally:
         for producer in producers:
             producer.end()
+
+
+def measure_send_again(
+    producers: list[JavaProducer], group: Group, times: int, *, away: bool
+) -> dict[str, list[float]]:
+    """Kills the leader so many times; seconds until each producer's next acknowledged send, by its name.
+
+    `away`: the leader is started again when they have sent again; else at once.
+    """
+    found: dict[str, list[float]] = {}
+    for _ in range(times):
+        leader = _sending(producers, group)
+        killed_ms = _now_ms()
+        leader.kill()
+        if not away:
+            leader.launch()
+        for producer in producers:
+            # One that was under way may have been acknowledged by the dead; what counts was begun after.
+            sent = producer.wait_for_send(killed_ms)
+            found.setdefault(producer.name, []).append((sent.end_ms - killed_ms) / 1000)
+        if away:
+            leader.launch()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """One producer's sends while leadership was handed on: how many, which failed, the longest one in ms."""
+
+    sends: int
+    failed: tuple[str, ...]
+    longest_ms: int
+
+
+def measure_transfers(producers: list[JavaProducer], group: Group, times: int) -> dict[str, HandedOver]:
+    """Hands leadership over so many times; what became of the sends meanwhile, by the producer's name.
+
+    ProcessError: it was not handed over.
+    """
+    _sending(producers, group)
+    begin_ms = _now_ms()
+    for _ in range(times):
+        leader = _sending(producers, group)
+        try:
+            leader.transfer((leader.number + 1) % len(group.members))
+        except AdminError as error:
+            raise ProcessError(f"leadership was not handed over: {error}") from error
+    _sending(producers, group)
+    found = {}
+    for producer in producers:
+        sends = [sent for sent in producer.sends() if sent.begin_ms >= begin_ms]
+        failed = tuple(sent.text for sent in sends if not sent.ok)
+        found[producer.name] = HandedOver(len(sends), failed, max(sent.end_ms - sent.begin_ms for sent in sends))
+    return found
+
+
+def _sending(producers: list[JavaProducer], group: Group) -> Member:
+    """The leader of a group that is whole, when every producer's sends are taken."""
+    group.wait(group.is_whole, _START_S, "the group is whole")
+    for producer in producers:
+        producer.wait_for_send(_now_ms())
+    leader = group.leader()
+    if leader is None:
+        raise ProcessError("the group is whole, and nobody leads")
+    return leader
 
 
 def _now_ms() -> int:

@@ -253,6 +253,26 @@ impl<'a> Record<'a> {
         long(self.bytes, usize::from(self.store_timestamp_at))
     }
 
+    pub fn born_host(&self) -> &'a [u8] {
+        &self.bytes[48..usize::from(self.store_timestamp_at)]
+    }
+
+    pub fn store_host(&self) -> &'a [u8] {
+        &self.bytes[usize::from(self.store_timestamp_at) + 8..usize::from(self.body_at) - 16]
+    }
+
+    pub fn reconsume_times(&self) -> i32 {
+        int(self.bytes, usize::from(self.body_at) - 16)
+    }
+
+    pub fn prepared_transaction_offset(&self) -> i64 {
+        long(self.bytes, usize::from(self.body_at) - 12)
+    }
+
+    pub fn body_bytes(&self) -> u32 {
+        self.body_len
+    }
+
     pub fn body(&self) -> &'a [u8] {
         let at = usize::from(self.body_at);
         &self.bytes[at..at + self.body_len as usize]
@@ -327,6 +347,18 @@ impl<'a> Known<'a> {
         }
         known
     }
+}
+
+/// The pairs that count, in their order, by the rules of `Known::find`; a name may come twice, the last one holds.
+pub fn pairs(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    properties.split(|&byte| byte == 2).filter_map(|pair| {
+        let (name, mut value) = pair.split_at(memchr::memchr(1, pair)?);
+        while let [head @ .., 1] = value {
+            value = head;
+        }
+        let value = value.strip_prefix(&[1])?;
+        (!name.is_empty() && !value.is_empty() && memchr::memchr(1, value).is_none()).then_some((name, value))
+    })
 }
 
 /// Delay levels' times: `delay_ms[i]` belongs to level i + 1.

@@ -3,6 +3,10 @@
 //! The walk never passes over bytes in silence: it ends at its bound, where the files end, or at a place that it names.
 //! Zeros at a segment's start, or no segment at all, are an end too: the log stops behind the filler before it.
 
+pub mod columns;
+pub mod filter;
+pub mod messages;
+pub mod range;
 #[cfg(test)]
 mod tests;
 
@@ -202,5 +206,6 @@ pub fn check_geometry(segment_bytes: u64, entry_header_bytes: usize) -> PyResult
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ScanResult>()?;
+    messages::register(module)?;
     module.add_function(wrap_pyfunction!(scan, module)?)
 }

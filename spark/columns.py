@@ -1,0 +1,72 @@
+"""The columns of a message, as Arrow and as Spark have them. The kernel makes them; this is what it makes.
+
+Times are milliseconds since 1970 as the record has them, not Spark timestamps: a record may hold any 64 bits there, and
+half of what a wrong clock writes does not fit a timestamp. `timestamp_millis(store_timestamp_ms)` makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+_TEXTS = pa.list_(pa.field("element", pa.string(), nullable=False))
+_TABLE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+
+SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("queue_id", pa.int32(), nullable=False),
+        pa.field("queue_offset", pa.int64(), nullable=False),
+        pa.field("physical_offset", pa.int64(), nullable=False),
+        pa.field("size", pa.int32(), nullable=False),
+        pa.field("message_id", pa.string(), nullable=False),
+        pa.field("unique_key", pa.string()),
+        pa.field("tags", pa.string()),
+        pa.field("keys", _TEXTS, nullable=False),
+        pa.field("properties", _TABLE, nullable=False),
+        pa.field("flag", pa.int32(), nullable=False),
+        pa.field("sys_flag", pa.int32(), nullable=False),
+        pa.field("born_timestamp_ms", pa.int64(), nullable=False),
+        pa.field("born_host", pa.string(), nullable=False),
+        pa.field("store_timestamp_ms", pa.int64(), nullable=False),
+        pa.field("store_host", pa.string(), nullable=False),
+        pa.field("reconsume_times", pa.int32(), nullable=False),
+        pa.field("prepared_transaction_offset", pa.int64(), nullable=False),
+        pa.field("body_bytes", pa.int32(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+"""Every column there is, in this order."""
+
+DAMAGE_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+WITHOUT_BODY = tuple(name for name in SCHEMA.names if name != "body")
+
+_DDL = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.binary(): "binary",
+    _TEXTS: "array<string>",
+    _TABLE: "map<string,string>",
+}
+
+
+def schema_of(names: Iterable[str]) -> pa.Schema:
+    """These columns. KeyError: there is no such one."""
+    return pa.schema([SCHEMA.field(name) for name in names])
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """The schema as Spark's DDL has it."""
+    return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)

@@ -1,0 +1,201 @@
+"""The options of `spark.read.format("tallystick")`, from texts to values. All of Spark's options are texts.
+
+path             store directories, separated by commas, or as Spark's list; `name=directory` gives a source its name
+topic, queue     one or several, separated by commas
+from, to         half-open, [from, to): whole numbers are queue offsets, anything else an ISO 8601 time of storing
+                 (UTC if it names no zone)
+key              messages that have it as their unique key or among their keys; several, separated by commas
+committed        position in the log that the broker gave as its bound; without it, found by looking
+columns          separated by commas, `*`: all with the body; without it, all but the body
+verify           true: the CRC of every body is checked; without it, only if the body is read
+mode             PERMISSIVE: damage is passed over and told; FAILFAST: it ends the job
+damagePath       folder (shared by the executors) for what was met as damage: a file of JSON lines for each split
+view             messages, or damage: the side output as a table of its own
+splitBytes       about so much of a file for one task
+pushdown         false: Spark's filters are left to Spark
+maxBytesPerTrigger, failOnDataLoss, startingPosition (earliest, latest)          streams only
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from tallystick.spark.columns import SCHEMA, WITHOUT_BODY
+from tallystick.spark.scan import Int64Range, Wanted
+from tallystick.spark.splits import SPLIT_BYTES
+from tallystick.spark.volume import Volume, open_volume
+
+T = TypeVar("T")
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+KNOWN = (
+    *("path", "paths", "topic", "queue", "from", "to", "key", "committed", "columns", "verify", "mode", "damagePath"),
+    *("view", "splitBytes", "pushdown", "maxBytesPerTrigger", "failOnDataLoss", "startingPosition"),
+)
+
+
+class OptionError(ValueError):
+    """An option is unknown, missing or wrong; `option` is its name."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"option {option}: {reason}")
+        self.option = option
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read and how; see the module's head. A value that cannot be is refused by `parse`."""
+
+    paths: tuple[tuple[str | None, str], ...]
+    """(source's name or None, directory)."""
+    wanted: Wanted = Wanted()  # noqa: RUF009 -- frozen
+    columns: tuple[str, ...] = WITHOUT_BODY
+    committed: int | None = None
+    verify: bool | None = None
+    fail_fast: bool = False
+    damage_path: str | None = None
+    view: str = "messages"
+    split_bytes: int = SPLIT_BYTES
+    pushdown: bool = True
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    start_at_latest: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """OptionError."""
+        given = {}
+        names = {name.lower(): name for name in KNOWN}
+        for name, text in options.items():
+            if name.lower() not in names:
+                raise OptionError(name, f"there is none of this name; there are {', '.join(KNOWN)}")
+            given[names[name.lower()]] = text
+        take = given.get
+        offsets, times = _range(take("from"), take("to"))
+        wanted = Wanted(
+            topics=_list(take("topic")),
+            queues=_integers("queue", take("queue")),
+            queue_offsets=offsets,
+            store_times_ms=times,
+            keys=_list(take("key")),
+        )
+        committed = take("committed")
+        limit = take("maxBytesPerTrigger")
+        verify = take("verify")
+        return cls(
+            paths=_paths(take("path"), take("paths")),
+            wanted=wanted,
+            columns=_columns(take("columns")),
+            committed=None if committed is None else _integer("committed", committed, 0),
+            verify=None if verify is None else _choice("verify", verify, {"true": True, "false": False}),
+            fail_fast=_choice("mode", take("mode", "PERMISSIVE"), {"permissive": False, "failfast": True}),
+            damage_path=take("damagePath"),
+            view=_choice("view", take("view", "messages"), {"messages": "messages", "damage": "damage"}),
+            split_bytes=_integer("splitBytes", take("splitBytes", str(SPLIT_BYTES)), 1),
+            pushdown=_choice("pushdown", take("pushdown", "true"), {"true": True, "false": False}),
+            max_bytes_per_trigger=None if limit is None else _integer("maxBytesPerTrigger", limit, 1),
+            fail_on_data_loss=_choice("failOnDataLoss", take("failOnDataLoss", "true"), {"true": True, "false": False}),
+            start_at_latest=_choice(
+                "startingPosition", take("startingPosition", "earliest"), {"earliest": False, "latest": True}
+            ),
+        )
+
+    @property
+    def check_crc(self) -> bool:
+        """A body that is read is checked: it costs little more then."""
+        return "body" in self.columns if self.verify is None else self.verify
+
+    def reading(self, columns: Iterable[str]) -> ReadOptions:
+        """These options for other columns. OptionError: there is no such column."""
+        return replace(self, columns=_known(columns))
+
+    def volumes(self) -> list[Volume]:
+        """The stores as they are now. VolumeError, OSError; OptionError: two have one name."""
+        found = [open_volume(Path(path), name, self.committed) for name, path in self.paths]
+        names = [volume.source for volume in found]
+        if len(set(names)) < len(names):
+            raise OptionError("path", f"two sources have one name among {', '.join(names)}")
+        return found
+
+
+def _paths(path: str | None, paths: str | None) -> tuple[tuple[str | None, str], ...]:
+    listed = [str(item) for item in json.loads(paths)] if paths else []
+    listed += [item.strip() for item in (path or "").split(",") if item.strip()]
+    if not listed:
+        raise OptionError("path", "name a store's directory, or several")
+    found: list[tuple[str | None, str]] = []
+    for item in listed:
+        name, separator, directory = item.partition("=")
+        found.append((name, directory) if separator and "/" not in name else (None, item))
+    return tuple(found)
+
+
+def _list(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return WITHOUT_BODY
+    return tuple(SCHEMA.names) if text.strip() == "*" else _known(_list(text) or ())
+
+
+def _known(columns: Iterable[str]) -> tuple[str, ...]:
+    chosen = tuple(columns)
+    for name in chosen:
+        if name not in SCHEMA.names:
+            raise OptionError("columns", f"there is no column {name!r}; there are {', '.join(SCHEMA.names)}")
+    return chosen
+
+
+def _integer(option: str, text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise OptionError(option, f"must be a whole number, not {text!r}") from None
+    if not least <= value <= INT64_MAX:
+        raise OptionError(option, f"must be {least} or more, not {value}")
+    return value
+
+
+def _integers(option: str, text: str | None) -> tuple[int, ...] | None:
+    items = _list(text)
+    return None if items is None else tuple(_integer(option, item, -(2**31)) for item in items)
+
+
+def _choice(option: str, text: str, choices: Mapping[str, T]) -> T:
+    try:
+        return choices[text.strip().lower()]
+    except KeyError:
+        raise OptionError(option, f"must be one of {', '.join(choices)}, not {text!r}") from None
+
+
+def _range(low: str | None, high: str | None) -> tuple[Int64Range | None, Int64Range | None]:
+    """(queue offsets, store times) of `from` and `to`, both inclusive."""
+    offsets, times = [INT64_MIN, INT64_MAX], [INT64_MIN, INT64_MAX]
+    for end, option, text in ((0, "from", low), (1, "to", high)):
+        if text is None:
+            continue
+        try:
+            bounds, value = offsets, int(text)
+        except ValueError:
+            bounds, value = times, _time_ms(option, text)
+        bounds[end] = value - end
+    whole = [INT64_MIN, INT64_MAX]
+    return (
+        None if offsets == whole else (offsets[0], offsets[1]),
+        None if times == whole else (times[0], times[1]),
+    )
+
+
+def _time_ms(option: str, text: str) -> int:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(option, f"must be a queue offset or an ISO 8601 time, not {text!r}") from None
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

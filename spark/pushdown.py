@@ -1,0 +1,56 @@
+"""Spark's filters as the scanner's: topic, queue, queue offset and time of storing, alone or together (AND)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from tallystick.spark.columns import SCHEMA
+from tallystick.spark.options import INT64_MAX, INT64_MIN
+from tallystick.spark.scan import Int64Range, Wanted
+
+_RANGES = {"queue_offset": "queue_offsets", "store_timestamp_ms": "store_times_ms"}
+_CHOICES = {"topic": "topics", "queue_id": "queues"}
+
+
+def push(wanted: Wanted, item: Filter) -> Wanted | None:
+    """`wanted` narrowed by one filter, exactly; None: the scanner cannot do it, Spark has to."""
+    match item:
+        case IsNotNull(attribute=(name,)) if name in SCHEMA.names and not SCHEMA.field(name).nullable:
+            return wanted
+        case EqualTo(attribute=(name,), value=value) if name in _CHOICES:
+            return _choose(wanted, _CHOICES[name], (value,))
+        case In(attribute=(name,), value=values) if name in _CHOICES and None not in values:
+            return _choose(wanted, _CHOICES[name], tuple(values))
+        case EqualTo(attribute=(name,), value=int(value)) if name in _RANGES:
+            return _limit(wanted, _RANGES[name], (value, value))
+        case GreaterThan(attribute=(name,), value=int(value)) if name in _RANGES and value < INT64_MAX:
+            return _limit(wanted, _RANGES[name], (value + 1, INT64_MAX))
+        case GreaterThanOrEqual(attribute=(name,), value=int(value)) if name in _RANGES:
+            return _limit(wanted, _RANGES[name], (value, INT64_MAX))
+        case LessThan(attribute=(name,), value=int(value)) if name in _RANGES and value > INT64_MIN:
+            return _limit(wanted, _RANGES[name], (INT64_MIN, value - 1))
+        case LessThanOrEqual(attribute=(name,), value=int(value)) if name in _RANGES:
+            return _limit(wanted, _RANGES[name], (INT64_MIN, value))
+    return None
+
+
+def _choose(wanted: Wanted, field: str, values: tuple[object, ...]) -> Wanted:
+    before = getattr(wanted, field)
+    kept = values if before is None else tuple(value for value in before if value in values)
+    return replace(wanted, **{field: kept})
+
+
+def _limit(wanted: Wanted, field: str, bounds: Int64Range) -> Wanted:
+    before = getattr(wanted, field) or (INT64_MIN, INT64_MAX)
+    return replace(wanted, **{field: (max(before[0], bounds[0]), min(before[1], bounds[1]))})

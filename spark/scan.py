@@ -1,0 +1,130 @@
+"""Reads one split: Arrow batches of its messages, and what was met that is none. No Spark in it.
+
+The loop over messages is the kernel's and runs without the GIL; here a batch of thousands is one step. A file that is
+gone has expired between the plan and the read: that is reported with the damage, by its own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tallystick.spark.splits import Split
+from tallystick.store._kernel import MessageScan
+
+EXPIRED = "expired before it was read"
+Int64Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages; None: any. Ranges are inclusive on both sides, times are those of storing."""
+
+    topics: tuple[str, ...] | None = None
+    queues: tuple[int, ...] | None = None
+    queue_offsets: Int64Range | None = None
+    store_times_ms: Int64Range | None = None
+    keys: tuple[str, ...] | None = None
+    """The unique key or one of the keys is among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a log file that are no record: `position` in the log, `size` up to where reading went on."""
+
+    source: str
+    file: str
+    position: int
+    size: int
+    reason: str
+
+
+class DamageMetError(Exception):
+    """Damage was met, and the reader was told to stop at it (mode FAILFAST)."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(f"{damage.file}: {damage.size} bytes at position {damage.position}: {damage.reason}")
+        self.damage = damage
+
+
+class _Exported:
+    """What the kernel hands over, in the form that pyarrow takes."""
+
+    def __init__(self, capsules: tuple[object, object]) -> None:
+        self._capsules = capsules
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._capsules
+
+
+class SplitScan:
+    """The batches of one split; iterate once. `records` (wanted or not), `damaged` and `damage` grow as it goes.
+
+    `check_crc`: of every body, wanted or not. OSError; DamageError: the file ends early.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        columns: Sequence[str],
+        wanted: Wanted = Wanted(),
+        *,
+        check_crc: bool = False,
+        fail_fast: bool = False,
+        max_rows: int = 1 << 16,
+        max_bytes: int = 1 << 24,
+    ) -> None:
+        self.split = split
+        self.records = 0
+        self.damaged = 0
+        self.damage: list[Damage] = []
+        self._columns = list(columns)
+        self._wanted = wanted
+        self._check_crc = check_crc
+        self._fail_fast = fail_fast
+        self._limits = (max_rows, max_bytes)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        split, wanted = self.split, self._wanted
+        try:
+            scan = MessageScan(
+                split.path,
+                file_start=split.file_start,
+                file_end=split.file_end,
+                begin=split.begin,
+                end=split.end,
+                columns=self._columns,
+                entry_header_bytes=split.entry_header_bytes,
+                check_crc=self._check_crc,
+                source=split.source,
+                topics=_encoded(wanted.topics),
+                queues=None if wanted.queues is None else list(wanted.queues),
+                queue_offsets=wanted.queue_offsets,
+                store_times_ms=wanted.store_times_ms,
+                keys=_encoded(wanted.keys),
+                max_rows=self._limits[0],
+                max_bytes=self._limits[1],
+            )
+        except FileNotFoundError:
+            self._met([(split.begin, split.bytes, EXPIRED)], 1)
+            return
+        while True:
+            exported = scan.next_batch()
+            self.records = scan.records
+            if scan.damaged > self.damaged:
+                self._met(scan.damage[len(self.damage) :], scan.damaged)
+            if exported is None:
+                return
+            yield pa.record_batch(_Exported(exported))
+
+    def _met(self, more: list[tuple[int, int, str]], damaged: int) -> None:
+        self.damaged = damaged
+        self.damage += [Damage(self.split.source, self.split.path, *place) for place in more]
+        if self._fail_fast:
+            raise DamageMetError(self.damage[0])
+
+
+def _encoded(texts: tuple[str, ...] | None) -> list[bytes] | None:
+    return None if texts is None else [text.encode() for text in texts]

@@ -1,0 +1,154 @@
+"""`spark.read.format("tallystick")` and `spark.readStream.format("tallystick")`: messages of stores, from their files.
+
+    from tallystick.spark.source import register
+    register(spark)
+    spark.read.format("tallystick").option("topic", "orders").load("/data/broker-a,/data/broker-b")
+
+The driver takes each store's bound and plans splits; a worker opens its split's file and hands on the kernel's batches
+as they are. Nothing is asked of a broker and nothing is written to a store. What Spark's Python API cannot say: columns
+that a query leaves out are read all the same, unless the option `columns` or a schema leaves them out (the body has to
+be asked for); and no split can prefer a host, for which the jobs have a way of their own (`located.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tallystick.spark.columns import DAMAGE_SCHEMA, ddl_of, schema_of
+from tallystick.spark.options import ReadOptions
+from tallystick.spark.pushdown import push
+from tallystick.spark.scan import Damage, SplitScan, Wanted
+from tallystick.spark.splits import Split, plan
+
+NAME = "tallystick"
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+logger = logging.getLogger(__name__)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format known to this session, and lets Spark hand its filters to it (off by default)."""
+    spark.conf.set(_PUSHDOWN, "true")
+    spark.dataSource.register(TallystickSource)
+
+
+@dataclass(frozen=True)
+class SplitPartition(InputPartition):
+    split: Split
+
+
+class TallystickSource(DataSource):
+    """Options: `options.ReadOptions`. Columns: `columns.SCHEMA`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        options = ReadOptions.parse(self.options)
+        return ddl_of(DAMAGE_SCHEMA if options.view == "damage" else schema_of(options.columns))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = ReadOptions.parse(self.options)
+        return (PushingReader if options.pushdown else MessageReader)(options, schema)
+
+    def streamReader(self, schema: StructType):  # type: ignore[no-untyped-def]  # noqa: N802
+        from tallystick.spark.stream import MessageStreamReader  # Spark 4.1 lacks what it imports
+
+        return MessageStreamReader(ReadOptions.parse(self.options), schema)
+
+
+class MessageReader(DataSourceReader):
+    """One table: messages, or with `view` the damage among them. Pickled to the workers: plain values only."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.wanted = options.wanted
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+        self.impossible = False
+        """Two filters contradict each other."""
+
+    def partitions(self) -> list[InputPartition]:
+        if self.impossible:
+            return []
+        splits = [
+            split for volume in self.options.volumes() for split in plan(volume, split_bytes=self.options.split_bytes)
+        ]
+        return [SplitPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SplitPartition):  # Spark's own, in place of an empty list
+            return iter(())
+        return read_partition(partition.split, self.options, self.wanted, self.schema)
+
+
+class PushingReader(MessageReader):
+    """Takes what filters it can do itself; Spark refuses to use it unless `spark.sql.python.filterPushdown.enabled`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        if self.options.view == "damage":
+            yield from filters
+            return
+        for item in filters:
+            narrowed = push(self.wanted, item)
+            if narrowed is None:
+                yield item
+            else:
+                self.wanted = narrowed
+        self.impossible = is_impossible(self.wanted)
+
+
+def is_impossible(wanted: Wanted) -> bool:
+    empty = (wanted.topics, wanted.queues, wanted.keys)
+    ranges = (wanted.queue_offsets, wanted.store_times_ms)
+    return () in empty or any(bounds is not None and bounds[0] > bounds[1] for bounds in ranges)
+
+
+def read_partition(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one split in the schema that Spark expects. DamageMetError (FAILFAST), OSError."""
+    if options.view == "damage":
+        scan = SplitScan(split, [], Wanted(topics=()), check_crc=options.verify is not False)
+        for _ in scan:
+            pass
+        yield pa.RecordBatch.from_pylist([asdict(damage) for damage in scan.damage], schema=schema)
+        return
+    scan = SplitScan(split, schema.names, wanted, check_crc=options.check_crc, fail_fast=options.fail_fast)
+    for batch in scan:
+        yield conform(batch, schema)
+    if options.damage_path is not None:
+        write_damage(Path(options.damage_path), split, scan.damage)
+    for damage in scan.damage:
+        logger.warning("passed over %s", damage)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same columns under the schema's own word on nulls; nothing is copied unless a type differs."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def write_damage(folder: Path, split: Split, damage: list[Damage]) -> None:
+    """The split's side output, under a name that a second try of the task writes again. Nothing for a sound split."""
+    path = folder / f"{split.source.strip('/').replace('/', '_')}-{split.begin:020d}.json"
+    if not damage:
+        path.unlink(missing_ok=True)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(json.dumps(asdict(item)) + "\n" for item in damage))
+    temporary.replace(path)

@@ -1,0 +1,86 @@
+"""The streaming reader: follows growing stores, each message exactly once.
+
+An offset is a position for each source: {"broker-a": 123456}. It is always a bound that `open_volume` gave, or the end
+of a split planned below one, so it lies between two records and below it nothing changes: the same two offsets give the
+same rows, now and after a restart from a checkpoint. That is all that exactly-once needs of a source. A source that
+appears later begins at its first kept byte; one that is gone from `path` stays where it was.
+
+What retention has deleted before it was read is a loss: the query fails, or goes on with `failOnDataLoss` false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from tallystick.spark.options import ReadOptions
+from tallystick.spark.source import SplitPartition, read_partition
+from tallystick.spark.splits import Split, plan
+from tallystick.spark.volume import Volume
+
+Offset = dict[str, int]
+
+
+class DataLossError(Exception):
+    """Messages were deleted before the query read them; `lost` says how many bytes of which source."""
+
+    def __init__(self, lost: Offset) -> None:
+        told = ", ".join(f"{lost_bytes} bytes of {source}" for source, lost_bytes in lost.items())
+        super().__init__(f"deleted before they were read: {told} (failOnDataLoss=false goes on without them)")
+        self.lost = lost
+
+
+class MessageStreamReader(DataSourceStreamReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        volumes = self.options.volumes()
+        return {volume.source: volume.bound if self.options.start_at_latest else volume.begin for volume in volumes}
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
+        """`limit` is Spark's word on whether the option may hold back (not with the trigger availableNow)."""
+        start = start or {}
+        most = None if isinstance(limit, ReadAllAvailable) and start == {} else self.options.max_bytes_per_trigger
+        latest = dict(start)
+        for volume in self.options.volumes():
+            begin = max(start.get(volume.source, volume.begin), volume.begin)
+            latest[volume.source] = max(_end_within(volume, begin, most), start.get(volume.source, 0))
+        return latest
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        return {volume.source: volume.bound for volume in self.options.volumes()}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        splits: list[Split] = []
+        lost: Offset = {}
+        for volume in self.options.volumes():
+            begin = start.get(volume.source, volume.begin)
+            stop = end.get(volume.source, begin)
+            if begin < min(volume.begin, stop):
+                lost[volume.source] = min(volume.begin, stop) - begin
+            # The bound may lie behind what it was when `stop` was taken; files below `stop` are all there.
+            splits += plan(volume, begin, stop, self.options.split_bytes)
+        if lost and self.options.fail_on_data_loss:
+            raise DataLossError(lost)
+        return [SplitPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SplitPartition), "partitions() gives no others"
+        return read_partition(partition.split, self.options, self.options.wanted, self.schema)
+
+
+def _end_within(volume: Volume, begin: int, most_bytes: int | None) -> int:
+    """The bound, or the end of the first split that reaches `most_bytes`: a position between two records either way."""
+    if most_bytes is None or volume.bound - begin <= most_bytes:
+        return volume.bound
+    for split in plan(volume, begin, split_bytes=most_bytes):
+        return split.end
+    return volume.bound

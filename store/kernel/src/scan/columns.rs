@@ -1,0 +1,371 @@
+//! Records as columns of Arrow arrays: what was asked for of each, and nothing else of it is looked at.
+//!
+//! Texts are UTF-8 by Arrow's definition; bytes that are none come as U+FFFD, as Java's decoder has them. Properties are
+//! split as Java splits them: a pair counts if it has a name and one value, the last of a name wins.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arrow_array::builder::{
+    ArrayBuilder, BinaryBuilder, Int32Builder, Int64Builder, ListBuilder, MapBuilder, MapFieldNames, StringBuilder,
+};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Field, Schema};
+use rustc_hash::FxHashMap;
+
+use crate::record::{int, long, Known, Record};
+
+/// A column's name and what is kept for it. The names are part of the interface.
+pub const NAMES: [&str; 21] = [
+    "source",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "size",
+    "message_id",
+    "unique_key",
+    "tags",
+    "keys",
+    "properties",
+    "flag",
+    "sys_flag",
+    "born_timestamp_ms",
+    "born_host",
+    "store_timestamp_ms",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "body_bytes",
+    "body",
+];
+
+enum Column {
+    Source(StringBuilder),
+    Topic(StringBuilder),
+    QueueId(Int32Builder),
+    QueueOffset(Int64Builder),
+    PhysicalOffset(Int64Builder),
+    Size(Int32Builder),
+    MessageId(StringBuilder),
+    UniqueKey(StringBuilder),
+    Tags(StringBuilder),
+    Keys(ListBuilder<StringBuilder>),
+    Properties(MapBuilder<StringBuilder, StringBuilder>),
+    Flag(Int32Builder),
+    SysFlag(Int32Builder),
+    BornTimestamp(Int64Builder),
+    BornHost(StringBuilder, Hosts),
+    StoreTimestamp(Int64Builder),
+    StoreHost(StringBuilder, Hosts),
+    ReconsumeTimes(Int32Builder),
+    PreparedOffset(Int64Builder),
+    BodyBytes(Int32Builder),
+    Body(BinaryBuilder),
+}
+
+pub struct Columns {
+    names: Vec<String>,
+    columns: Vec<Column>,
+    source: String,
+    needs_known: bool,
+    rows: usize,
+    bytes: usize,
+}
+
+/// A name that is none of `NAMES`.
+#[derive(Debug)]
+pub struct NoSuchColumn(pub String);
+
+impl Columns {
+    pub fn new(names: Vec<String>, source: String) -> Result<Columns, NoSuchColumn> {
+        let columns = names
+            .iter()
+            .map(|name| Column::new(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        let known = |column: &Column| matches!(column, Column::UniqueKey(_) | Column::Tags(_) | Column::Keys(_));
+        Ok(Columns {
+            needs_known: columns.iter().any(known),
+            names,
+            columns,
+            source,
+            rows: 0,
+            bytes: 0,
+        })
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Of texts and bodies: what makes a batch large.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn push(&mut self, record: &Record<'_>, pos: u64) {
+        let bytes = record.bytes();
+        let known = if self.needs_known {
+            Known::find(record.properties())
+        } else {
+            Known::default()
+        };
+        for column in &mut self.columns {
+            self.bytes += column.push(record, bytes, pos, &known, &self.source);
+        }
+        self.rows += 1;
+    }
+
+    /// The rows so far; the columns are empty again.
+    pub fn finish(&mut self) -> RecordBatch {
+        let arrays: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
+        let fields: Vec<Field> = self
+            .names
+            .iter()
+            .zip(&arrays)
+            .map(|(name, array)| Field::new(name, array.data_type().clone(), may_be_null(name)))
+            .collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
+        (self.rows, self.bytes) = (0, 0);
+        RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)
+            .expect("columns of one length, and no nulls where there are none")
+    }
+}
+
+fn may_be_null(name: &str) -> bool {
+    matches!(name, "unique_key" | "tags")
+}
+
+impl Column {
+    fn new(name: &str) -> Result<Column, NoSuchColumn> {
+        Ok(match name {
+            "source" => Column::Source(StringBuilder::new()),
+            "topic" => Column::Topic(StringBuilder::new()),
+            "queue_id" => Column::QueueId(Int32Builder::new()),
+            "queue_offset" => Column::QueueOffset(Int64Builder::new()),
+            "physical_offset" => Column::PhysicalOffset(Int64Builder::new()),
+            "size" => Column::Size(Int32Builder::new()),
+            "message_id" => Column::MessageId(StringBuilder::new()),
+            "unique_key" => Column::UniqueKey(StringBuilder::new()),
+            "tags" => Column::Tags(StringBuilder::new()),
+            "keys" => {
+                let item = Field::new("element", DataType::Utf8, false);
+                Column::Keys(ListBuilder::new(StringBuilder::new()).with_field(Arc::new(item)))
+            }
+            "properties" => {
+                let names = MapFieldNames {
+                    entry: "entries".to_owned(),
+                    key: "key".to_owned(),
+                    value: "value".to_owned(),
+                };
+                let map = MapBuilder::new(Some(names), StringBuilder::new(), StringBuilder::new());
+                Column::Properties(map.with_values_field(Arc::new(Field::new("value", DataType::Utf8, false))))
+            }
+            "flag" => Column::Flag(Int32Builder::new()),
+            "sys_flag" => Column::SysFlag(Int32Builder::new()),
+            "born_timestamp_ms" => Column::BornTimestamp(Int64Builder::new()),
+            "born_host" => Column::BornHost(StringBuilder::new(), Hosts::default()),
+            "store_timestamp_ms" => Column::StoreTimestamp(Int64Builder::new()),
+            "store_host" => Column::StoreHost(StringBuilder::new(), Hosts::default()),
+            "reconsume_times" => Column::ReconsumeTimes(Int32Builder::new()),
+            "prepared_transaction_offset" => Column::PreparedOffset(Int64Builder::new()),
+            "body_bytes" => Column::BodyBytes(Int32Builder::new()),
+            "body" => Column::Body(BinaryBuilder::new()),
+            _ => return Err(NoSuchColumn(name.to_owned())),
+        })
+    }
+
+    /// Returns the bytes that a text or body took.
+    #[inline]
+    fn push(&mut self, record: &Record<'_>, bytes: &[u8], pos: u64, known: &Known<'_>, source: &str) -> usize {
+        match self {
+            Column::Source(column) => column.append_value(source),
+            Column::Topic(column) => return text(column, record.topic()),
+            Column::QueueId(column) => column.append_value(record.queue_id()),
+            Column::QueueOffset(column) => column.append_value(record.queue_offset()),
+            Column::PhysicalOffset(column) => column.append_value(pos as i64),
+            Column::Size(column) => column.append_value(record.size() as i32),
+            Column::MessageId(column) => message_id(column, record.store_host(), pos),
+            Column::UniqueKey(column) => return text_or_null(column, known.unique_key),
+            Column::Tags(column) => return text_or_null(column, known.tags),
+            Column::Keys(column) => {
+                for key in known.keys.split(|&byte| byte == b' ').filter(|key| !key.is_empty()) {
+                    text(column.values(), key);
+                }
+                column.append(true);
+                return known.keys.len();
+            }
+            Column::Properties(column) => {
+                properties(column, record.properties());
+                return record.properties().len();
+            }
+            Column::Flag(column) => column.append_value(int(bytes, 16)),
+            Column::SysFlag(column) => column.append_value(record.sys_flag()),
+            Column::BornTimestamp(column) => column.append_value(long(bytes, 40)),
+            Column::BornHost(column, hosts) => column.append_value(hosts.text(record.born_host())),
+            Column::StoreTimestamp(column) => column.append_value(record.store_timestamp()),
+            Column::StoreHost(column, hosts) => column.append_value(hosts.text(record.store_host())),
+            Column::ReconsumeTimes(column) => column.append_value(record.reconsume_times()),
+            Column::PreparedOffset(column) => column.append_value(record.prepared_transaction_offset()),
+            Column::BodyBytes(column) => column.append_value(record.body_bytes() as i32),
+            Column::Body(column) => {
+                column.append_value(record.body());
+                return record.body_bytes() as usize;
+            }
+        }
+        0
+    }
+
+    fn finish(&mut self) -> ArrayRef {
+        let column: &mut dyn ArrayBuilder = match self {
+            Column::Source(column)
+            | Column::Topic(column)
+            | Column::MessageId(column)
+            | Column::UniqueKey(column)
+            | Column::Tags(column)
+            | Column::BornHost(column, _)
+            | Column::StoreHost(column, _) => column,
+            Column::QueueId(column)
+            | Column::Size(column)
+            | Column::Flag(column)
+            | Column::SysFlag(column)
+            | Column::ReconsumeTimes(column)
+            | Column::BodyBytes(column) => column,
+            Column::QueueOffset(column)
+            | Column::PhysicalOffset(column)
+            | Column::BornTimestamp(column)
+            | Column::StoreTimestamp(column)
+            | Column::PreparedOffset(column) => column,
+            Column::Keys(column) => column,
+            Column::Properties(column) => column,
+            Column::Body(column) => column,
+        };
+        column.finish()
+    }
+}
+
+fn readable(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+fn text(column: &mut StringBuilder, bytes: &[u8]) -> usize {
+    column.append_value(readable(bytes));
+    bytes.len()
+}
+
+fn text_or_null(column: &mut StringBuilder, bytes: &[u8]) -> usize {
+    if bytes.is_empty() {
+        column.append_null();
+        return 0;
+    }
+    text(column, bytes)
+}
+
+/// More pairs than this are sought by hash: 32 KiB of one-letter names would take seconds otherwise.
+const FEW_PAIRS: usize = 24;
+
+fn properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) {
+    // Names as they will be read: two that differ only in what is no UTF-8 are one.
+    let mut pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::with_capacity(12);
+    let mut places: FxHashMap<Cow<'_, str>, usize> = FxHashMap::default();
+    for (name, value) in crate::record::pairs(bytes) {
+        let name = readable(name);
+        let place = if pairs.len() < FEW_PAIRS {
+            pairs.iter().position(|pair| pair.0 == name)
+        } else {
+            if places.is_empty() {
+                places = pairs
+                    .iter()
+                    .enumerate()
+                    .map(|(place, pair)| (pair.0.clone(), place))
+                    .collect();
+            }
+            places.get(&name).copied()
+        };
+        match place {
+            Some(place) => pairs[place].1 = readable(value),
+            None => {
+                if !places.is_empty() {
+                    places.insert(name.clone(), pairs.len());
+                }
+                pairs.push((name, readable(value)));
+            }
+        }
+    }
+    for (name, value) in pairs {
+        column.keys().append_value(name);
+        column.values().append_value(value);
+    }
+    column.append(true).expect("as many keys as values");
+}
+
+/// Store host and position, as upper-case hex.
+fn message_id(column: &mut StringBuilder, store_host: &[u8], pos: u64) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut id = [0u8; 56];
+    let mut at = 0;
+    for &byte in store_host.iter().chain(&pos.to_be_bytes()) {
+        id[at] = DIGITS[usize::from(byte >> 4)];
+        id[at + 1] = DIGITS[usize::from(byte & 15)];
+        at += 2;
+    }
+    column.append_value(std::str::from_utf8(&id[..at]).expect("hex digits"));
+}
+
+/// Texts of the hosts met so far: a log has few, and writing one out costs more than all else of a row.
+#[derive(Default)]
+struct Hosts {
+    last: Vec<u8>,
+    last_text: String,
+    known: FxHashMap<Vec<u8>, String>,
+}
+
+const MOST_HOSTS: usize = 65_536;
+
+impl Hosts {
+    fn text(&mut self, host: &[u8]) -> &str {
+        if self.last != host {
+            if self.known.len() >= MOST_HOSTS {
+                self.known.clear();
+            }
+            if !self.known.contains_key(host) {
+                self.known.insert(host.to_vec(), host_text(host));
+            }
+            self.last = host.to_vec();
+            self.last_text.clone_from(&self.known[host]);
+        }
+        &self.last_text
+    }
+}
+
+unsafe extern "C" {
+    /// Of the C library, which is linked anyway; the crate `libc` does not declare it.
+    fn inet_ntop(
+        family: libc::c_int,
+        address: *const libc::c_void,
+        text: *mut libc::c_char,
+        bytes: libc::socklen_t,
+    ) -> *const libc::c_char;
+}
+
+/// `address:port`, an IPv6 address in brackets: the form of the system's `inet_ntop`.
+pub fn host_text(host: &[u8]) -> String {
+    let (address, port) = host.split_at(host.len() - 4);
+    let port = u32::from_be_bytes(port.try_into().expect("four bytes"));
+    if let Ok(address) = <[u8; 4]>::try_from(address) {
+        return format!("{}:{port}", std::net::Ipv4Addr::from(address));
+    }
+    let mut text = [0u8; 64];
+    // SAFETY: `address` has the 16 bytes that AF_INET6 asks for, `text` has room for any address and its final zero.
+    let done = unsafe {
+        inet_ntop(
+            libc::AF_INET6,
+            address.as_ptr().cast(),
+            text.as_mut_ptr().cast(),
+            text.len() as libc::socklen_t,
+        )
+    };
+    assert!(!done.is_null(), "a text of 46 bytes fits");
+    let length = text.iter().position(|&byte| byte == 0).expect("it ends with a zero");
+    format!("[{}]:{port}", String::from_utf8_lossy(&text[..length]))
+}

@@ -1,0 +1,196 @@
+//! One stretch of a log as Arrow batches, for readers that know no records: `MessageScan` of the module's interface.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use arrow_array::ffi::to_ffi;
+use arrow_array::{Array, RecordBatch, StructArray};
+use arrow_schema::ffi::FFI_ArrowSchema;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use super::columns::{Columns, NoSuchColumn, NAMES};
+use super::filter::Filter;
+use super::range::{Damage, Found, RangeReader, Stretch};
+use crate::fault::Outcome;
+
+/// Listed; the rest is only counted. A disk that went bad has millions.
+const MOST_DAMAGE: usize = 1000;
+
+pub struct Scan {
+    reader: RangeReader,
+    filter: Filter,
+    columns: Columns,
+    max_rows: usize,
+    max_bytes: usize,
+    records: u64,
+    damaged: u64,
+    damage: Vec<Damage>,
+    done: bool,
+}
+
+impl Scan {
+    pub fn new(reader: RangeReader, filter: Filter, columns: Columns, max_rows: usize, max_bytes: usize) -> Scan {
+        Scan {
+            reader,
+            filter,
+            columns,
+            max_rows,
+            max_bytes,
+            records: 0,
+            damaged: 0,
+            damage: vec![],
+            done: false,
+        }
+    }
+
+    /// The next rows; None: the stretch is at its end.
+    pub fn next(&mut self) -> Outcome<Option<RecordBatch>> {
+        if !self.done {
+            let Scan {
+                reader,
+                filter,
+                columns,
+                max_rows,
+                max_bytes,
+                records,
+                damaged,
+                damage,
+                ..
+            } = self;
+            self.done = reader.read(|found| {
+                match found {
+                    Found::Record { record, pos } => {
+                        *records += 1;
+                        if filter.takes(record) {
+                            columns.push(record, pos);
+                        }
+                    }
+                    Found::Damage(met) => {
+                        *damaged += 1;
+                        if damage.len() < MOST_DAMAGE {
+                            damage.push(met);
+                        }
+                    }
+                }
+                if columns.rows() >= *max_rows || columns.bytes() >= *max_bytes {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })?;
+        }
+        Ok((self.columns.rows() > 0).then(|| self.columns.finish()))
+    }
+}
+
+/// Reads the messages in [begin, end) of one log file as Arrow batches.
+#[pyclass(module = "tallystick.store._kernel")]
+pub struct MessageScan(Scan);
+
+#[pymethods]
+impl MessageScan {
+    #[new]
+    #[pyo3(signature = (path, *, file_start, file_end, begin, end, columns, entry_header_bytes = 0, check_crc = false,
+        source = String::new(), topics = None, queues = None, queue_offsets = None, store_times_ms = None, keys = None,
+        max_rows = 65536, max_bytes = 1 << 24))]
+    #[allow(clippy::too_many_arguments)] // by name
+    fn new(
+        path: PathBuf,
+        file_start: u64,
+        file_end: u64,
+        begin: u64,
+        end: u64,
+        columns: Vec<String>,
+        entry_header_bytes: usize,
+        check_crc: bool,
+        source: String,
+        topics: Option<Vec<Vec<u8>>>,
+        queues: Option<Vec<i32>>,
+        queue_offsets: Option<(i64, i64)>,
+        store_times_ms: Option<(i64, i64)>,
+        keys: Option<Vec<Vec<u8>>>,
+        max_rows: usize,
+        max_bytes: usize,
+    ) -> PyResult<MessageScan> {
+        super::check_geometry(file_end.saturating_sub(file_start), entry_header_bytes)?;
+        if !(file_start <= begin && begin <= end && end <= file_end) {
+            let text = format!("bytes {begin} to {end} are not within the file's {file_start} to {file_end}");
+            return Err(PyValueError::new_err(text));
+        }
+        if !(1..=1 << 24).contains(&max_rows) || !(1..=1 << 30).contains(&max_bytes) {
+            let text = format!("a batch has 1 to 2^24 rows and 1 to 2^30 bytes, not {max_rows} and {max_bytes}");
+            return Err(PyValueError::new_err(text));
+        }
+        let columns = Columns::new(columns, source).map_err(|NoSuchColumn(name)| {
+            PyValueError::new_err(format!("there is no column {name:?}; there are {}", NAMES.join(", ")))
+        })?;
+        let stretch = Stretch {
+            file_start,
+            file_end,
+            begin,
+            end,
+            entry_header: entry_header_bytes,
+            check_crc,
+        };
+        let filter = Filter {
+            topics,
+            queues,
+            queue_offsets,
+            store_times_ms,
+            keys,
+        };
+        let reader = RangeReader::open(&path, stretch)?;
+        Ok(MessageScan(Scan::new(reader, filter, columns, max_rows, max_bytes)))
+    }
+
+    /// The capsules of Arrow's C data interface (schema, array); None: nothing is left. The GIL is released.
+    fn next_batch<'py>(&mut self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)>> {
+        let scan = &mut self.0;
+        let exported = py.detach(|| -> Outcome<_> {
+            Ok(scan.next()?.map(|batch| {
+                let schema = FFI_ArrowSchema::try_from(batch.schema_ref().as_ref());
+                let array = to_ffi(&StructArray::from(batch).into_data()).map(|(array, _)| array);
+                schema.and_then(|schema| Ok((schema, array?)))
+            }))
+        })?;
+        let Some(exported) = exported else { return Ok(None) };
+        let (schema, array) = exported.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Some((
+            PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
+            PyCapsule::new_with_value(py, array, c"arrow_array")?,
+        )))
+    }
+
+    /// Up to here, in the log, everything is told.
+    #[getter]
+    fn pos(&self) -> u64 {
+        self.0.reader.pos()
+    }
+
+    /// Sound records passed, wanted or not.
+    #[getter]
+    fn records(&self) -> u64 {
+        self.0.records
+    }
+
+    #[getter]
+    fn damaged(&self) -> u64 {
+        self.0.damaged
+    }
+
+    /// (position, bytes, why) of what is no record, in order; the first thousand.
+    #[getter]
+    fn damage(&self) -> Vec<(u64, u64, &'static str)> {
+        self.0
+            .damage
+            .iter()
+            .map(|met| (met.pos, met.size, met.reason))
+            .collect()
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<MessageScan>()
+}

@@ -1,0 +1,277 @@
+//! Reads one stretch of one log file, piece by piece, and names everything that lies in it: records and damage.
+//!
+//! For readers beside the broker: the file may be alive, so it is read (a truncated map would be a signal), and nothing
+//! at or behind the stretch's end is looked at. Within it every byte counts: a stretch begins with a record and ends
+//! with one, or with a filler that reaches the file's end, and whatever else is met is damage with a place and a size.
+//! Behind damage whose size cannot be believed the reader goes on at the next record that names its own place.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use memchr::memmem;
+
+use crate::fault::{At, Fault, Outcome};
+use crate::record::{int, is_record_magic, item, long, Bad, Item, Record, BLANK_MAGIC, LEDGER_FILLER};
+
+/// Read at once: small enough to stay in the processor's cache from the system's copy to our look at it.
+const PIECE_BYTES: usize = 1 << 19;
+/// More than any fixed part that has to be seen before a size can be believed.
+const HEAD_BYTES: usize = 128;
+/// The first three bytes of both record magics.
+const MAGIC_START: [u8; 3] = [0xDA, 0xA3, 0x20];
+
+/// Positions in the log: the file's first byte and the one behind its last, and the part of it to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    pub file_start: u64,
+    pub file_end: u64,
+    pub begin: u64,
+    pub end: u64,
+    pub entry_header: usize,
+    pub check_crc: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub pos: u64,
+    pub size: u64,
+    pub reason: &'static str,
+}
+
+pub enum Found<'r, 'a> {
+    /// `pos`: of the record itself, which in dledger's layout lies 48 bytes into its entry.
+    Record {
+        record: &'r Record<'a>,
+        pos: u64,
+    },
+    Damage(Damage),
+}
+
+pub struct RangeReader {
+    file: File,
+    path: PathBuf,
+    stretch: Stretch,
+    window: Vec<u8>,
+    window_at: u64,
+    pos: u64,
+}
+
+enum Flow {
+    /// The item at `pos` needs so many bytes in the window.
+    More(usize),
+    /// No sound record at `pos`, and its size says nothing.
+    Lost(Bad),
+    Break,
+    End,
+}
+
+impl RangeReader {
+    pub fn open(path: &Path, stretch: Stretch) -> Outcome<RangeReader> {
+        Ok(RangeReader {
+            file: File::open(path).at(path)?,
+            path: path.to_owned(),
+            stretch,
+            window: vec![],
+            window_at: stretch.begin,
+            pos: stretch.begin,
+        })
+    }
+
+    /// Up to here everything was told.
+    pub fn pos(&self) -> u64 {
+        self.pos
+    }
+
+    /// Tells `each` what lies in the stretch until it breaks. Returns whether the stretch is at its end.
+    pub fn read(&mut self, mut each: impl FnMut(Found<'_, '_>) -> ControlFlow<()>) -> Outcome<bool> {
+        loop {
+            match self.read_window(&mut each) {
+                Flow::End => return Ok(true),
+                Flow::Break => return Ok(false),
+                Flow::More(bytes) => self.fill(bytes)?,
+                Flow::Lost(bad) => {
+                    let next = self.next_sound()?;
+                    let (pos, size) = (self.pos, next - self.pos);
+                    self.pos = next;
+                    let reason = bad.text();
+                    if each(Found::Damage(Damage { pos, size, reason })).is_break() {
+                        return Ok(self.pos >= self.stretch.end);
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_window(&mut self, each: &mut impl FnMut(Found<'_, '_>) -> ControlFlow<()>) -> Flow {
+        let Stretch {
+            file_end,
+            end,
+            entry_header,
+            check_crc,
+            ..
+        } = self.stretch;
+        let window_end = self.window_at + self.window.len() as u64;
+        loop {
+            if self.pos >= end {
+                return Flow::End;
+            }
+            let left = (end - self.pos) as usize;
+            let seen = window_end.saturating_sub(self.pos) as usize;
+            if seen < left.min(HEAD_BYTES) {
+                return Flow::More(HEAD_BYTES);
+            }
+            let at = (self.pos - self.window_at) as usize;
+            let (bad, step) = match item(&self.window, self.window_at, at, entry_header) {
+                Item::Record {
+                    record,
+                    at: record_at,
+                    step,
+                } => {
+                    if !check_crc || record.body_crc_holds() {
+                        self.pos += step as u64;
+                        let pos = self.window_at + record_at as u64;
+                        if each(Found::Record { record: &record, pos }).is_break() {
+                            return Flow::Break;
+                        }
+                        continue;
+                    }
+                    (Bad::Crc, Some(step))
+                }
+                Item::Empty { step } => {
+                    self.pos += step as u64;
+                    continue;
+                }
+                Item::Filler => {
+                    if filler_bytes(&self.window[at..], entry_header) as u64 == file_end - self.pos && end == file_end {
+                        self.pos = end;
+                        continue;
+                    }
+                    (Bad::Size, None)
+                }
+                Item::Bad {
+                    bad: Bad::Torn,
+                    step: None,
+                } if seen < left => match wanted(&self.window[at..], self.pos, entry_header) {
+                    Some(bytes) if bytes > seen && bytes <= left => return Flow::More(bytes),
+                    _ => (Bad::Torn, None),
+                },
+                Item::Bad { bad, step } => (bad, step),
+            };
+            let Some(step) = step else { return Flow::Lost(bad) };
+            if step < left && seen < left.min(step + 8) {
+                return Flow::More(step + 8);
+            }
+            if step > left || step < left && !follows(&self.window[at + step..], entry_header) {
+                return Flow::Lost(bad);
+            }
+            let damage = Damage {
+                pos: self.pos,
+                size: step as u64,
+                reason: bad.text(),
+            };
+            self.pos += step as u64;
+            if each(Found::Damage(damage)).is_break() {
+                return Flow::Break;
+            }
+        }
+    }
+
+    /// The window begins at `pos` and has at least `bytes`, or all that is left.
+    fn fill(&mut self, bytes: usize) -> Outcome<()> {
+        let left = self.stretch.end - self.pos;
+        let bytes = left.min(bytes.max(PIECE_BYTES) as u64) as usize;
+        let mut window = std::mem::take(&mut self.window);
+        window.resize(bytes, 0);
+        self.window_at = self.pos;
+        self.read_at(self.pos, &mut window)?;
+        self.window = window;
+        Ok(())
+    }
+
+    fn read_at(&self, pos: u64, buffer: &mut [u8]) -> Outcome<()> {
+        let at = pos - self.stretch.file_start;
+        match self.file.read_exact_at(buffer, at) {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                let bytes = self.file.metadata().at(&self.path)?.len();
+                let reason = format!("a file of {bytes} bytes ends within what is to be read");
+                Err(Fault::damage(&self.path, at, reason))
+            }
+            done => done.at(&self.path),
+        }
+    }
+
+    /// Where the next record begins that names its own place and whose body's CRC holds; the stretch's end if none does.
+    fn next_sound(&self) -> Outcome<u64> {
+        let (end, header) = (self.stretch.end, self.stretch.entry_header);
+        let finder = memmem::Finder::new(&MAGIC_START);
+        let mut at = self.pos + 1;
+        let mut piece = vec![];
+        while at < end {
+            piece.resize((end - at).min(PIECE_BYTES as u64) as usize, 0);
+            self.read_at(at, &mut piece)?;
+            for hit in finder.find_iter(&piece) {
+                // An old log that dledger went on with has plain records in front of its entries.
+                for before in [4 + header as u64, 4] {
+                    let candidate = (at + hit as u64).saturating_sub(before);
+                    if candidate > self.pos && self.is_sound(candidate)? {
+                        return Ok(candidate);
+                    }
+                }
+            }
+            if (piece.len() as u64) == end - at {
+                break;
+            }
+            at += (piece.len() - (MAGIC_START.len() - 1)) as u64;
+        }
+        Ok(end)
+    }
+
+    fn is_sound(&self, pos: u64) -> Outcome<bool> {
+        let left = (self.stretch.end - pos) as usize;
+        let mut bytes = vec![0; left.min(HEAD_BYTES)];
+        self.read_at(pos, &mut bytes)?;
+        match wanted(&bytes, pos, self.stretch.entry_header) {
+            Some(wanted) if wanted <= left => bytes.resize(wanted, 0),
+            _ => return Ok(false),
+        }
+        self.read_at(pos, &mut bytes)?;
+        let found = item(&bytes, pos, 0, self.stretch.entry_header);
+        Ok(matches!(found, Item::Record { record, .. } if record.body_crc_holds()))
+    }
+}
+
+/// Bytes that the record or entry at the start of `bytes` takes, if it names its own place: else its size is not worth a
+/// large read.
+fn wanted(bytes: &[u8], pos: u64, entry_header: usize) -> Option<usize> {
+    if bytes.len() < 48 {
+        return None;
+    }
+    let (first, second) = (int(bytes, 0), int(bytes, 4));
+    let (size, named) = if entry_header == 0 || is_record_magic(second) {
+        (first, long(bytes, 28))
+    } else {
+        (second, long(bytes, 24))
+    };
+    (named == pos as i64).then(|| usize::try_from(size).ok()).flatten()
+}
+
+fn filler_bytes(bytes: &[u8], entry_header: usize) -> i32 {
+    if entry_header != 0 && int(bytes, 4) != BLANK_MAGIC {
+        int(bytes, 4)
+    } else {
+        int(bytes, 0)
+    }
+}
+
+/// Something that can follow a record: so the size that led here is right.
+fn follows(bytes: &[u8], entry_header: usize) -> bool {
+    let Some(head) = bytes.get(..8) else { return false };
+    let magic = int(head, 4);
+    let entry = entry_header != 0 && matches!(int(head, 0), LEDGER_FILLER | 1);
+    is_record_magic(magic) || magic == BLANK_MAGIC || entry
+}

@@ -1,0 +1,167 @@
+"""`spark.read.format("tallystick")` on stores that RocketMQ wrote: contents, options, filters, damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_rows import expected, same
+
+from tallystick.spark.columns import SCHEMA
+from tallystick.spark.options import OptionError, ReadOptions
+from tallystick.spark.scan import Wanted
+
+datasource = pytest.importorskip("pyspark.sql.datasource", reason="needs the group `spark`")
+
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, Not  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
+
+from tallystick.spark.source import PushingReader  # noqa: E402
+
+Golden = Callable[[str], Path]
+
+
+def reading(spark: Any, root: Path, **options: Any) -> Any:
+    reader = spark.read.format("tallystick")
+    for name, value in options.items():
+        reader = reader.option(name.rstrip("_"), value)
+    return reader.load(str(root))
+
+
+def rows_of(frame: Any) -> list[dict[str, Any]]:
+    return sorted((row.asDict() for row in frame.collect()), key=lambda row: row["physical_offset"])
+
+
+@pytest.mark.parametrize("name", ["clean", "edge", "trimmed", "dledger-n2", "lost-queues"])
+def test_a_table_with_every_message_and_every_field(spark: Any, golden: Golden, shared: Path, name: str) -> None:
+    messages = expected(shared, name)["opened"]["messages"]
+    rows = rows_of(reading(spark, golden(name), columns="*", splitBytes=100_000))
+    assert len(rows) == len(messages)
+    for row, message in zip(rows, messages, strict=True):
+        same({**row, "body": bytes(row["body"])}, message)
+
+
+def test_the_body_only_if_asked_for(spark: Any, golden: Golden) -> None:
+    root = golden("clean")
+    assert reading(spark, root).columns == [name for name in SCHEMA.names if name != "body"]
+    assert reading(spark, root, columns="topic,body").columns == ["topic", "body"]
+    chosen = spark.read.format("tallystick").schema("size int, topic string").load(str(root))
+    assert chosen.columns == ["size", "topic"]
+    assert chosen.count() == reading(spark, root).count()
+
+
+def test_several_stores_are_one_table_and_rows_say_which(spark: Any, golden: Golden) -> None:
+    first, second = golden("dledger-n0"), golden("dledger-n2")
+    reader = spark.read.format("tallystick")
+    frame = reader.load(f"n0={first},n2={second}")
+    counts = {row["source"]: row["count"] for row in frame.groupBy("source").count().collect()}
+    assert counts == {"n0": 430, "n2": 436}
+    with pytest.raises(OptionError, match="one name"):
+        ReadOptions.parse({"path": f"n={first},n={second}"}).volumes()
+
+
+COLUMNS = "topic,queue_id,queue_offset,store_timestamp_ms,tags,flag,physical_offset"
+FILTERS = [
+    "topic = '{topic}'",
+    "topic in ('{topic}', 'nosuch') and queue_id = 1",
+    "queue_offset >= 2 and queue_offset < 5",
+    "queue_offset > 3 and topic = '{topic}' and tags is not null",
+    "store_timestamp_ms <= {middle}",
+    "store_timestamp_ms between {middle} and {late}",
+    "topic = '{topic}' and topic = 'other'",
+    "queue_offset > 5 and queue_offset < 3",
+    "topic like '%RETRY%' or queue_id = 0",
+    "not (topic = '{topic}')",
+    "queue_id in (0, 2) and flag = 0",
+    "topic is null",
+    "queue_offset = 1 and queue_id <> 0",
+]
+
+
+def test_filters_find_the_same_rows_whoever_filters(spark: Any, golden: Golden) -> None:
+    root = golden("clean")
+    plain = spark.createDataFrame(reading(spark, root, pushdown="false", columns=COLUMNS).toArrow()).cache()
+    everything = rows_of(plain)
+    times = [row["store_timestamp_ms"] for row in everything]
+    topic = max({row["topic"] for row in everything}, key=[row["topic"] for row in everything].count)
+    for condition in FILTERS:
+        text = condition.format(topic=topic, middle=times[len(times) // 3], late=times[len(times) // 2])
+        pushed = reading(spark, root, columns=COLUMNS).where(text)
+        assert rows_of(pushed) == rows_of(plain.where(text)), text
+
+
+def test_filters_reach_the_scanner(golden: Golden) -> None:
+    """Handed over as Spark does: what comes back is what the scanner will not do."""
+    options = ReadOptions.parse({"path": str(golden("clean"))})
+    reader = PushingReader(options, StructType.fromDDL("topic string, size int"))
+    left = [GreaterThan(("size",), 5), Not(EqualTo(("topic",), "y"))]
+    taken = [EqualTo(("topic",), "x"), GreaterThan(("queue_offset",), 3), In(("queue_id",), (1, 2))]
+    assert list(reader.pushFilters([*taken, *left])) == left
+    assert reader.wanted == Wanted(topics=("x",), queues=(1, 2), queue_offsets=(4, 2**63 - 1))
+    assert reader.partitions()
+    assert list(reader.pushFilters([LessThan(("queue_offset",), 4)])) == []
+    assert reader.partitions() == [], "nothing is read for filters that contradict each other"
+
+
+def test_options_narrow_what_is_read(spark: Any, golden: Golden) -> None:
+    root = golden("clean")
+    everything = rows_of(reading(spark, root))
+    middle = everything[len(everything) // 2]["store_timestamp_ms"]
+    from datetime import UTC, datetime
+
+    time = datetime.fromtimestamp(middle / 1000, UTC).isoformat()
+    keyed = next(row for row in everything if len(row["keys"]) > 1)
+
+    def same_rows(taken: Callable[[dict[str, Any]], bool], **options: Any) -> None:
+        found = rows_of(reading(spark, root, **options))
+        assert found and found == [row for row in everything if taken(row)]
+
+    same_rows(lambda row: row["topic"] == keyed["topic"], topic=keyed["topic"])
+    same_rows(lambda row: row["queue_id"] in (0, 3), queue="0,3")
+    same_rows(lambda row: 2 <= row["queue_offset"] < 5, from_="2", to="5")
+    same_rows(lambda row: row["store_timestamp_ms"] >= middle, from_=time)
+    same_rows(lambda row: row["store_timestamp_ms"] < middle, to=time)
+    same_rows(lambda row: keyed["keys"][1] in row["keys"], key=keyed["keys"][1])
+    same_rows(lambda row: row["physical_offset"] < middle_offset(everything), committed=middle_offset(everything))
+
+
+def middle_offset(rows: list[dict[str, Any]]) -> int:
+    return rows[len(rows) // 2]["physical_offset"]
+
+
+def test_damage_goes_to_a_side_output(spark: Any, golden: Golden, shared: Path, tmp_path: Path) -> None:
+    root, position = golden("flipped-body"), expected(shared, "flipped-body")["opened"]["maxPhyOffset"]
+    side = tmp_path / "damage"
+    frame = reading(spark, root, verify="true", damagePath=str(side))
+    count = frame.count()
+    assert frame.count() == count, "a second run writes the same files again"
+    (path,) = side.glob("*.json")
+    (line,) = path.read_text().splitlines()
+    assert (json.loads(line)["position"], json.loads(line)["reason"]) == (position, "body CRC differs")
+    (row,) = reading(spark, root, view="damage").collect()
+    assert row["position"] == position and row["file"].startswith(str(root / "commitlog"))
+    assert reading(spark, root).count() == count + 1, "without the bodies it is not seen"
+    with pytest.raises(Exception, match="body CRC differs"):
+        reading(spark, root, columns="body", mode="FAILFAST").count()
+    assert reading(spark, golden("clean"), view="damage").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({}, "path"),
+        ({"path": "/x", "topics": "a"}, "topics"),
+        ({"path": "/x", "mode": "DROPMALFORMED"}, "mode"),
+        ({"path": "/x", "columns": "topic,boody"}, "boody"),
+        ({"path": "/x", "from": "yesterday"}, "yesterday"),
+        ({"path": "/x", "queue": "one"}, "queue"),
+        ({"path": "/x", "committed": "-1"}, "committed"),
+        ({"path": "/x", "splitBytes": "0"}, "splitBytes"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, str], word: str) -> None:
+    with pytest.raises(OptionError, match=word):
+        ReadOptions.parse(options)
