@@ -12,8 +12,9 @@ again where consumers read. For that this demands:
   leader ends before it has noted that down is asked about, and committed again. So of two that are the same the first
   is not older than `REPEATED_S` when unrest begins, and the second comes after that.
 
-`Unrest` is the time of a fault, from its begin until the group is whole again, and every moment in which the route
-changed without one: machines are slow at times. All times here are wall clock, of one machine.
+`Unrest` is the time of a fault, from its begin until the group is whole again. A change of the route without one is
+unrest as well, for machines are slow at times; when it began is only guessed then. All times are wall clock, of one
+machine.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Unrest:
-    """Seconds of the wall clock."""
+    """Seconds of the wall clock. `guessed`: nobody knows when it began, and a fault explains better."""
 
     begin_s: float
     end_s: float
+    guessed: bool = False
 
 
 def missing(deferred: Iterable[Deferred], final: Mapping[Queue, Reading]) -> list[str]:
@@ -102,19 +104,19 @@ def _check_repeated(each: Deferred, items: list[Item], unrest: Iterable[Unrest],
     """Of every two that follow each other: the age of the first at the unrest between them."""
     ages = []
     for first, second in itertools.pairwise(items):
-        begun = [
-            when.begin_s
+        between = [
+            (when.guessed, max(0.0, when.begin_s - first.stored_ms / 1000))
             for when in unrest
             if first.stored_ms / 1000 <= when.end_s and when.begin_s <= second.stored_ms / 1000
         ]
-        age_s = min((max(0.0, begin_s - first.stored_ms / 1000) for begin_s in begun), default=None)
+        guessed, age_s = min(between, key=lambda each: (each[1] > REPEATED_S, *each), default=(True, None))
         if age_s is None:
             problems.add(
                 f"{each.key}: {each.fate.value}, came AGAIN, at {_offsets(items)} of {each.queue}, in all quiet"
             )
         elif age_s > REPEATED_S:
             problems.add(f"{each.key}: {each.fate.value}, came {age_s:.3f} s before the unrest that made it come AGAIN")
-        else:
+        elif not guessed:
             ages.append(age_s)
     return ages
 

@@ -132,7 +132,7 @@ class Clients:
     def _note_change(self) -> None:
         """Also without a fault: a machine that is slow for a second changes leaders."""
         now_s = time.time()
-        self.history.unrest.append(Unrest(now_s - _CHANGE_S, now_s))
+        self.history.unrest.append(Unrest(now_s - _CHANGE_S, now_s, guessed=True))
 
     # -- what the probe saw --------------------------------------------------------------------------------------------
 

@@ -93,6 +93,9 @@ def test_it_comes_where_it_was_sent_to_and_as_it_was_sent() -> None:
         ([Unrest(32.0, 40.0)], [1.0]),
         ([Unrest(25.0, 40.0)], [0.0]),  # came in the middle of it
         ([Unrest(1.0, 20.0), Unrest(32.0, 40.0)], [1.0]),
+        ([Unrest(30.0, 33.0, guessed=True)], []),
+        ([Unrest(30.0, 33.0, guessed=True), Unrest(32.0, 40.0)], [1.0]),
+        ([Unrest(30.0, 33.0, guessed=True), Unrest(45.0, 48.0)], []),
         ([Unrest(31.0 + REPEATED_S + 1, 40.0)], f"came {REPEATED_S + 1:.3f} s before the unrest"),
     ],
 )
