@@ -352,8 +352,8 @@ unsafe extern "C" {
 pub fn host_text(host: &[u8]) -> String {
     let (address, port) = host.split_at(host.len() - 4);
     let port = u32::from_be_bytes(port.try_into().expect("four bytes"));
-    if let Ok(address) = <[u8; 4]>::try_from(address) {
-        return format!("{}:{port}", std::net::Ipv4Addr::from(address));
+    if let [a, b, c, d] = address {
+        return format!("{a}.{b}.{c}.{d}:{port}");
     }
     let mut text = [0u8; 64];
     // SAFETY: `address` has the 16 bytes that AF_INET6 asks for, `text` has room for any address and its final zero.
