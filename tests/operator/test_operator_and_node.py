@@ -1,0 +1,136 @@
+"""What the operator tells pods is what the node understands: the two parts import nothing of each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.node.configuration import ConfigurationError, Settings, as_text, load
+from tallystick.node.group_api import group_json
+from tallystick.operator.layout import layout
+from tallystick.operator.manifests.cluster import broker_toml
+from tallystick.operator.observed import Group, Member, NameServers, Observed, understood
+from tallystick.operator.spec import OWN_SETTINGS, Cluster, ClusterSpec
+
+
+def cluster(**spec: Any) -> Cluster:
+    return Cluster("shop", "orders", "uid", 1, False, ClusterSpec.parse(spec, "node:1"))
+
+
+def told(wanted: Cluster, name: str) -> dict[str, str]:
+    """Environment of a pod, with what Kubernetes fills in."""
+    members = tuple(Member(0, number, node_uid="u", external="172.18.0.2:30911") for number in range(3))
+    observed = Observed(0.0, (Group(0, members),), NameServers(2, 2, 2, True))
+    for each in layout(wanted, observed).manifests:
+        if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", name):
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            found = {entry["name"]: entry.get("value", "172.18.0.2") for entry in container["env"]}
+            return {key: value.replace("$(HOST_IP)", found.get("HOST_IP", "")) for key, value in found.items()}
+    raise AssertionError(name)
+
+
+def broker(tmp_path: Path, **spec: Any) -> Settings:
+    wanted = cluster(**spec)
+    file = tmp_path / "broker.toml"
+    file.write_text(broker_toml(wanted))
+    return load(file=file, environment=told(wanted, "orders-0-1"))
+
+
+def test_a_broker_is_the_member_that_it_is_meant_to_be(tmp_path: Path) -> None:
+    found = broker(tmp_path, listeners={"external": {"type": "NodePort"}})
+    assert (found.broker.brokerName, found.broker.brokerClusterName) == ("orders-0", "orders")
+    assert found.broker.brokerIP1 == "orders-0-1.shop.svc"
+    assert found.broker.externalAddress == "172.18.0.2:30911"
+    assert found.broker.groupBootstrap is True
+    assert found.broker.groupBootstrapMembers == "n0;n1;n2"
+    assert found.broker.namesrvAddr.count(";") == 1
+    assert found.store.enableDLegerCommitLog is True
+    assert found.store.flushDiskType.name == "SYNC_FLUSH"
+    assert (found.http.host, found.http.port) == ("0.0.0.0", 8080)
+    assert found.http.adminTokenFile == "/etc/tallystick-admin/token"
+    assert found.broker.autoCreateTopicEnable is False
+
+
+def test_a_name_server_listens_twice_when_there_are_clients_outside() -> None:
+    found = load(environment=told(cluster(listeners={"external": {"type": "LoadBalancer"}}), "orders-nameserver"))
+    assert (found.nameserver.listenPort, found.nameserver.externalListenPort) == (9876, 9877)
+    assert load(environment=told(cluster(), "orders-nameserver")).nameserver.externalListenPort == 0
+
+
+def test_settings_of_the_spec_reach_the_broker_in_any_case(tmp_path: Path) -> None:
+    found = broker(tmp_path, config={"fileReservedTime": "24", "slaveReadEnable": "true"}, durability="MajorityAsync")
+    assert (found.store.fileReservedTime, found.broker.slaveReadEnable) == (24, True)
+    assert found.store.flushDiskType.name == "ASYNC_FLUSH"
+    with pytest.raises(ConfigurationError, match="TALLY_NOSUCHSETTING"):
+        broker(tmp_path, config={"noSuchSetting": "1"})
+
+
+def test_settings_that_are_the_operators_exist() -> None:
+    """A name that the node does not know protects nothing."""
+    settings = load()
+    known = {
+        key.lower()
+        for part in (settings.broker, settings.store, settings.nameserver, settings.http)
+        for key in as_text(part)
+    }
+    missing = OWN_SETTINGS - known
+    assert missing <= {"brokerip2", "brokerrole", "halistenport", "hamasteraddress", "viplistenerenable"}, missing
+
+
+def test_what_a_member_answers_is_understood() -> None:
+    """Names of fields and of their values, as `group_json` writes them."""
+    from dataclasses import dataclass
+    from types import SimpleNamespace
+
+    from tallystick.replication.durable import DiskState, Doubt
+    from tallystick.replication.effects import Role
+    from tallystick.replication.member.status import GroupStatus, PeerProgress
+
+    def peer(member: int, disk: DiskState, doubt: Doubt) -> PeerProgress:
+        return PeerProgress(member, True, None, True, 5, 0, "pipeline", 0.1, disk, doubt)
+
+    peers = (peer(0, DiskState.OK, Doubt.NONE), peer(2, DiskState.FULL, Doubt.NONE), peer(3, DiskState.OK, Doubt.VOTES))
+    status = GroupStatus(
+        cluster="orders",
+        group="orders-0",
+        member=1,
+        role=Role.LEADER,
+        term=4,
+        leader=1,
+        ready=True,
+        accepting=True,
+        voters=(0, 1, 2),
+        learners=(3,),
+        membership_index=2,
+        membership_committed=True,
+        first_index=0,
+        last_index=9,
+        synced_index=9,
+        commit_index=8,
+        applied_index=8,
+        transfer_target=None,
+        disk=DiskState.OK,
+        doubt=Doubt.NONE,
+        fatal=None,
+        last_error="",
+        peers=peers,
+    )
+
+    @dataclass
+    class Fake:
+        leads: bool = True
+        tables: Any = None
+
+        def status(self) -> GroupStatus:
+            return status
+
+        def unready(self) -> None:
+            return None
+
+    answer = understood(group_json(Fake(tables=SimpleNamespace(saved_index=3))))  # type: ignore[arg-type]
+    assert answer.leads and answer.formed and answer.sound and answer.settled
+    assert (answer.voters, answer.learners, answer.commit_index) == ((0, 1, 2), (3,), 8)
+    assert [each.sound for each in answer.peers] == [True, False, False]
+    assert [each.lag_bytes for each in answer.peers] == [0, 0, 0]
