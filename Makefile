@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PARTS := node operator replication store
+PARTS := node operator replication spark store
 KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) store/kernel/Cargo.toml store/kernel/Cargo.lock
 
 .DEFAULT_GOAL := help

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql.datasource import (
     EqualTo,
@@ -47,10 +48,11 @@ def push(wanted: Wanted, item: Filter) -> Wanted | None:
 
 def _choose(wanted: Wanted, field: str, values: tuple[object, ...]) -> Wanted:
     before = getattr(wanted, field)
-    kept = values if before is None else tuple(value for value in before if value in values)
+    kept: Any = values if before is None else tuple(value for value in before if value in values)
     return replace(wanted, **{field: kept})
 
 
 def _limit(wanted: Wanted, field: str, bounds: Int64Range) -> Wanted:
     before = getattr(wanted, field) or (INT64_MIN, INT64_MAX)
-    return replace(wanted, **{field: (max(before[0], bounds[0]), min(before[1], bounds[1]))})
+    both: Any = max(before[0], bounds[0]), min(before[1], bounds[1])
+    return replace(wanted, **{field: both})

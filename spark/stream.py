@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from tallystick.spark.options import ReadOptions
@@ -46,14 +46,18 @@ class MessageStreamReader(DataSourceStreamReader):
         return {volume.source: volume.bound if self.options.start_at_latest else volume.begin for volume in volumes}
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
-        """`limit` is Spark's word on whether the option may hold back (not with the trigger availableNow)."""
+        """The option bounds a step only where Spark says so: a trigger that asks for all gets all."""
         start = start or {}
-        most = None if isinstance(limit, ReadAllAvailable) and start == {} else self.options.max_bytes_per_trigger
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         latest = dict(start)
         for volume in self.options.volumes():
             begin = max(start.get(volume.source, volume.begin), volume.begin)
             latest[volume.source] = max(_end_within(volume, begin, most), start.get(volume.source, 0))
         return latest
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self.options.max_bytes_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         return {volume.source: volume.bound for volume in self.options.volumes()}

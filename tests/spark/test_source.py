@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from golden_rows import expected, same
 
-from tallystick.spark.columns import SCHEMA
+from tallystick.spark.columns import SCHEMA, schema_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.scan import Wanted
 
 datasource = pytest.importorskip("pyspark.sql.datasource", reason="needs the group `spark`")
 
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, Not  # noqa: E402
-from pyspark.sql.types import StructType  # noqa: E402
+from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
 from tallystick.spark.source import PushingReader  # noqa: E402
 
@@ -96,7 +96,7 @@ def test_filters_find_the_same_rows_whoever_filters(spark: Any, golden: Golden) 
 def test_filters_reach_the_scanner(golden: Golden) -> None:
     """Handed over as Spark does: what comes back is what the scanner will not do."""
     options = ReadOptions.parse({"path": str(golden("clean"))})
-    reader = PushingReader(options, StructType.fromDDL("topic string, size int"))
+    reader = PushingReader(options, from_arrow_schema(schema_of(["topic", "size"])))
     left = [GreaterThan(("size",), 5), Not(EqualTo(("topic",), "y"))]
     taken = [EqualTo(("topic",), "x"), GreaterThan(("queue_offset",), 3), In(("queue_id",), (1, 2))]
     assert list(reader.pushFilters([*taken, *left])) == left
