@@ -19,7 +19,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -77,6 +77,7 @@ class MessageStore:
         self.replica = replica
         self._committed = recovered.committed_pos
         self._serving = replica is None
+        self._count_from: dict[tuple[str, int], int] = {}
         self.door = door
         self.root = settings.root
         self.recovered = recovered
@@ -296,10 +297,27 @@ class MessageStore:
         # In this order: what is dispatched meanwhile is read twice, and nothing is left out.
         first_index = self.replica.first_index_behind(self._dispatch.position)
         self.log.reset_offsets()
+        for (name, queue_id), offset in self._count_from.items():
+            self.log.set_next_offset(name.encode(), queue_id, offset)
         for topic, queue_id, _, max_offset, _, _ in self._dispatch.queues():
-            self.log.set_next_offset(topic, queue_id, max_offset)
+            if max_offset > 0:
+                self.log.set_next_offset(topic, queue_id, max_offset)
         self.log.take_offsets(first_index)
         self.log.set_term(term)
+
+    def count_from(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Queues without records go on from these offsets: their records lay before this log's begin (L11)."""
+        self._count_from = dict(ends)
+
+    def ends_before(self, pos: int) -> dict[tuple[str, int], int]:
+        """The next offsets of queues none of whose records lies at `pos` or behind it, by topic and queue id."""
+        ends = dict(self._count_from)
+        for topic, queue_id, _, max_offset, _, max_pos in self._dispatch.queues():
+            if max_offset > 0 and max_pos <= pos:
+                ends[topic.decode(), queue_id] = max_offset
+            elif max_offset > 0:
+                ends.pop((topic.decode(), queue_id), None)
+        return ends
 
     def serve(self, serving: bool) -> None:
         """Whether this member takes puts: a leader that is ready does (S11)."""

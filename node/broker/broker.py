@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
+from tallystick.node.broker import queue_ends
 from tallystick.node.broker.clients import ConsumerTable, ProducerTable
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.filters import ConsumerFilterTable
@@ -221,8 +222,8 @@ class Broker:
                 door,
                 host,
                 applied_index=committed.applied_index,
-                snapshot=lambda: brokers[0]._grouped.tables.encoded(),
-                restore=lambda blob: brokers[0]._grouped.tables.restore(blob),
+                snapshot=lambda: brokers[0]._state(),
+                restore=lambda state: brokers[0]._take_state(state),
             )
             replica = GroupReplica(member)
             if await asyncio.to_thread(forget_derived, door, store_settings.root, replica.begin_pos):
@@ -232,6 +233,7 @@ class Broker:
                 store_settings, store_host=host, door=door, replica=replica, on_progress=progress.read
             )
             try:
+                store.count_from(queue_ends.load(config))
                 broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, member, committed)
                 brokers.append(broker)
                 replica.saved_index = lambda: broker._grouped.tables.saved_index
@@ -245,6 +247,17 @@ class Broker:
             close_all(own)
             raise
         return broker
+
+    def _state(self) -> bytes:
+        """All that a member needs beside the log when it begins behind the log's begin (L11)."""
+        group = self._grouped
+        return queue_ends.joined(self.store.ends_before(group.member.ledger.base.pos), group.tables.encoded())
+
+    def _take_state(self, state: bytes) -> int:
+        """Makes it durable; its applied index. Blocks. The queues' ends count from the next start on, which is due."""
+        ends, tables = queue_ends.parted(state)
+        queue_ends.save(self.store.door, self.store.settings.root / "config", ends)
+        return self._grouped.tables.restore(tables)
 
     @property
     def _grouped(self) -> BrokerGroup:

@@ -292,6 +292,9 @@ async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_t
             await lab.ready()
             await lab.master(client, leader)
             await make_topic(client, lab.address(leader), "orders")
+            await make_topic(client, lab.address(leader), "idle")
+            for _ in range(3):
+                await client.send(QueueAddress("idle", NAME, lab.address(leader), 2), b"long ago")
             ledger = Ledger(client, "orders", QUEUES)
             await ledger.produce(40, 8, b"early")
             away = (leader + 1) % 3
@@ -323,6 +326,14 @@ async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_t
                 assert pulled.records, f"queue {queue_id} has nothing from {low} on"
                 for record in pulled.records:
                     assert ledger.acknowledged[record.body] == (queue_id, record.queue_offset)
+
+            moved = await asyncio.to_thread(
+                tally, "group", "transfer", f"n{away}", "--http", lab.members[leader].places["http"]
+            )
+            assert moved.returncode == 0, moved.stderr
+            await lab.master(client, away)
+            _, offset = await client.send(QueueAddress("idle", NAME, lab.address(away), 2), b"after all")
+            assert offset == 3, "also where all that was sent is gone"
 
 
 async def test_all_members_killed_at_once_come_back_with_everything(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Where queues stand whose records all lie before the begin of a group's log.
+
+Old segments are deleted, and with them all records of a queue that was idle for long. Members keep the queue's last
+offset in its last file, which is never deleted. A member that begins behind a base (L11) never had that file: as a
+leader it would count the queue from 0 again, at offsets that the others gave away long ago. So whoever sends a base
+tells where such queues stand, and whoever gets it keeps that in a file, for queues that have no record of their own.
+
+What is sent, big-endian: "TALLYQE1", bytes of the object (8), the object, the tables' snapshot. In the file the object
+alone: a JSON object, topic -> queue id -> offset of the queue's next message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+
+FILE_NAME = "tally-queue-ends"
+
+QueueEnds = Mapping[tuple[str, int], int]
+"""By topic and queue id: the offset of the next message."""
+
+_HEAD = struct.Struct(">8sq")
+_MAGIC = b"TALLYQE1"
+
+
+class QueueEndsError(ValueError):
+    """The bytes do not tell where queues stand."""
+
+
+def encode(ends: QueueEnds) -> bytes:
+    """The file's bytes."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), end in ends.items():
+        topics.setdefault(topic, {})[str(queue_id)] = end
+    return orjson.dumps(topics, option=orjson.OPT_SORT_KEYS)
+
+
+def decode(data: bytes) -> dict[tuple[str, int], int]:
+    """QueueEndsError: not what `encode` makes."""
+    try:
+        topics = orjson.loads(data)
+        return {(topic, int(queue)): int(end) for topic, queues in topics.items() for queue, end in queues.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise QueueEndsError(f"no ends of queues: {error}") from error
+
+
+def joined(ends: QueueEnds, tables: bytes) -> bytes:
+    """Both as one state for a member that begins behind a base."""
+    told = encode(ends)
+    return _HEAD.pack(_MAGIC, len(told)) + told + tables
+
+
+def parted(state: bytes) -> tuple[dict[tuple[str, int], int], bytes]:
+    """What `joined` made. QueueEndsError."""
+    if len(state) < _HEAD.size:
+        raise QueueEndsError(f"a state of {len(state)} bytes")
+    magic, size = _HEAD.unpack_from(state)
+    if magic != _MAGIC or not 0 <= size <= len(state) - _HEAD.size:
+        raise QueueEndsError("no state of a member, or one of another version")
+    return decode(state[_HEAD.size : _HEAD.size + size]), state[_HEAD.size + size :]
+
+
+def save(door: Door, folder: Path, ends: QueueEnds) -> None:
+    """Durably, in place of what was there. Blocks. OSError: the file before it holds."""
+    temporary = folder / f"{FILE_NAME}.tmp"
+    door.mkdir(str(folder))
+    door.write_file(str(temporary), encode(ends))
+    door.rename(str(temporary), str(folder / FILE_NAME))
+    door.sync_dir(str(folder))
+
+
+def load(folder: Path) -> dict[tuple[str, int], int]:
+    """What `folder` holds; nothing: the member never began behind a base. QueueEndsError, OSError."""
+    path = folder / FILE_NAME
+    try:
+        return decode(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except QueueEndsError as error:
+        raise QueueEndsError(f"{path}: {error}") from error
