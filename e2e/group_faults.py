@@ -134,6 +134,8 @@ class Torture:
                 self.done[fault.kind] += 1
                 self.say(f"round {self._rounds}, {fault.kind}: {told}; whole again after {whole_s:.2f} s")
             await asyncio.sleep(0.5)
+        if clients.delivered_s is not None:
+            self.measured.add("all had come, after the last send", clients.delivered_s)
 
     async def _look(self, group: Group) -> None:
         """The group at rest, and then its files."""
