@@ -163,6 +163,8 @@ def _forced(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step |
             continue
         if member.answer is not None or member.refused:
             continue  # it runs: its machine is not gone, and will say so
+        if group.leader is not None and not takes_no_part(group, member):
+            continue  # by the leader's word it runs: it is only we who do not hear it
         where = f"{pod.node_name} has not confirmed that it stopped"
         missing = without(group, member.number)
         if missing:

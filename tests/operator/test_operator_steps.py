@@ -137,10 +137,11 @@ FINE = member(0), member(1), member(2)
         (group(member(0), member(1, "stopped"), member(2, "replace", "stopped")), "hold ReplaceNode n2: QuorumAtRisk"),
         (group(member(0), member(1, "stopped"), member(2, "lost", "stopped")), "ReplaceNode n2"),
         # machines that do not answer
-        (group(member(0), member(1), member(2, "going", "silent", "long")), "ForceDeletePod n2"),
-        (group(member(0), member(1), member(2, "going", "silent")), "nothing"),
+        (group(member(0), member(1), member(2, "going", "silent", "long"), away=(2,)), "ForceDeletePod n2"),
+        (group(member(0), member(1), member(2, "going", "silent", "long")), "nothing"),
+        (group(member(0), member(1), member(2, "going", "silent"), away=(2,)), "nothing"),
         (group(member(0), member(1), member(2, "going", "long")), "nothing"),
-        (group(*FINE[:2], member(2, "going", "silent", "long"), away=(1,)), "hold ForceDeletePod n2: QuorumAtRisk"),
+        (group(*FINE[:2], member(2, "going", "silent", "long"), away=(1, 2)), "hold ForceDeletePod n2: QuorumAtRisk"),
         # members
         (group(*FINE, voters=(0, 1)), "AddMember n2"),
         (group(*FINE, voters=(0,)), "AddMember n1"),
