@@ -34,8 +34,11 @@ from tallystick.operator.spec import (
     External,
 )
 
-GRACE_SECONDS = 60
-"""For a broker that is told to stop: it hands over, writes its tables, flushes."""
+LINGER_SECONDS = 35
+"""A broker that is stopped passes on what clients send until they have looked at their routes, which they do every 30 s:
+so no send fails in a rolling update. It ends at once when no client is connected."""
+GRACE_SECONDS = LINGER_SECONDS + 40
+"""For a broker that is told to stop: it hands over, lingers, writes its tables, flushes."""
 HOST_ADDRESS = "$(HOST_IP)"
 """In an address: that of the machine that the pod runs on, filled in by Kubernetes."""
 
@@ -171,6 +174,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         "TALLY_DLEGERSELFID": f"n{member}",
         "TALLY_DLEGERPEERS": peers,
         "TALLY_BROKERIP1": names.host(name),
+        "TALLY_GROUPLINGERMILLS": str(LINGER_SECONDS * 1000),
         "HOME": "/tmp",
     }
     if plan.external:

@@ -140,6 +140,9 @@ def test_what_a_process_starts_with_is_in_the_digest(spec: dict[str, Any]) -> No
 def test_settings_reach_the_pod_by_their_names() -> None:
     told = variables(next(itertools.islice(pods(complete(cluster(config={"fileReservedTime": "48"}))), 1, None)))
     assert told["TALLY_FILERESERVEDTIME"] == "48"
+    assert told["TALLY_GROUPLINGERMILLS"] == "35000"
+    told = variables(next(itertools.islice(pods(complete(cluster(config={"groupLingerMills": "0"}))), 1, None)))
+    assert told["TALLY_GROUPLINGERMILLS"] == "0", "a person's word counts more"
 
 
 @pytest.mark.parametrize(
