@@ -87,8 +87,11 @@ class TopicsReconciler:
         addresses: Mapping[str, GroupAddress],
     ) -> float | None:
         key = (kind.kind, namespace, name)
-        values = await self._kube.list(kube.BY_KIND[kind.kind], namespace)
-        declared = [declaration(kind, value) for value in values if cluster_of(value) == name]
+        declared = [
+            declaration(kind, value)
+            for value in await self._kube.list(kube.BY_KIND[kind.kind], namespace)  # let go at once: it is megabytes
+            if cluster_of(value) == name
+        ]
         self._metrics.saw(kind.kind, namespace, name, (each.status.get("phase", "Pending") for each in declared))
         if not declared:
             self._turns.pop(key, None)
