@@ -5,6 +5,9 @@
     transport ───────────────────────────────────────────────────────▶ Raft.step ────────────────┤
     timer at `Raft.deadline` ────────────────────────────────────────▶ Raft.tick ────────────────┘
 
+`core_calls` keeps the order of calls and effects, `inbox` and `outbox` have what comes from and goes to other members,
+`questions` what is asked and answered later. Here is the member's own state, and what changes it.
+
 Whoever builds on it opens a member, adds callbacks, and starts it. Callbacks are called on the loop, between effects;
 they must not block, and may call anything here but `close`: what they ask of the core is done after the effects.
 
@@ -22,10 +25,8 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.effects import (
     AppendOwn,
-    ChangeRefused,
     Commit,
     Effect,
     Fatal,
@@ -55,24 +55,26 @@ from tallystick.replication.effects import (
     Write,
 )
 from tallystick.replication.ledger.ledger import Ledger
-from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import VoteFile
 from tallystick.replication.member.bases import BaseReceiver, BaseSender
 from tallystick.replication.member.callbacks import Callbacks
+from tallystick.replication.member.core_calls import CoreCalls
 from tallystick.replication.member.errors import (
     ChangeError,
     DiskError,
-    MemberError,
     NotAcceptingError,
     OutcomeUnknownError,
     ReadError,
     TransferError,
 )
+from tallystick.replication.member.inbox import Inbox
 from tallystick.replication.member.log_writer import Appending, LogWriter
 from tallystick.replication.member.opening import MemberDisk, open_disk
 from tallystick.replication.member.origin import Origin
-from tallystick.replication.member.ranges import RangeError, checked
+from tallystick.replication.member.outbox import Outbox
+from tallystick.replication.member.questions import Questions
+from tallystick.replication.member.ranges import RangeError
 from tallystick.replication.member.repair import Scrubber
 from tallystick.replication.member.reserve import NO_ROOM, Reserve
 from tallystick.replication.member.settings import MemberSettings
@@ -80,8 +82,7 @@ from tallystick.replication.member.special import SpecialEntries
 from tallystick.replication.member.status import GroupStatus, progress_of
 from tallystick.replication.member.waiters import Waiters
 from tallystick.replication.membership import Change, Membership, MembershipEntry
-from tallystick.replication.messages import AppendRequest, InstallRequest, Message
-from tallystick.replication.peers import PeerState
+from tallystick.replication.messages import Message
 from tallystick.replication.raft import Raft
 from tallystick.replication.transport.handshake import Identity, Lane
 from tallystick.replication.transport.peer_lane import Address
@@ -95,11 +96,10 @@ from tallystick.store.progress import boot_id as machine_boot_id
 from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Door, Entries
+    from tallystick.store._kernel import Door
 
 _logger = logging.getLogger("tallystick.replication")
 
-_NEVER = float("inf")
 _CLOSED = "the member is closed"
 
 
@@ -154,23 +154,10 @@ class Member(Callbacks):
         """Up to here the core knows of this leader's own entries; up to there the log went when it last led."""
         self._waiters = Waiters()
         self._applied = Waiters()
-        self._reads: dict[int, asyncio.Future[int]] = {}
-        self._tokens = count(1)
-        self._transfer: asyncio.Future[TransferEnded] | None = None
         self._grace: asyncio.TimerHandle | None = None
 
         self._stopped: str | None = "the member was not started"
-        self._working = False
-        self._in_effect = False
         self._written_in_effect = False
-        self._inbox: deque[tuple[Callable[..., Sequence[Effect]], tuple[Any, ...]]] = deque()
-        self._then: list[tuple[Callable[..., Sequence[Effect]], tuple[Any, ...]]] = []
-        self._incoming: Entries | None = None
-        self._base: tuple[EntryPoint, bytes] | None = None
-        self._range = (0, -1, b"")
-        self._refused: set[int] = set()  # members to which appends were not taken: their lane was full, or not there
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = _NEVER
         self._tasks: list[asyncio.Task[None]] = []
         self._mending: asyncio.Task[None] | None = None
         self._told_full = False
@@ -179,30 +166,16 @@ class Member(Callbacks):
         self._appending: Appending | None = None
         self._writer: LogWriter | None = None
         self._raft: Raft
+        self._calls: CoreCalls
+        self._do: dict[type, Callable[[Any], None]]
+        self._questions: Questions
+        self._inbox: Inbox
+        self._outbox: Outbox
         self._transport: Transport
         self._shipping: Shipping
         self._base_sender: BaseSender
         self._base_receiver: BaseReceiver
         self._scrubber: Scrubber
-        self._do: dict[type, Callable[[Any], None]] = {
-            SaveVote: self._save_vote,
-            Truncate: self._truncate,
-            Write: self._write,
-            AppendOwn: self._append_own,
-            Send: self._send,
-            Commit: self._commit,
-            RoleChanged: self._role_changed,
-            Ready: self._become_ready,
-            MembershipChanged: self._membership_changed,
-            RemovedFromGroup: self._removed,
-            Readmitted: self._readmitted,
-            ReadReady: self._read_ready,
-            ReadFailed: self._read_failed,
-            TransferEnded: self._transfer_ended,
-            Install: self._install,
-            InstallBase: self._install_base,
-            Fatal: self._fatal,
-        }
 
     @classmethod
     async def open(
@@ -282,7 +255,6 @@ class Member(Callbacks):
         )
         self._shipping = Shipping(self._transport)
         self._base_sender = BaseSender(self._transport, self._shipping)
-        self._base_receiver = BaseReceiver(self._shipping, self._base_arrived)
         self._scrubber = Scrubber(self.folder, self._door, self.ledger, self._shipping)
         if appending is None:
             self._writer = LogWriter(self._log, self, sync=not self._asynchronous)
@@ -299,9 +271,36 @@ class Member(Callbacks):
             must_catch_up=self._vote.record.doubt,
             membership_seen=self._vote.record.membership_index,
         )
+        self._calls = CoreCalls(
+            self._raft,
+            lambda effect: self._do[type(effect)](effect),
+            on_failed=self._effect_failed,
+            on_mistake=self._mistake,
+            on_deadline=self._on_deadline,
+            on_settled=self._on_settled,
+        )
+        self._questions = Questions(self._raft, self._calls, self._waiters)
+        self._outbox = Outbox(
+            self._raft,
+            self.ledger,
+            self._transport,
+            self._calls,
+            max_append_bytes=settings.raft.max_append_bytes,
+            note=self._note,
+            mend=self._mend_soon,
+        )
+        self._inbox = Inbox(
+            self._raft,
+            self.ledger,
+            self._calls,
+            fetch_base=lambda request: self._base_receiver.receive(request),
+            refuse=self._refused_range,
+        )
+        self._base_receiver = BaseReceiver(self._shipping, self._inbox.base_arrived)
+        self._do = self._hands()
         self._stopped = None
         self._reserve.keep()
-        self._call(self._apply_known)
+        self._calls.call(self._apply_known)
         self._transport.start(sockets)
         self._transport.set_peers(addresses)
         loop = asyncio.get_running_loop()
@@ -309,6 +308,28 @@ class Member(Callbacks):
         self._tasks.append(loop.create_task(self._scrub_now_and_then(), name="group-scrub"))
         if self._writer is not None and self._asynchronous:
             self._tasks.append(loop.create_task(self._flush_now_and_then(self._writer), name="group-flush"))
+
+    def _hands(self) -> dict[type, Callable[[Any], None]]:
+        """What carries out each sort of effect."""
+        return {
+            SaveVote: self._save_vote,
+            Truncate: self._truncate,
+            Write: self._write,
+            AppendOwn: self._append_own,
+            Send: self._outbox.send,
+            Commit: self._commit,
+            RoleChanged: self._role_changed,
+            Ready: self._become_ready,
+            MembershipChanged: self._membership_changed,
+            RemovedFromGroup: self._removed,
+            Readmitted: self._readmitted,
+            ReadReady: self._questions.read_ready,
+            ReadFailed: self._questions.read_failed,
+            TransferEnded: self._questions.transfer_ended,
+            Install: self._install,
+            InstallBase: self._install_base,
+            Fatal: self._fatal,
+        }
 
     async def close(self, *, transfer: bool = True) -> None:
         """Hands leadership over if it leads (T7), makes all durable, and notes that the end was in order. OSError.
@@ -360,12 +381,8 @@ class Member(Callbacks):
             self._stopped = reason
         self._ready = False
         self._tell_accepting()
-        self._inbox.clear()
-        self._then.clear()
-        for timer in (self._alarm, self._grace):
-            if timer is not None:
-                timer.cancel()
-        self._alarm, self._grace, self._alarm_at = None, None, _NEVER
+        self._calls.halt()
+        self._cancel_grace()
         for task in self._all_tasks():
             task.cancel()
         self._base_receiver.cancel()
@@ -373,11 +390,7 @@ class Member(Callbacks):
         unknown = OutcomeUnknownError(reason)
         self._waiters.fail_above(-1, unknown)
         self._applied.fail_above(-1, ReadError(reason))
-        for read in self._reads.values():
-            _fail(read, ReadError(reason))
-        self._reads.clear()
-        if self._transfer is not None:
-            self._end_transfer(TransferEnded(None, TransferResult.NOT_LEADER, None))
+        self._questions.give_up(reason)
 
     def _stop(self, reason: str) -> None:
         """Something that must not be gone on from: the disk stays as it is."""
@@ -515,25 +528,8 @@ class Member(Callbacks):
         """Hands leadership to `target`, or to whoever is furthest; returns the new leader. TransferError."""
         if self._stopped is not None:
             raise TransferError(TransferResult.NOT_LEADER, target, self._leader)
-        future: asyncio.Future[TransferEnded] = asyncio.get_running_loop().create_future()
         self._write_staged()
-        self._call(self._begin_transfer, target, future)
-        ended = await future
-        if ended.result is not TransferResult.DONE:
-            raise TransferError(ended.result, ended.target, ended.leader)
-        assert ended.leader is not None
-        return ended.leader
-
-    def _begin_transfer(
-        self, now: float, target: int | None, future: asyncio.Future[TransferEnded]
-    ) -> Sequence[Effect]:
-        effects = self._raft.transfer(now, target)
-        for effect in effects:
-            if isinstance(effect, TransferEnded):  # refused, and another one may be under way
-                _give(future, effect)
-                return [other for other in effects if other is not effect]
-        self._transfer = future
-        return effects
+        return await self._questions.transfer(target)
 
     async def change(self, change: Change) -> int:
         """Changes the membership by one member; returns the index of its entry once committed.
@@ -542,24 +538,8 @@ class Member(Callbacks):
         """
         if self._stopped is not None:
             raise ChangeError(self._stopped)
-        future: asyncio.Future[tuple[int, asyncio.Future[None]]] = asyncio.get_running_loop().create_future()
         self._write_staged()
-        self._call(self._begin_change, change, future)
-        index, done = await future
-        await done
-        return index
-
-    def _begin_change(
-        self, now: float, change: Change, future: asyncio.Future[tuple[int, asyncio.Future[None]]]
-    ) -> Sequence[Effect]:
-        effects = self._raft.change_membership(now, change)
-        for effect in effects:
-            if isinstance(effect, ChangeRefused):
-                _fail(future, ChangeError(effect.reason))
-                return []
-            if isinstance(effect, AppendOwn):
-                _give(future, (effect.index, self._waiters.add(effect.index)))
-        return effects
+        return await self._questions.change(change)
 
     async def read(self) -> int:
         """Returns when all that was committed before this call is applied here; the committed pos then (R1, R2).
@@ -568,10 +548,7 @@ class Member(Callbacks):
         """
         if self._stopped is not None:
             raise ReadError(self._stopped)
-        token = next(self._tokens)
-        future = self._reads[token] = asyncio.get_running_loop().create_future()
-        self._call(self._raft.read, token)
-        index = await future
+        index = await self._questions.read_index()
         if index > self._committed_index:
             await self._applied.add(index)
         return self._committed_pos
@@ -588,114 +565,35 @@ class Member(Callbacks):
         if self._stopped is not None:
             raise DiskError(self._stopped)
         peers = sorted(self._raft.membership.members - {self.identity.member})
-        self._range = (0, -1, b"")
+        self._outbox.forget_range()
         return await self._scrubber.run(
             first, self._committed_index, min(end_pos, self._committed_pos), peers, bytes_per_second
         )
 
     # -- inputs of the core --------------------------------------------------------------------------------------------
 
-    def _call(self, call: Callable[..., Sequence[Effect]], *arguments: Any) -> None:
-        """One call of the core, and all that comes of it. In the middle of effects it has to wait for their end."""
-        if self._stopped is not None:
-            return
-        if self._working:
-            self._inbox.append((call, arguments))
-            return
-        self._working = True
-        try:
-            self._carry_out(call(time.monotonic(), *arguments))
-            while self._inbox:
-                call, arguments = self._inbox.popleft()
-                self._carry_out(call(time.monotonic(), *arguments))
-        except Exception as error:  # half a list of effects was carried out: nothing may follow
-            _logger.critical("n%d: a mistake", self.identity.member, exc_info=True)
-            self._stop(f"a mistake of this member: {error!r}")
-        finally:
-            self._working = False
-        if self._stopped is None:
-            self._set_alarm()
-            self._tell_accepting()
-            if self._written_in_effect:
-                self._written_in_effect = False
-                self.log_written()
+    def _on_settled(self) -> None:
+        self._tell_accepting()
+        if self._written_in_effect:
+            self._written_in_effect = False
+            self.log_written()
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            self._in_effect = True
-            try:
-                self._do[type(effect)](effect)
-            except OSError as error:
-                self._effect_failed(effect, error)
-                return
-            except RangeError as error:
-                self._refused_range(str(error))
-                self._drop_list(self._disk, DiskState.OK)  # what was to be written is forgotten
-                return
-            finally:
-                self._in_effect = False
-            if self._stopped is not None:
-                return
-        if self._then:
-            self._inbox.extendleft(reversed(self._then))
-            self._then.clear()
-
-    def _drop_list(self, call: Callable[..., Sequence[Effect]], *arguments: Any) -> None:
-        """The rest of a list is not carried out, and this is the next thing that the core hears."""
-        self._then.clear()
-        self._inbox.appendleft((call, arguments))
+    def _mistake(self, error: Exception) -> None:
+        _logger.critical("n%d: a mistake", self.identity.member, exc_info=error)
+        self._stop(f"a mistake of this member: {error!r}")
 
     def _apply_known(self, now: float) -> Sequence[Effect]:
         """At the start: what is committed is told, though it is not new."""
         self._commit_up_to(self._raft.commit_index)
         return []
 
-    def _set_alarm(self) -> None:
-        deadline = self._raft.deadline
-        if deadline < self._alarm_at:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm_at = deadline
-            wait = max(0.0, deadline - time.monotonic())
-            self._alarm = asyncio.get_running_loop().call_later(wait, self._on_alarm)
-
-    def _on_alarm(self) -> None:
-        """The deadline mostly moved on since the alarm was set: it is set anew only here, not with every message."""
-        self._alarm, self._alarm_at = None, _NEVER
-        if self._stopped is not None:
-            return
-        if time.monotonic() >= self._raft.deadline:
-            self._write_staged()  # a tick may begin a transfer: what was accepted before is in the log then
-            self._call(self._raft.tick)
-        else:
-            self._set_alarm()
+    def _on_deadline(self) -> None:
+        self._write_staged()  # a tick may begin a transfer: what was accepted before is in the log then
+        self._calls.call(self._raft.tick)
 
     def _deliver(self, message: Message, payload: memoryview | None) -> None:
-        if self._stopped is not None:
-            return
-        if type(message) is AppendRequest:
-            if message.runs:
-                self._deliver_entries(message, payload)
-                return
-        elif type(message) is InstallRequest and not (
-            message.term < self._raft.term or message.base_index <= self._raft.commit_index
-        ):
-            self._base_receiver.receive(message)
-            return
-        self._call(self._raft.step, message)
-
-    def _deliver_entries(self, request: AppendRequest, payload: memoryview | None) -> None:
-        """Checked before the core hears of them: what it does not know of needs not be taken back."""
-        try:
-            request, entries = checked(self.ledger, request, bytes(payload or b""))
-        except RangeError as error:
-            self._refused_range(str(error))
-            return
-        self._call(self._step_entries, request, entries)
-
-    def _step_entries(self, now: float, request: AppendRequest, entries: Entries) -> Sequence[Effect]:
-        self._incoming = entries
-        return self._raft.step(now, request)
+        if self._stopped is None:
+            self._inbox.deliver(message, payload)
 
     def _refused_range(self, reason: str) -> None:
         self.refused_ranges += 1
@@ -703,28 +601,15 @@ class Member(Callbacks):
             _logger.error("n%d refuses entries: %s", self.identity.member, reason)
         self.last_error = reason
 
-    def _base_arrived(self, request: InstallRequest, point: EntryPoint, blob: bytes) -> None:
-        self._call(self._step_base, request, point, blob)
-
-    def _step_base(self, now: float, request: InstallRequest, point: EntryPoint, blob: bytes) -> Sequence[Effect]:
-        self._base = point, blob
-        return self._raft.step(now, request)
-
     def _on_connected(self, member: int, lane: Lane) -> None:
-        """What was on its way to this member may be lost."""
         if lane is Lane.BULK and self._stopped is None:
-            self._refused.discard(member)
-            self._call(self._raft.link_opened, member)
+            self._outbox.connected(member)
             self._base_sender.send_again(member)
 
     def _on_room(self, member: int, lane: Lane) -> None:
-        """Appends that were refused did not get on their way; those before them did, and are on it."""
-        if lane is not Lane.BULK or self._stopped is not None:
-            return
-        if member in self._refused:
-            self._refused.discard(member)
-            self._call(self._raft.link_opened, member)
-        self._base_sender.on_room(member)
+        if lane is Lane.BULK and self._stopped is None:
+            self._outbox.room(member)
+            self._base_sender.on_room(member)
 
     # -- what the log says ---------------------------------------------------------------------------------------------
 
@@ -732,32 +617,29 @@ class Member(Callbacks):
         """More of what was staged is written. Told by whoever writes the log."""
         if self._stopped is not None:
             return
-        if self._in_effect:
+        if self._calls.in_effect:
             self._written_in_effect = True
             return
         index = self._log.written_index
         if self._role is Role.LEADER and index > self._own_index:
             self._own_index = index
-            self._call(self._raft.appended)
+            self._calls.call(self._raft.appended)
             if self._asynchronous:
-                self._call(self._counted)
+                self._calls.call(self._counted)
 
     def log_synced(self) -> None:
         """More of what was written is durable."""
         if not self._asynchronous:
-            self._call(self._counted)
+            self._calls.call(self._counted)
 
     def log_failed(self, error: OSError, *, final: bool) -> None:
         """Writing failed, and what was staged is given up; `final`: a sync did, and nothing will be durable again."""
-        if self._stopped is not None or (self._in_effect and not final):
+        if self._stopped is not None or (self._calls.in_effect and not final):
             return  # an effect's own write: it says so itself
         self._note_failure(error)
         state = DiskState.FULL if error.errno in NO_ROOM and not final else DiskState.FAILED
         self._abandon(error.strerror or str(error))
-        if self._working:
-            self._inbox.appendleft((self._disk, (state,)))
-        else:
-            self._call(self._disk, state)
+        self._calls.first(self._disk, state)
 
     def _write_staged(self) -> None:
         """What was accepted goes into the log now, and the core hears of it."""
@@ -770,12 +652,20 @@ class Member(Callbacks):
         index = self.ledger.last_index if self._asynchronous else self._log.flushed_index
         return self._raft.synced(now, index)
 
-    def _effect_failed(self, effect: Effect, error: OSError) -> None:
+    def _effect_failed(self, effect: Effect, error: OSError | RangeError) -> None:
+        if isinstance(error, RangeError):
+            self._refused_range(str(error))
+            self._calls.instead(self._disk, DiskState.OK)  # what was to be written is forgotten
+            return
         self._note_failure(error)
         # A vote that may or may not be on the disk, or a log that may or may not be cut, is not gone on with.
         full = error.errno in NO_ROOM and isinstance(effect, Write | AppendOwn)
         self._abandon(error.strerror or str(error))
-        self._drop_list(self._disk, DiskState.FULL if full else DiskState.FAILED)
+        self._calls.instead(self._disk, DiskState.FULL if full else DiskState.FAILED)
+
+    def _note(self, text: str) -> None:
+        self.last_error = text
+        _logger.error("n%d: %s", self.identity.member, text)
 
     def _note_failure(self, error: OSError) -> None:
         if str(error) != self.last_error:
@@ -816,7 +706,7 @@ class Member(Callbacks):
     def _truncate(self, effect: Truncate) -> None:
         was_end = self._log.written
         self.ledger.truncate(effect.last_kept)
-        self._range = (0, -1, b"")
+        self._outbox.forget_range()
         self._special.truncate(effect.last_kept)
         if self._grace is not None:
             self._end_grace()
@@ -826,8 +716,7 @@ class Member(Callbacks):
             callback(pos, was_end)
 
     def _write(self, effect: Write) -> None:
-        entries = self._incoming
-        assert entries is not None and entries.last_index == effect.request.last_index
+        entries = self._inbox.entries_of(effect)
         try:
             self.ledger.append_entries(entries, effect.first_index)
         except EntryError as error:
@@ -840,7 +729,7 @@ class Member(Callbacks):
         if failed is not None:
             raise failed
         if self._asynchronous:
-            self._then.append((self._counted, ()))
+            self._calls.then(self._counted)
 
     def _append_own(self, effect: AppendOwn) -> None:
         log = self._log
@@ -853,49 +742,18 @@ class Member(Callbacks):
         if failed is not None:
             raise failed
         self._own_index = effect.index
-        self._then.append((self._raft.appended, ()))
+        self._calls.then(self._raft.appended)
         if self._asynchronous:
-            self._then.append((self._counted, ()))
+            self._calls.then(self._counted)
 
     def _write_now(self) -> OSError | None:
         assert self._appending is not None
         return self._appending.write()
 
-    def _send(self, effect: Send) -> None:
-        message = effect.message
-        if type(message) is AppendRequest and message.runs:
-            first, last = message.prev_index + 1, message.last_index
-            peer = self._raft.peers.get(message.target)
-            if peer is not None and peer.state is PeerState.PROBE and not self._is_sound(first):
-                return
-            if self._range[0] != first or self._range[1] != last:
-                try:
-                    self._range = first, last, self._log.read_range(first, last)
-                except EntryError as error:
-                    self.last_error = f"entry {error.index} cannot be read: {error.reason}"
-                    _logger.error("n%d: %s", self.identity.member, self.last_error)
-                    return
-            sent = self._transport.send(message, self._range[2])
-        else:
-            sent = self._transport.send(message)
-        if not sent and type(message) is AppendRequest:
-            self._refused.add(message.target)
-
-    def _is_sound(self, first: int) -> bool:
-        """What a member that does not get on would be sent next is looked at first: it may be our own disk that is not
-        sound, and the member refuses what we send. Then it is mended, and sent when the core tries again."""
-        last = self._log.extent(first, self.settings.raft.max_append_bytes)
-        try:
-            self.ledger.verified_range(first, last)
-        except (EntryError, LedgerError) as error:
-            self.last_error = f"entries {first} to {last}: {error}"
-            _logger.error("n%d: %s", self.identity.member, self.last_error)
-            if self._mending is None or self._mending.done():
-                end_pos = self.ledger.end_of(last) + self.ledger.segment_bytes
-                mending = self._mend(first, end_pos, float("inf"))
-                self._mending = asyncio.get_running_loop().create_task(mending, name="mend-log")
-            return False
-        return True
+    def _mend_soon(self, first: int, end_pos: int) -> None:
+        if self._mending is None or self._mending.done():
+            mending = self._mend(first, end_pos, float("inf"))
+            self._mending = asyncio.get_running_loop().create_task(mending, name="mend-log")
 
     async def _mend(self, first: int, end_pos: int, bytes_per_second: float) -> None:
         try:
@@ -907,8 +765,7 @@ class Member(Callbacks):
             DamageError,
             OSError,
         ) as error:  # reported; another time may do better
-            self.last_error = str(error)
-            _logger.error("n%d: %s", self.identity.member, error)
+            self._note(str(error))
 
     def _commit(self, effect: Commit) -> None:
         if effect.index > self._committed_index:
@@ -995,37 +852,16 @@ class Member(Callbacks):
         _logger.warning("n%d counts as a member again", self.identity.member)
         self._vote.readmit(self._memberships[-1].index if self._memberships else -1)
 
-    def _read_ready(self, effect: ReadReady) -> None:
-        future = self._reads.pop(effect.token, None)
-        if future is not None:
-            _give(future, effect.index)
-
-    def _read_failed(self, effect: ReadFailed) -> None:
-        future = self._reads.pop(effect.token, None)
-        if future is not None:
-            _fail(future, ReadError("no majority, or no leader, confirmed an index"))
-
-    def _transfer_ended(self, effect: TransferEnded) -> None:
-        if self._transfer is not None:
-            self._end_transfer(effect)
-
-    def _end_transfer(self, ended: TransferEnded) -> None:
-        future, self._transfer = self._transfer, None
-        assert future is not None
-        _give(future, ended)
-
     def _install(self, effect: Install) -> None:
         self._base_sender.send(effect.request, self.ledger.base, self._snapshot)
 
     def _install_base(self, effect: InstallBase) -> None:
         request = effect.request
-        assert self._base is not None and self._base[0].index == request.base_index
-        point, blob = self._base
-        self._base = None
+        point, blob = self._inbox.base_of(effect)
         applied = self._restore(blob)
         self._save_origin(request.membership)
         self.ledger.install_base(point.index, point.term, point.chain, point.pos)
-        self._range = (0, -1, b"")
+        self._outbox.forget_range()
         self._special.clear()
         self._memberships = [request.membership]
         self._committed_index, self._committed_pos = point.index, point.pos
@@ -1035,7 +871,7 @@ class Member(Callbacks):
         self._scrubber.begin_anew()
         for callback in self.on_installed:
             callback(point.index, point.pos)
-        self._then.append((self._raft.installed, (request,)))
+        self._calls.then(self._raft.installed, request)
 
     def _fatal(self, effect: Fatal) -> None:
         self._stop(effect.reason)
@@ -1063,7 +899,7 @@ class Member(Callbacks):
     def _look_for_room(self) -> None:
         if self._raft.disk_state is DiskState.FULL and not self._told_full and self._has_room():
             self.last_error = ""
-            self._call(self._disk, DiskState.OK)
+            self._calls.call(self._disk, DiskState.OK)
 
     def disk_full(self, reason: str | None) -> None:
         """Whoever stands on the log has no room for what it makes of it: `reason`; None: it has again.
@@ -1079,7 +915,7 @@ class Member(Callbacks):
             self.last_error = reason
             _logger.error("n%d: the disk: %s", self.identity.member, reason)
             self._write_staged()
-            self._call(self._disk, DiskState.FULL)
+            self._calls.call(self._disk, DiskState.FULL)
 
     def save_mark(self) -> None:
         """Notes how far the log is durable and committed. On any thread; blocks. OSError: the note before holds."""
@@ -1137,14 +973,3 @@ class Member(Callbacks):
             last_error=self.last_error,
             peers=progress_of(raft, ledger, self._transport.status(), time.monotonic()),
         )
-
-
-def _give(future: asyncio.Future[Any], value: object) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _fail(future: asyncio.Future[Any], error: MemberError) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # whoever asked may be gone: it is no fault that nobody looks

@@ -18,6 +18,7 @@ from member_lab import Group, until
 from tallystick.replication.effects import Effect, Write
 from tallystick.replication.ledger.vote import VoteFile
 from tallystick.replication.member.member import Member
+from tallystick.replication.member.outbox import Outbox
 from tallystick.replication.member.special import SpecialEntries
 
 
@@ -57,7 +58,7 @@ async def test_counting_what_is_only_written(tmp_path: Path, monkeypatch: pytest
 
     def write(self: Member, effect: Write) -> None:
         written(self, effect)
-        self._then.append((self._counted, ()))
+        self._calls.then(self._counted)
 
     def slow(self: Any) -> None:
         """The disk does not come to it before the power goes."""
@@ -69,7 +70,7 @@ async def test_counting_what_is_only_written(tmp_path: Path, monkeypatch: pytest
 
     def log_written(self: Member) -> None:
         original(self)
-        self._call(self._counted)
+        self._calls.call(self._counted)
 
     monkeypatch.setattr(Member, "log_written", log_written)
     monkeypatch.setattr(Member, "save_mark", lambda self: None)
@@ -142,7 +143,7 @@ async def test_effects_after_one_that_failed(tmp_path: Path, monkeypatch: pytest
     def effect_failed(self: Member, effect: Effect, error: OSError) -> None:
         if isinstance(effect, Write):
             last = effect.request.last_index
-            self._inbox.append((lambda now: self._raft.synced(now, last), ()))
+            self._calls.call(lambda now: self._raft.synced(now, last))
 
     monkeypatch.setattr(Member, "_effect_failed", effect_failed)
     monkeypatch.setattr(Member, "_disk", lambda self, now, state: [])
@@ -239,6 +240,6 @@ async def test_a_leader_that_does_not_look_at_what_it_sends(tmp_path: Path, monk
             await group.level()
 
     await scenario(tmp_path / "sound")
-    monkeypatch.setattr(Member, "_is_sound", lambda self, first: True)
+    monkeypatch.setattr(Outbox, "_is_sound", lambda self, first: True)
     await noticed(scenario, tmp_path, attempts=1)
     assert refused > 0, "the damage did not spread"

@@ -1,0 +1,94 @@
+"""What the core sends to other members: its messages, with the bytes of the entries that they speak of.
+
+A range that goes to two members is read once. What a lane does not take is not kept: the core hears of it when the lane
+takes messages again, and sends what is due then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tallystick.replication.effects import Send
+from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.ledger.recovery import LedgerError
+from tallystick.replication.member.core_calls import CoreCalls
+from tallystick.replication.messages import AppendRequest
+from tallystick.replication.peers import PeerState
+from tallystick.replication.raft import Raft
+from tallystick.replication.transport.transport import Transport
+from tallystick.store._kernel import EntryError
+
+_NOTHING = (0, -1, b"")
+
+
+class Outbox:
+    """`note(text)`: something is amiss, for people. `mend(first, end_pos)`: entries from `first` on, up to that byte,
+    are to be looked at, and fetched again where they are damaged."""
+
+    def __init__(
+        self,
+        raft: Raft,
+        ledger: Ledger,
+        transport: Transport,
+        calls: CoreCalls,
+        *,
+        max_append_bytes: int,
+        note: Callable[[str], None],
+        mend: Callable[[int, int], None],
+    ) -> None:
+        self._raft, self._ledger, self._transport, self._calls = raft, ledger, transport, calls
+        self._max_append_bytes = max_append_bytes
+        self._note, self._mend = note, mend
+        self._range = _NOTHING  # first index, last index, bytes
+        self._refused: set[int] = set()  # members to which appends were not taken: the lane is full, or not there
+
+    def send(self, effect: Send) -> None:
+        """Whatever can go; what cannot is lost, as on the way."""
+        message = effect.message
+        payload: bytes | None = None
+        if type(message) is AppendRequest and message.runs:
+            payload = self._entries(message)
+            if payload is None:
+                return
+        if not self._transport.send(message, payload) and type(message) is AppendRequest:
+            self._refused.add(message.target)
+
+    def forget_range(self) -> None:
+        """The log was cut, or begins anew, or may have been mended."""
+        self._range = _NOTHING
+
+    def connected(self, member: int) -> None:
+        """What was on its way to this member may be lost."""
+        self._refused.discard(member)
+        self._calls.call(self._raft.link_opened, member)
+
+    def room(self, member: int) -> None:
+        """Appends that were refused did not get on their way; those before them did, and are on it."""
+        if member in self._refused:
+            self.connected(member)
+
+    def _entries(self, request: AppendRequest) -> bytes | None:
+        """The entries' bytes; None: they cannot be sent as they are."""
+        first, last = request.prev_index + 1, request.last_index
+        peer = self._raft.peers.get(request.target)
+        if peer is not None and peer.state is PeerState.PROBE and not self._is_sound(first):
+            return None
+        if self._range[0] != first or self._range[1] != last:
+            try:
+                self._range = first, last, self._ledger.log.read_range(first, last)
+            except EntryError as error:
+                self._note(f"entry {error.index} cannot be read: {error.reason}")
+                return None
+        return self._range[2]
+
+    def _is_sound(self, first: int) -> bool:
+        """What a member that does not get on would be sent next is looked at first: it may be our own disk that is not
+        sound, and the member refuses what we send. Then it is mended, and sent when the core tries again."""
+        last = self._ledger.log.extent(first, self._max_append_bytes)
+        try:
+            self._ledger.verified_range(first, last)
+        except (EntryError, LedgerError) as error:
+            self._note(f"entries {first} to {last}: {error}")
+            self._mend(first, self._ledger.end_of(last) + self._ledger.segment_bytes)
+            return False
+        return True

@@ -1,0 +1,126 @@
+"""What is asked of the core and answered later: to hand leadership over, to change the members, from where to read.
+
+Each ends in an answer, also when the member stops meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from tallystick.replication.effects import (
+    AppendOwn,
+    ChangeRefused,
+    Effect,
+    ReadFailed,
+    ReadReady,
+    TransferEnded,
+    TransferResult,
+)
+from tallystick.replication.member.core_calls import CoreCalls
+from tallystick.replication.member.errors import ChangeError, MemberError, ReadError, TransferError
+from tallystick.replication.member.waiters import Waiters
+from tallystick.replication.membership import Change
+from tallystick.replication.raft import Raft
+
+
+class Questions:
+    """`waiters`: by whom the commit of an own entry is waited for."""
+
+    def __init__(self, raft: Raft, calls: CoreCalls, waiters: Waiters) -> None:
+        self._raft, self._calls, self._waiters = raft, calls, waiters
+        self._reads: dict[int, asyncio.Future[int]] = {}
+        self._tokens = count(1)
+        self._transfer: asyncio.Future[TransferEnded] | None = None
+
+    def give_up(self, reason: str) -> None:
+        """The member stops: whoever waits is told."""
+        for read in self._reads.values():
+            _fail(read, ReadError(reason))
+        self._reads.clear()
+        if self._transfer is not None:
+            self.transfer_ended(TransferEnded(None, TransferResult.NOT_LEADER, None))
+
+    # -- transfer ------------------------------------------------------------------------------------------------------
+
+    async def transfer(self, target: int | None) -> int:
+        """See `Member.transfer`."""
+        future: asyncio.Future[TransferEnded] = asyncio.get_running_loop().create_future()
+        self._calls.call(self._begin_transfer, target, future)
+        ended = await future
+        if ended.result is not TransferResult.DONE:
+            raise TransferError(ended.result, ended.target, ended.leader)
+        assert ended.leader is not None
+        return ended.leader
+
+    def _begin_transfer(
+        self, now: float, target: int | None, future: asyncio.Future[TransferEnded]
+    ) -> Sequence[Effect]:
+        effects = self._raft.transfer(now, target)
+        for effect in effects:
+            if isinstance(effect, TransferEnded):  # refused, and another one may be under way
+                _give(future, effect)
+                return [other for other in effects if other is not effect]
+        self._transfer = future
+        return effects
+
+    def transfer_ended(self, effect: TransferEnded) -> None:
+        """The effect. One that nobody here asked for concerns nobody."""
+        if self._transfer is not None:
+            future, self._transfer = self._transfer, None
+            _give(future, effect)
+
+    # -- members -------------------------------------------------------------------------------------------------------
+
+    async def change(self, change: Change) -> int:
+        """See `Member.change`."""
+        future: asyncio.Future[tuple[int, asyncio.Future[None]]] = asyncio.get_running_loop().create_future()
+        self._calls.call(self._begin_change, change, future)
+        index, done = await future
+        await done
+        return index
+
+    def _begin_change(
+        self, now: float, change: Change, future: asyncio.Future[tuple[int, asyncio.Future[None]]]
+    ) -> Sequence[Effect]:
+        effects = self._raft.change_membership(now, change)
+        for effect in effects:
+            if isinstance(effect, ChangeRefused):
+                _fail(future, ChangeError(effect.reason))
+                return []
+            if isinstance(effect, AppendOwn):
+                _give(future, (effect.index, self._waiters.add(effect.index)))
+        return effects
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    async def read_index(self) -> int:
+        """An index up to which all was committed when this was asked (R1, R2). ReadError."""
+        token = next(self._tokens)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reads[token] = future
+        self._calls.call(self._raft.read, token)
+        return await future
+
+    def read_ready(self, effect: ReadReady) -> None:
+        """The effect."""
+        if (future := self._reads.pop(effect.token, None)) is not None:
+            _give(future, effect.index)
+
+    def read_failed(self, effect: ReadFailed) -> None:
+        """The effect."""
+        if (future := self._reads.pop(effect.token, None)) is not None:
+            _fail(future, ReadError("no majority, or no leader, confirmed an index"))
+
+
+def _give(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: MemberError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever asked may be gone: it is no fault that nobody looks
