@@ -71,8 +71,8 @@ class Inbox:
     def _deliver_entries(self, request: AppendRequest, payload: memoryview | None) -> None:
         """Checked before the core hears of them: what it does not know of needs not be taken back.
 
-        The kernel gets a copy, which costs some 12 us for 256 KiB, a hundredth of what the range costs here altogether.
-        A view would be kept as long as the entries are, and its connection had to take a new buffer for each range.
+        The kernel gets a copy: some 15 us for 230 KiB, where to check them takes 65 and to write them 230. A view would
+        be kept as long as the entries are, and its connection had to take a new buffer for each range.
         """
         try:
             request, entries = checked(self._ledger, request, bytes(payload or b""))
