@@ -26,8 +26,9 @@ hosts = st.builds(
     st.integers(0, 2**32 - 1),
 )
 names = st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"x", b"", b"TAGSX", b"\xff", b"KEY", "标".encode()])
+names |= st.integers(0, 30).map(lambda number: b"n%d" % number)
 values = st.sampled_from([b"a", b"", b"k1 k2  k3", b"\xe6\xa0", b"v\1", b"\1v", b"a\1b", "标签".encode(), b"z" * 40])
-properties = st.lists(st.tuples(names, values), max_size=30).flatmap(
+properties = st.lists(st.tuples(names, values), max_size=50).flatmap(
     lambda pairs: st.sampled_from(
         [
             b"".join(name + b"\1" + value + b"\2" for name, value in pairs),

@@ -1,0 +1,68 @@
+"""The index against the log: the entries that the log asks for, in its order, and the entries that are there."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from pathlib import Path
+
+from tallystick.spark.jobs.findings import Difference, Findings
+from tallystick.spark.scan import SplitScan
+from tallystick.spark.splits import plan
+from tallystick.spark.volume import Volume
+from tallystick.store.derive import index_hash
+from tallystick.store.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry, IndexGeometry, IndexHeader
+
+_COLUMNS = ("topic", "physical_offset", "sys_flag", "unique_key", "keys", "store_timestamp_ms")
+_GROUP_BYTES = 32 << 20
+"""Entries and keys of so much log are held at a time."""
+
+
+def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
+    """Both as (hash, position) pairs, stretch by stretch of the log: what is on one side only is a difference."""
+    files = [path for path in sorted((Path(volume.root) / "index").glob("*")) if path.is_file()]
+    if not files:
+        return
+    entries = _entries(volume, files, findings)
+    first = min(entries, default=volume.bound)
+    for split in plan(volume, split_bytes=_GROUP_BYTES):
+        wanted: Counter[tuple[int, int]] = Counter()
+        times: dict[int, int] = {}
+        for batch in SplitScan(split, _COLUMNS):
+            for topic, pos, sys_flag, unique, keys, time in zip(*(column.to_pylist() for column in batch), strict=True):
+                if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                    continue
+                times[pos] = time
+                wanted.update((pos, index_hash(topic, key)) for key in ([unique] if unique else []) + keys)
+        there = Counter((pos, key_hash) for pos in times if pos in entries for key_hash, _, _ in entries[pos])
+        for pos, key_hash in (wanted - there).elements():
+            if times[pos] >= settled_ms:
+                findings.add_behind("index entries")
+            elif pos >= first:
+                reason = f"no entry of a key of the record at {pos} (hash {key_hash})"
+                findings.add(Difference(volume.source, "index", "", pos, reason))
+        for pos in sorted(pos for pos in entries if split.begin <= pos < split.end):
+            for key_hash, file, at in entries.pop(pos):
+                if wanted[pos, key_hash] == 0:
+                    reason = f"names hash {key_hash} at {pos}, no record there has such a key"
+                    findings.add(Difference(volume.source, "index", file, at, reason))
+
+
+def _entries(volume: Volume, files: list[Path], findings: Findings) -> dict[int, list[tuple[int, str, int]]]:
+    """(hash, file, byte in it) of all entries below the bound, by position."""
+    found: dict[int, list[tuple[int, str, int]]] = {}
+    for path in files:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            header = IndexHeader(*INDEX_HEADER.unpack_from(data))
+            geometry = IndexGeometry.of_file(data)
+            if geometry is None:
+                if header.next_entry > 1:
+                    findings.add(Difference(volume.source, "index", str(path), 0, "header and entries do not fit"))
+                continue
+            for number in range(1, header.next_entry):
+                at = geometry.entry_at(number)
+                entry = IndexEntry(*INDEX_ENTRY.unpack_from(data, at))
+                if volume.begin <= entry.pos < volume.bound:
+                    found.setdefault(entry.pos, []).append((entry.key_hash, str(path), at))
+    return found

@@ -1,0 +1,129 @@
+"""`trace`: all that the logs say of one message: sent, delayed, committed, delivered again, given up.
+
+Sought by key, by the client's id (UNIQ_KEY) or by the broker's id of it (where it lies). All later incarnations of a
+message carry its UNIQ_KEY: when it waits for its delay, when a consumer sent it back (topic `%RETRY%group`), when it
+was given up (`%DLQ%group`), and when its transaction came to an end. So a first pass finds who is meant, and a second
+one every record of them; with a UNIQ_KEY to begin with, the first is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from tallystick.spark.jobs.runner import Runner
+from tallystick.spark.options import ReadOptions
+from tallystick.spark.scan import SplitScan, Wanted
+from tallystick.spark.splits import Split, plan
+from tallystick.store.derive import SCHEDULE_TOPIC
+from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from tallystick.store.message_id import MessageIdError, decode_message_id
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+RETRY, DLQ = "%RETRY%", "%DLQ%"
+MOST_EVENTS = 10_000
+_COLUMNS = (
+    *("source", "topic", "queue_id", "queue_offset", "physical_offset", "message_id", "unique_key", "tags", "keys"),
+    *("properties", "sys_flag", "born_timestamp_ms", "born_host", "store_timestamp_ms", "reconsume_times"),
+    "body_bytes",
+)
+
+
+def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
+    """The events in the order of storing. VolumeError, OSError. What several replicas tell is told once."""
+    volumes = options.volumes()
+    splits = [split for volume in volumes for split in plan(volume, split_bytes=options.split_bytes)]
+    keys = {sought}
+    try:
+        _, pos = decode_message_id(sought)
+        keys |= set(_keys_at(splits, pos, sought))
+    except MessageIdError:
+        pass
+    rows = _found(runner, splits, keys)
+    meant = {row["unique_key"] for row in rows if row["unique_key"]}
+    if meant - keys:
+        rows = _found(runner, splits, keys | meant)
+    events: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["message_id"], row["store_timestamp_ms"])
+        event = events.setdefault(key, event_of(row))
+        if row["source"] not in event["sources"]:
+            event["sources"].append(row["source"])
+    ordered = sorted(events.values(), key=lambda event: (event["stored_ms"], event["physical_offset"]))
+    return {
+        "job": "trace",
+        "sought": sought,
+        "messages": sorted(meant),
+        "events": ordered[:MOST_EVENTS],
+        "omitted": max(0, len(ordered) - MOST_EVENTS),
+    }
+
+
+def _keys_at(splits: Sequence[Split], pos: int, message_id: str) -> list[str]:
+    """The unique key of the record that has this id."""
+    for split in splits:
+        if split.begin <= pos < split.end:
+            for batch in SplitScan(split, ("message_id", "unique_key")):
+                for found, key in zip(*(column.to_pylist() for column in batch), strict=True):
+                    if found == message_id.upper() and key:
+                        return [key]
+    return []
+
+
+def _found(runner: Runner, splits: Sequence[Split], keys: set[str]) -> list[dict[str, Any]]:
+    wanted = Wanted(keys=tuple(sorted(keys)))
+    return [row for part in runner(partial(rows_of, wanted=wanted), splits) for row in part]
+
+
+def rows_of(split: Split, wanted: Wanted) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for batch in SplitScan(split, _COLUMNS, wanted):
+        rows += batch.to_pylist()
+        if len(rows) >= MOST_EVENTS:
+            break
+    return [{**row, "properties": dict(row["properties"])} for row in rows]
+
+
+def event_of(row: dict[str, Any]) -> dict[str, Any]:
+    properties = row["properties"]
+    return {
+        "stored_ms": row["store_timestamp_ms"],
+        "what": what_happened(row["topic"], row["sys_flag"], row["reconsume_times"], properties),
+        "topic": row["topic"],
+        "queue_id": row["queue_id"],
+        "queue_offset": row["queue_offset"],
+        "physical_offset": row["physical_offset"],
+        "message_id": row["message_id"],
+        "unique_key": row["unique_key"],
+        "tags": row["tags"],
+        "keys": row["keys"],
+        "born_ms": row["born_timestamp_ms"],
+        "born_host": row["born_host"],
+        "attempts": row["reconsume_times"],
+        "body_bytes": row["body_bytes"],
+        "sources": [],
+    }
+
+
+def what_happened(topic: str, sys_flag: int, attempts: int, properties: dict[str, str]) -> str:
+    """In words, from where a record lies and what its properties say of where it came from."""
+    if topic == HALF_TOPIC:
+        return f"half of a transaction, for {properties.get('REAL_TOPIC', '?')}"
+    if topic == SCHEDULE_TOPIC:
+        real = properties.get("REAL_TOPIC", "?")
+        if real.startswith((RETRY, DLQ)):
+            return f"waits for try {attempts + 1} by {real.partition('%')[2].partition('%')[2]}"
+        return f"waits for delay level {properties.get('DELAY', '?')}, for {real}"
+    if topic.startswith(DLQ):
+        return f"given up by {topic.removeprefix(DLQ)} after {attempts} tries"
+    if topic.startswith(RETRY):
+        return f"delivered again to {topic.removeprefix(RETRY)}, try {attempts}"
+    kind = sys_flag & TRANSACTION_MASK
+    if kind == TRANSACTION_COMMIT:
+        return "committed"
+    if kind == TRANSACTION_ROLLBACK:
+        return "rolled back"
+    if "DELAY" in properties:
+        return f"delivered after delay level {properties['DELAY']}"
+    return "sent"

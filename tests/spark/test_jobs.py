@@ -1,0 +1,321 @@
+"""The jobs on stores that RocketMQ wrote, in this process; `test_jobs_on_spark` runs them on Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as dataset
+import pytest
+from golden_rows import expected
+
+from tallystick.spark import cli
+from tallystick.spark.jobs import audit, export, rebuild, stats, trace
+from tallystick.spark.jobs.report import page_of, text_of
+from tallystick.spark.jobs.runner import inline
+from tallystick.spark.jobs.stats import percentile
+from tallystick.spark.options import OptionError, ReadOptions
+
+Golden = Callable[[str], Path]
+
+
+def options_of(path: Path | str, **given: str) -> ReadOptions:
+    return ReadOptions.parse({"path": f"n0={path}" if isinstance(path, Path) else path} | given)
+
+
+# -- stats -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clean", "edge", "dledger-n2"])
+def test_stats_are_the_listings_counts(golden: Golden, shared: Path, name: str) -> None:
+    messages = expected(shared, name)["opened"]["messages"]
+    summary = stats.run(options_of(golden(name), splitBytes="50000"), inline)
+    by_topic = Counter(message["topic"] for message in messages)
+    assert {topic["topic"]: topic["messages"] for topic in summary["topics"]} == by_topic
+    assert summary["bytes"] == sum(message["size"] for message in messages)
+    by_queue = Counter((message["topic"], message["queueId"]) for message in messages)
+    ours: Counter[tuple[str, int]] = Counter()
+    for row in summary["groups"]:
+        ours[row["topic"], row["queue_id"]] += row["messages"]
+        assert row["hour_ms"] % 3_600_000 == 0
+    assert ours == by_queue
+    producers = {message["bornHost"].rpartition(":")[0] for message in messages}
+    assert len({host for topic in summary["topics"] for host in topic["producers"]}) == len(producers)
+    for topic in summary["topics"]:
+        sizes = sorted(message["size"] for message in messages if message["topic"] == topic["topic"])
+        for percent in (50, 90, 99):
+            exact = sizes[-(-len(sizes) * percent // 100) - 1]
+            assert abs(topic[f"size_p{percent}"] / exact - 1) < 0.05
+
+
+def test_percentiles_of_nothing_and_of_one() -> None:
+    assert percentile({}, 50) == 0
+    assert percentile({160: 1}, 99) == round(2**10.03125)
+
+
+# -- audit -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clean", "killed", "cqext", "edge", "trimmed", "torn-tail"])
+def test_sound_stores_are_clean(golden: Golden, name: str) -> None:
+    summary = audit.run(options_of(golden(name), splitBytes="100000"), inline)
+    assert summary["differences"] == [] and summary["clean"]
+
+
+def test_replicas_are_compared_up_to_the_smallest_bound(golden: Golden) -> None:
+    roots = {name: golden(name) for name in ("dledger-n0", "dledger-n1", "dledger-n2")}
+    path = ",".join(f"{name}={root}" for name, root in roots.items())
+    summary = audit.run(options_of(path), inline)
+    assert summary["clean"] and summary["replicas_compared"] == {"begin": 0, "end": 570323}
+    log = roots["dledger-n1"] / "dledger-n1" / "data" / f"{0:020d}"
+    flip(log, 48 + 100)  # in the first record's properties, which no CRC covers
+    differences = audit.run(options_of(path), inline)["differences"]
+    assert [(each["source"], each["what"], each["offset"]) for each in differences if each["what"] == "replicas"] == [
+        ("dledger-n1", "replicas", 0)
+    ]
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize(("at", "word"), [(7, "names"), (11, "names"), (19, "tags code")])
+def test_a_flipped_byte_in_a_queue_is_named_to_the_unit(golden: Golden, at: int, word: str) -> None:
+    root = golden("clean")
+    path = sorted(root.glob("consumequeue/GoldA/0/*"))[0]
+    flip(path, 60 + at)
+    (difference,) = audit.run(options_of(root), inline)["differences"]
+    assert (difference["what"], difference["file"], difference["offset"]) == ("queue", str(path), 60)
+    assert word in difference["reason"] and "unit 3" in difference["reason"]
+
+
+def test_missing_units_of_a_closed_store_are_differences(golden: Golden) -> None:
+    root = golden("short-queues")
+    summary = audit.run(options_of(root), inline)
+    assert summary["clean"] and summary["behind"]["queue units"] > 0, "it was killed: the next start dispatches them"
+    (root / "abort").unlink()
+    summary = audit.run(options_of(root), inline)
+    assert summary["differing"] >= 69 and not summary["clean"]
+
+
+def test_the_index_is_compared_both_ways(golden: Golden) -> None:
+    root = golden("clean")
+    path = sorted(root.glob("index/*"))[0]
+    data = path.read_bytes()
+    slots = 40 + 4 * int(next(iter(_index_slots(root))))
+    flip(path, slots + 20 * 1 + 3)  # the hash of entry 1
+    differences = audit.run(options_of(root), inline)["differences"]
+    assert {each["what"] for each in differences} == {"index"} and len(differences) == 2
+    assert any(each["file"] == str(path) and each["offset"] == slots + 20 for each in differences)
+    path.write_bytes(data)
+
+
+def _index_slots(root: Path) -> list[int]:
+    from tallystick.store.dump import settings_of
+
+    return [settings_of(root).maxHashSlotNum]
+
+
+def test_damage_in_the_log_and_units_of_nothing(golden: Golden, shared: Path) -> None:
+    position = expected(shared, "flipped-body")["opened"]["maxPhyOffset"]
+    (difference,) = audit.run(options_of(golden("flipped-body")), inline)["differences"]
+    assert difference["what"] == "log" and difference["reason"] == "body CRC differs"
+    assert difference["file"].endswith(f"{position - difference['offset']:020d}")
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+def exported_rows(out: Path) -> Any:
+    return dataset.dataset(str(out), format="parquet", partitioning="hive", exclude_invalid_files=True).to_table()
+
+
+def test_export_gives_every_message_once_and_again_none(golden: Golden, shared: Path, tmp_path: Path) -> None:
+    root, out = golden("clean"), tmp_path / "out"
+    messages = expected(shared, "clean")["opened"]["messages"]
+    first = export.run(options_of(root, splitBytes="100000"), inline, out)
+    assert first["added_rows"] == len(messages)
+    again = export.run(options_of(root), inline, out)
+    assert (again["added_rows"], again["added_files"]) == (0, 0)
+    table = exported_rows(out)
+    assert sorted(table["physical_offset"].to_pylist()) == [message["offset"] for message in messages]
+    topics = Counter(path.name for path in out.glob("topic=*"))
+    assert f"topic=%25RETRY%25{messages_group(messages)}" in topics
+
+
+def messages_group(messages: list[dict[str, Any]]) -> str:
+    return next(m["topic"] for m in messages if m["topic"].startswith("%RETRY%")).removeprefix("%RETRY%")
+
+
+def test_a_later_run_adds_what_came_since(golden: Golden, shared: Path, tmp_path: Path) -> None:
+    root, out = golden("clean"), tmp_path / "out"
+    offsets = [message["offset"] for message in expected(shared, "clean")["opened"]["messages"]]
+    rows = 0
+    for bound in (offsets[100], offsets[101], offsets[1000], 1 << 60):
+        rows += export.run(options_of(root, committed=str(bound)), inline, out)["added_rows"]
+        held = sorted(exported_rows(out)["physical_offset"].to_pylist())
+        assert held == [offset for offset in offsets if offset < bound]
+    assert rows == len(offsets)
+    book = json.loads((out / "_tally" / "n0.json").read_text())
+    assert len(book["ranges"]) == 1, "ranges that touch are one"
+
+
+def test_a_run_that_was_killed_leaves_nothing_behind(golden: Golden, shared: Path, tmp_path: Path) -> None:
+    root, out = golden("clean"), tmp_path / "out"
+    offsets = [message["offset"] for message in expected(shared, "clean")["opened"]["messages"]]
+    export.run(options_of(root, committed=str(offsets[500])), inline, out)
+    book = (out / "_tally" / "n0.json").read_text()
+    export.run(options_of(root), inline, out)
+    (out / "_tally" / "n0.json").write_text(book)  # files were moved, the ranges not saved
+    added = export.run(options_of(root, splitBytes="70000"), inline, out)
+    assert added["added_rows"] == len(offsets) - 500
+    assert sorted(exported_rows(out)["physical_offset"].to_pylist()) == offsets
+
+
+def test_another_filter_needs_another_folder(golden: Golden, tmp_path: Path) -> None:
+    root, out = golden("clean"), tmp_path / "out"
+    export.run(options_of(root, topic="GoldA"), inline, out)
+    assert [path.name for path in out.glob("topic=*")] == ["topic=GoldA"]
+    with pytest.raises(export.ExportError, match="another filter"):
+        export.run(options_of(root), inline, out)
+
+
+def test_ranges_are_joined() -> None:
+    assert export.joined([(5, 9), (0, 3), (3, 5), (20, 20), (30, 31)]) == [(0, 9), (30, 31)]
+    assert export.day_name(0) == "1970-01-01" and export.day_name(2**40) == "beyond"
+
+
+# -- rebuild -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clean", "killed", "edge", "dledger-n2", "flipped-body"])
+def test_rebuilt_files_are_the_brokers(golden: Golden, tmp_path: Path, name: str) -> None:
+    root = golden(name)
+    (found,) = rebuild.run(options_of(root), inline, tmp_path / "out")["volumes"]
+    assert found["differing"] == found["missing"] == [] and found["stopped"] is None
+    assert found["same"] == len([*root.glob("consumequeue/*/*/*"), *root.glob("index/*")])
+
+
+def test_a_store_that_lost_its_queues_gets_them_back(golden: Golden, tmp_path: Path) -> None:
+    """The killed store is the same one before it lost them."""
+    lost, whole = golden("lost-queues"), golden("killed")
+    settings = {"mappedFileSizeConsumeQueue": "6000", "maxHashSlotNum": "1", "maxIndexNum": "2"}
+    from tallystick.store.dump import settings_of
+
+    real = settings_of(whole)
+    settings = {name: str(getattr(real, name)) for name in settings}
+    (found,) = rebuild.run(options_of(lost), inline, tmp_path / "out", settings)["volumes"]
+    rebuilt = Path(found["folder"])
+    for path in sorted(whole.glob("consumequeue/*/*/*")):
+        assert (rebuilt / path.relative_to(whole)).read_bytes() == path.read_bytes()
+
+
+def test_nothing_is_rebuilt_into_a_store(golden: Golden, tmp_path: Path) -> None:
+    root = golden("clean")
+    with pytest.raises(OptionError, match="within the store"):
+        rebuild.run(options_of(root), inline, root / "new")
+    (tmp_path / "out" / "n0").mkdir(parents=True)
+    (tmp_path / "out" / "n0" / "x").touch()
+    with pytest.raises(OptionError, match="something in it"):
+        rebuild.run(options_of(root), inline, tmp_path / "out")
+
+
+# -- trace -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_way_of_a_message_to_the_dead_letters(golden: Golden, shared: Path) -> None:
+    root = golden("clean")
+    messages = expected(shared, "clean")["opened"]["messages"]
+    dead = next(message for message in messages if message["topic"].startswith("%DLQ%"))
+    alike = [message["offset"] for message in messages if message["uniqKey"] == dead["uniqKey"]]
+    by_unique = trace.run(options_of(root), inline, dead["uniqKey"])
+    assert sorted(event["physical_offset"] for event in by_unique["events"]) == alike and len(alike) > 2
+    words = [event["what"] for event in by_unique["events"]]
+    assert words[0] == "sent" and words[-1].startswith("given up by")
+    assert any(word.startswith("waits for try") for word in words) or any("delivered again" in word for word in words)
+    by_id = trace.run(options_of(root), inline, dead["msgId"])
+    assert by_id["events"] == by_unique["events"]
+    assert trace.run(options_of(root), inline, "no-such-key")["events"] == []
+
+
+def test_a_transaction_is_seen_from_half_to_outcome(golden: Golden, shared: Path) -> None:
+    root = golden("clean")
+    messages = expected(shared, "clean")["opened"]["messages"]
+    committed = next(m for m in messages if m["sysFlag"] & 0xC == 8)
+    words = [event["what"] for event in trace.run(options_of(root), inline, committed["uniqKey"])["events"]]
+    assert any(word.startswith("half of a transaction") for word in words) and "committed" in words
+
+
+def test_replicas_tell_a_message_once(golden: Golden, shared: Path) -> None:
+    roots = [golden("dledger-n0"), golden("dledger-n2")]
+    message = expected(shared, "dledger-n0")["opened"]["messages"][50]
+    path = f"n0={roots[0]},n2={roots[1]}"
+    events = trace.run(options_of(path), inline, message["uniqKey"])["events"]
+    assert all(event["sources"] == ["n0", "n2"] for event in events) and events
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_and_writes(golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = golden("clean")
+    page = tmp_path / "page.html"
+    here = ["--master", "none", "--path", f"n0={root}"]
+    assert cli.main(["stats", *here, "--html", str(page), "--topic", "GoldA"]) == 0
+    assert "GoldA" in capsys.readouterr().out
+    assert "<svg" in page.read_text() and "http" not in page.read_text(), "it needs nothing else"
+    assert cli.main(["audit", *here, "--json", "--html", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["clean"] is True
+    flip(sorted(root.glob("consumequeue/GoldA/0/*"))[0], 7)
+    assert cli.main(["audit", *here, "--html", str(page)]) == 1
+    assert "unit 0" in capsys.readouterr().out and "unit 0" in page.read_text()
+    assert cli.main(["audit", "--master", "none", "--path", str(tmp_path / "none")]) == 2
+    assert cli.main(["trace", *here, "nothing"]) == 0
+    assert "nothing is known" in capsys.readouterr().out
+
+
+def test_pages_escape_what_producers_named() -> None:
+    topic = {"topic": "<script>", "queues": 1, "messages": 1, "bytes": 1, "size_p50": 1, "size_p90": 1, "size_p99": 1}
+    summary = {
+        "job": "stats",
+        "messages": 1,
+        "bytes": 1,
+        "topics": [topic | {"producers": {}}],
+        "groups": [{"topic": "<script>", "queue_id": 0, "tags": "<b>", "hour_ms": 2**62, "messages": 1}],
+        "damaged": 0,
+        "damage": [],
+    }
+    page = page_of(summary)
+    assert page is not None and "<script>" not in page and "<b>" not in page
+    assert "<script>" in text_of(summary)
+
+
+def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path) -> None:
+    """Each gives what it gives here, and an item can prefer a host."""
+    from tallystick.spark.jobs.runner import located, on_spark
+
+    root = golden("clean")
+    options, runner = options_of(root, splitBytes="200000"), on_spark(spark)
+    for run in (stats.run, audit.run):
+        assert run(options, runner) == run(options, inline)
+    there, here = tmp_path / "spark", tmp_path / "inline"
+    ours, theirs = export.run(options, runner, there), export.run(options, inline, here)
+    assert ours["added_rows"] == theirs["added_rows"] and ours["added_files"] == theirs["added_files"]
+    assert exported_rows(there).sort_by("physical_offset").equals(exported_rows(here).sort_by("physical_offset"))
+    assert spark.read.parquet(str(there)).count() == ours["added_rows"]
+    (rebuilt,) = rebuild.run(options, runner, tmp_path / "rebuilt")["volumes"]
+    assert rebuilt["differing"] == []
+    rdd = located(spark, ["a", "b"], lambda item: f"host-{item}")
+    java = rdd._jrdd.rdd()
+    preferred = [java.preferredLocations(part).mkString(",") for part in java.partitions()]
+    assert preferred == ["host-a", "host-b"]
+    assert on_spark(spark, lambda item: "elsewhere")(len, [[1], [2, 3]]) == [1, 2]
+    shutil.rmtree(there)
