@@ -265,38 +265,61 @@ fn text_or_null(column: &mut StringBuilder, bytes: &[u8]) -> usize {
 const FEW_PAIRS: usize = 24;
 
 fn properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) {
-    // Names as they will be read: two that differ only in what is no UTF-8 are one.
-    let mut pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::with_capacity(12);
-    let mut places: FxHashMap<Cow<'_, str>, usize> = FxHashMap::default();
-    for (name, value) in crate::record::pairs(bytes) {
-        let name = readable(name);
-        let place = if pairs.len() < FEW_PAIRS {
-            pairs.iter().position(|pair| pair.0 == name)
-        } else {
-            if places.is_empty() {
-                places = pairs
-                    .iter()
-                    .enumerate()
-                    .map(|(place, pair)| (pair.0.clone(), place))
-                    .collect();
-            }
-            places.get(&name).copied()
+    // Nearly all properties are UTF-8 and few: looked at once, and kept on the stack.
+    if !few_properties(column, bytes) {
+        many_properties(column, bytes);
+    }
+    column.append(true).expect("as many keys as values");
+}
+
+fn few_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return false;
+    };
+    let mut found = [("", ""); FEW_PAIRS];
+    let mut count = 0;
+    for pair in text.split('\x02') {
+        let Some((name, value)) = pair.split_once('\x01') else {
+            continue;
         };
-        match place {
-            Some(place) => pairs[place].1 = readable(value),
+        let value = value.trim_end_matches('\x01');
+        if name.is_empty() || value.is_empty() || value.contains('\x01') {
+            continue;
+        }
+        match found[..count].iter_mut().find(|known| known.0 == name) {
+            Some(known) => known.1 = value,
+            None if count == FEW_PAIRS => return false,
             None => {
-                if !places.is_empty() {
-                    places.insert(name.clone(), pairs.len());
-                }
-                pairs.push((name, readable(value)));
+                found[count] = (name, value);
+                count += 1;
             }
         }
     }
-    for (name, value) in pairs {
+    for (name, value) in &found[..count] {
         column.keys().append_value(name);
         column.values().append_value(value);
     }
-    column.append(true).expect("as many keys as values");
+    true
+}
+
+fn many_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) {
+    // Names as they will be read: two that differ only in what is no UTF-8 are one.
+    let mut found: Vec<(Cow<'_, str>, Cow<'_, str>)> = vec![];
+    let mut places: FxHashMap<Cow<'_, str>, usize> = FxHashMap::default();
+    for (name, value) in crate::record::pairs(bytes) {
+        let name = readable(name);
+        match places.get(&name) {
+            Some(&place) => found[place].1 = readable(value),
+            None => {
+                places.insert(name.clone(), found.len());
+                found.push((name, readable(value)));
+            }
+        }
+    }
+    for (name, value) in found {
+        column.keys().append_value(name);
+        column.values().append_value(value);
+    }
 }
 
 /// Store host and position, as upper-case hex.
@@ -315,26 +338,24 @@ fn message_id(column: &mut StringBuilder, store_host: &[u8], pos: u64) {
 /// Texts of the hosts met so far: a log has few, and writing one out costs more than all else of a row.
 #[derive(Default)]
 struct Hosts {
-    last: Vec<u8>,
-    last_text: String,
-    known: FxHashMap<Vec<u8>, String>,
+    v4: FxHashMap<[u8; 8], Box<str>>,
+    v6: FxHashMap<[u8; 20], Box<str>>,
 }
 
 const MOST_HOSTS: usize = 65_536;
 
 impl Hosts {
     fn text(&mut self, host: &[u8]) -> &str {
-        if self.last != host {
-            if self.known.len() >= MOST_HOSTS {
-                self.known.clear();
-            }
-            if !self.known.contains_key(host) {
-                self.known.insert(host.to_vec(), host_text(host));
-            }
-            self.last = host.to_vec();
-            self.last_text.clone_from(&self.known[host]);
+        if self.v4.len() + self.v6.len() >= MOST_HOSTS {
+            *self = Hosts::default();
         }
-        &self.last_text
+        match <[u8; 8]>::try_from(host) {
+            Ok(host) => self.v4.entry(host).or_insert_with(|| host_text(&host).into()),
+            Err(_) => {
+                let host = <[u8; 20]>::try_from(host).expect("a host has 8 or 20 bytes");
+                self.v6.entry(host).or_insert_with(|| host_text(&host).into())
+            }
+        }
     }
 }
 
