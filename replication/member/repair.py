@@ -146,6 +146,8 @@ class Scrubber:
         found, done, reason = await asyncio.to_thread(self._walk, place)
         if not done or found.index > place.index:
             return 0  # somebody else has mended it meanwhile
+        if place.index < self._ledger.base.index:
+            return 0  # the segment was deleted meanwhile; that the log begins later was known before
         fault = await asyncio.to_thread(self._fault_at, place, limit, reason)
         _logger.error("entry %d at byte %d is damaged: %s", fault.index, fault.pos, fault.reason)
         return await self._mend(fault, peers) + 1 - fault.index

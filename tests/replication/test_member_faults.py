@@ -13,6 +13,7 @@ from member_lab import PATIENCE_S, QUICK, SEGMENT_BYTES, Group, Node, leads, unt
 from transport_lab import Proxy
 
 from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.member.errors import (
     DiskError,
     MemberError,
@@ -34,6 +35,7 @@ def others(group: Group, node: Node) -> list[Node]:
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
+START = EntryPoint(-1, -1, 0, 0)
 PATIENT = replace(QUICK, raft=replace(QUICK.raft, append_timeout_seconds=600.0))
 """What does not reach a member is not sent again for as long as a test lasts, unless somebody tells the core."""
 
@@ -408,6 +410,7 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
             await until(lambda n=each: n.up.committed_index >= second)  # type: ignore[misc]
             each.up.release_before(3 * SEGMENT_BYTES)
             each.up.ledger.delete_released()
+        assert await leader.up._scrubber._mend_at(START, leader.up.committed_index, []) == 0, "deleted, not damaged"
         await node.start(group.addresses)
         await until(lambda: node.installed, "a base came")
         await group.level()
