@@ -1,8 +1,8 @@
 """Carries decisions out, in the order that `decide` tells: claim, write, delete, then say so.
 
 Many declarations at once, and still each in its order: all claims of a pass come before its first write. Whoever cannot
-be claimed (the resource changed meanwhile, or is gone) drops out and is looked at again. Writes to one broker group are
-one request; the API server has none for many objects, so its requests go a few at a time.
+be marked (the resource changed meanwhile, or is gone) drops out and is looked at again. All claims are one request, and
+so are the writes to one broker group; the API server has none for the status of many objects: those go a few at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Generic
 from tallystick.operator import kube
 from tallystick.operator.events import Events, Reference
 from tallystick.operator.topics import reasons
+from tallystick.operator.topics.claims import Claims
 from tallystick.operator.topics.cluster_view import ClusterView
 from tallystick.operator.topics.decide import Decision, kept_while_in_use
 from tallystick.operator.topics.declaration import Policy
@@ -23,7 +24,7 @@ from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.ports import MAX_BATCH, BrokerError, Brokers, GroupAddress, InUseError, RefusedError
 from tallystick.operator.topics.reasons import Phase, Problem
-from tallystick.operator.topics.status import claimed, concluded
+from tallystick.operator.topics.status import concluded
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,6 @@ class Work(Generic[S]):
     failures: dict[str, Problem] = field(default_factory=dict)
     """By broker group."""
     figures: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    status: dict[str, Any] = field(default_factory=dict)
-    """As the API server has it now."""
     lost: bool = False
     """It changed under our hands: look again."""
     stuck: bool = False
@@ -80,6 +79,7 @@ class Pass(Generic[S]):
         cluster: ClusterView[S],
         addresses: Mapping[str, GroupAddress],
         now: str,
+        claim: Callable[[Claims], Awaitable[None]],
     ) -> None:
         self._hands = hands
         self._kind = kind
@@ -87,15 +87,15 @@ class Pass(Generic[S]):
         self._cluster = cluster
         self._addresses = addresses
         self._now = now
+        self._note_claims = claim
 
     async def carry_out(self, decisions: Sequence[Decision[S]], count: frozenset[str] = frozenset()) -> list[Work[S]]:
         """All that `decisions` ask for. `count`: uids of those whose figures are asked for besides."""
         works = [
-            Work(decision, decision.declaration.resource_version, status=dict(decision.declaration.status))
-            for decision in decisions
-            if not decision.nothing
+            Work(decision, decision.declaration.resource_version) for decision in decisions if not decision.nothing
         ]
-        await self._all(self._claim, works)
+        await self._all(self._set_mark, works)
+        await self._claim([work for work in works if not work.lost and not work.stuck])
         works_on = [work for work in works if not work.lost and not work.stuck]
         await self._write([(work, group) for work in works_on for group in work.decision.writes])
         await self._all(self._delete, [work for work in works_on if work.decision.deletes])
@@ -117,12 +117,21 @@ class Pass(Generic[S]):
 
     # -- the API server
 
-    async def _claim(self, work: Work[S]) -> None:
+    async def _set_mark(self, work: Work[S]) -> None:
         decision = work.decision
         if decision.finalizer != decision.declaration.marked and not decision.release:
             await self._mark(work, decision.finalizer)
-        if decision.owned != decision.declaration.owned:
-            await self._set_status(work, claimed(decision, self._now))
+
+    async def _claim(self, works: Sequence[Work[S]]) -> None:
+        new = [work for work in works if work.decision.owned != work.decision.declaration.owned]
+        if not new:
+            return
+        try:
+            await self._note_claims({work.decision.declaration.uid: work.decision.owned for work in new})
+        except kube.KubeError as error:
+            logger.warning("%d claims cannot be noted: %s", len(new), error)
+            for work in new:
+                work.stuck = True
 
     async def _mark(self, work: Work[S], wanted: bool) -> None:
         declaration = work.decision.declaration
@@ -148,7 +157,6 @@ class Pass(Generic[S]):
         async with self._hands.kube_limit:
             answer = await self._hands.kube.apply(body, subresource="status")
         work.resource_version = answer["metadata"]["resourceVersion"]
-        work.status = status
 
     async def _conclude(self, work: Work[S]) -> None:
         decision = work.decision
@@ -158,7 +166,7 @@ class Pass(Generic[S]):
                 self._hands.metrics.deletions.labels(self._kind.kind).inc()
             return
         status = concluded(decision, work.failures, self._now, self._kind.name_field, work.figures)
-        if status != work.status:
+        if status != decision.declaration.status:
             await self._set_status(work, status)
         await self._tell(work, status)
 

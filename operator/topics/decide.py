@@ -2,7 +2,7 @@
 
 A `Decision` is carried out in this order, and is the same or a smaller one after a crash anywhere in it:
 
-1. `finalizer`, `owned`: our mark, and on which groups it is ours, stand in the resource
+1. `finalizer`, `owned`: our mark stands in the resource, and it is noted on which groups it is ours (`claims`)
 2. `writes`: what is missing or differs is written to the groups' leaders
 3. `empty`: where deletion depends on it, these groups are asked whether it is in use; then nothing is deleted anywhere
 4. `deletes`: it is deleted on the groups

@@ -1,8 +1,8 @@
 """A Topic or ConsumerGroup resource as a value: what it asks for, and what its status says that we did for it.
 
 What counts as ours: `status.ownedGroups` names the broker groups on which this very resource made the topic, or took it
-over. It is written *before* the broker is asked, and status does not survive the resource, nor is it copied with it:
-so it can neither be missing after a crash, nor come along with a resource that somebody applies again.
+over. Status does not survive the resource, nor is it copied with it, so it cannot come along with a resource that
+somebody applies again; that it is not missing after a crash is what `claims` is for.
 """
 
 from __future__ import annotations

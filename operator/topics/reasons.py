@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 RECONCILED = "Reconciled"
-CREATING = "Creating"
 WAITING_FOR_CLUSTER = "WaitingForCluster"
 CLUSTER_NOT_FOUND = "ClusterNotFound"
 CLUSTER_DELETING = "ClusterDeleting"

@@ -20,6 +20,14 @@ from tallystick.operator import kube
 from tallystick.operator.events import Events, timestamp
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.carry_out import FAILED_SECONDS, Hands, Pass
+from tallystick.operator.topics.claims import (
+    Claims,
+    claims_manifest,
+    claims_name,
+    needed,
+    parse_claims,
+    with_claims,
+)
 from tallystick.operator.topics.cluster_view import ClusterView, GroupView, formed_groups, group_names
 from tallystick.operator.topics.decide import Decision, decide, holders
 from tallystick.operator.topics.declaration import cluster_of, declaration
@@ -96,6 +104,9 @@ class TopicsReconciler:
         if not declared:
             self._turns.pop(key, None)
             return None
+        noted = await self._kube.find(kube.CONFIG_MAPS, namespace, claims_name(kind, name))
+        claims = needed(parse_claims(noted), declared)
+        declared = [with_claims(each, claims) for each in declared]
         turns = self._turns.setdefault(key, Turns())
         turns.forget_all_but({each.uid for each in declared})
         view = await self._view(kind, namespace, name, cluster, addresses)
@@ -108,7 +119,12 @@ class TopicsReconciler:
         known = {each.declaration.uid for each in chosen}
         chosen += [each for each in settled if each.declaration.uid in count - known]
         waits = [turns.wait(each, self._clock()) for each in due if each.declaration.uid not in known]
-        for work in await Pass(self._hands, kind, view, addresses, now).carry_out(chosen, count):
+
+        async def claim(new: Claims) -> None:
+            assert cluster is not None, "what is not there has no groups"
+            await self._kube.apply(claims_manifest(kind, cluster, claims | new))
+
+        for work in await Pass(self._hands, kind, view, addresses, now, claim).carry_out(chosen, count):
             turns.tried(work.decision.declaration.uid, work.resource_version, self._clock() + work.wait_seconds)
             waits.append(LOST_SECONDS if work.lost else work.wait_seconds)
         if any(each.silent or each.problem_is(reasons.GROUP_UNAVAILABLE) for each in decisions):

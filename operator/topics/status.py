@@ -19,16 +19,6 @@ MAX_MESSAGE = 1000
 FIGURES = frozenset(TOPIC.figures) | frozenset(CONSUMER_GROUP.figures)
 
 
-def claimed(decision: Decision[S], now: str) -> Json:
-    """Status before the first write: the same as it was, and that it is ours from now on."""
-    status = dict(decision.declaration.status)
-    status["ownedGroups"] = sorted(decision.owned)
-    if not status.get("conditions"):
-        problem = Problem(Phase.PENDING, reasons.CREATING, f"being made on {', '.join(sorted(decision.owned))}")
-        status |= _verdict(decision, problem, "", now)
-    return status
-
-
 def concluded(
     decision: Decision[S],
     failures: Mapping[str, Problem],
@@ -46,7 +36,8 @@ def concluded(
     groups = _groups(decision, failures.keys(), figures or {})
     status = _verdict(decision, problem, excess, now)
     status[name_field] = declaration.subject
-    status["groups"] = groups
+    if groups:
+        status["groups"] = groups
     if any("queues" in row for row in groups):
         status["queues"] = sum(row.get("queues", 0) for row in groups)
     if decision.owned or declaration.status.get("ownedGroups"):

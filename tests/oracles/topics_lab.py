@@ -17,6 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from tallystick.operator import kube
+from tallystick.operator.topics.claims import parse_claims
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, Kind
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.ports import GroupAddress, InUseError, RefusedError, SilentError
@@ -166,12 +167,35 @@ class FakeApi:
         return self._write(old, new)
 
     async def apply(self, body: dict[str, Any], *, subresource: str | None = None) -> dict[str, Any]:
-        assert subresource == "status"
         metadata = body["metadata"]
+        if body["kind"] == "ConfigMap":
+            return self._apply_claims(body)
+        assert subresource == "status"
         old = self._writable(body["kind"], metadata["namespace"], metadata["name"], body)
         new = copy.deepcopy(old)
         new["status"] = copy.deepcopy(body["status"])
         return self._write(old, new)
+
+    def _apply_claims(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The one other thing that is written; whoever applies last has it."""
+        self.fuse.before()
+        key = ("ConfigMap", body["metadata"]["namespace"], body["metadata"]["name"])
+        new = copy.deepcopy(body)
+        for listener in self.on_write:
+            listener(self.objects.get(key), new)
+        self.objects[key] = new
+        self.writes += 1
+        self.fuse.done()
+        return copy.deepcopy(new)
+
+    def claims(self, uid: str) -> set[str]:
+        """Broker groups that are noted as somebody's before his status says so."""
+        found = parse_claims(self.objects.get(("ConfigMap", NAMESPACE, f"{CLUSTER}-topic-claims")))
+        return set(found.get(uid, ()))
+
+    def owned(self, found: Mapping[str, Any]) -> set[str]:
+        """Broker groups on which a topic is a resource's own."""
+        return set(found.get("status", {}).get("ownedGroups", ())) | self.claims(found["metadata"]["uid"])
 
     def _writable(self, kind: str, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self.fuse.before()

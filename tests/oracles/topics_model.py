@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from topics_lab import CLUSTER, NAMESPACE, Lab
 
+from tallystick.operator.topics.claims import parse_claims
 from tallystick.operator.topics.settings import PERMISSIONS, TopicSettings
 
 NAMES = ("a", "b", "c")
@@ -91,7 +92,7 @@ class Story:
         owners = [
             each
             for each in self.lab.api.of("Topic")
-            if self._subject(each) == name and group in each.get("status", {}).get("ownedGroups", ())
+            if self._subject(each) == name and group in self.lab.api.owned(each)
         ]
         if not owners:
             self.broken.append(f"{group}: {name} is written, and nobody claimed it")
@@ -105,13 +106,22 @@ class Story:
             elif policies == {"DeleteIfEmpty"} and self.lab.brokers.groups[group].figures.get(name):
                 self.broken.append(f"{group}: {name} is deleted with its messages")
 
-    def _written(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:
+    def _written(self, old: Any, new: dict[str, Any] | None) -> None:
         if new is None:
             self._released(old)
             return
+        if new["kind"] != "ConfigMap":
+            owned = new.get("status", {}).get("ownedGroups", ())
+            self._claimed(new, set(owned) - self.lab.api.owned(new) - set(old.get("status", {}).get("ownedGroups", ())))
+            return
+        claims = parse_claims(new)
+        for each in self.lab.api.of("Topic"):
+            self._claimed(each, set(claims.get(each["metadata"]["uid"], ())) - self.lab.api.owned(each))
+
+    def _claimed(self, new: dict[str, Any], groups: set[str]) -> None:
+        """The operator notes that a topic is a resource's own on some more groups."""
         name, spec = self._subject(new), new["spec"]
-        claimed = set(new.get("status", {}).get("ownedGroups", ())) - set(old.get("status", {}).get("ownedGroups", ()))
-        for group in claimed:
+        for group in groups:
             there = self.lab.brokers.groups[group].topics.get(name)
             adopt = new["metadata"].get("annotations", {}).get("tallystick.dev/adopt") == "true"
             same = spec.get("deletionPolicy", "Retain") == "Retain" and there == self._wanted(new)
@@ -128,7 +138,7 @@ class Story:
         if cluster is None or old["spec"].get("deletionPolicy", "Retain") == "Retain":
             return
         groups = {f"{CLUSTER}-{number}" for number in range(cluster["spec"]["groups"])}
-        for group in groups & set(old.get("status", {}).get("ownedGroups", ())):
+        for group in groups & self.lab.api.owned(old):
             if self._subject(old) in self.lab.brokers.groups[group].topics:
                 self.broken.append(f"{old['metadata']['name']} is let go, and {group} still has its topic")
 
@@ -265,7 +275,7 @@ class Story:
     def _expected(self, found: dict[str, Any], cluster: dict[str, Any] | None) -> set[str]:
         """Reasons that would be true of a resource, when all leaders answer and nothing is under way."""
         spec, subject = found["spec"], self._subject(found)
-        owned = set(found.get("status", {}).get("ownedGroups", ()))
+        owned = self.lab.api.owned(found)
         if found["metadata"].get("deletionTimestamp"):
             held = [group for group in owned if self.lab.brokers.groups[group].figures.get(subject)]
             assert cluster is not None and spec["deletionPolicy"] == "DeleteIfEmpty" and held, "it hangs"
@@ -286,7 +296,7 @@ class Story:
         rivals = [each for each in self.lab.api.of("Topic") if self._subject(each) == subject]
 
         def rank(each: dict[str, Any]) -> tuple[bool, str, str]:
-            has = bool(each.get("status", {}).get("ownedGroups"))
+            has = bool(self.lab.api.owned(each))
             return not has, each["metadata"]["creationTimestamp"], each["metadata"]["name"]
 
         return min(rivals, key=rank)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from topics_model import play
 
-from tallystick.operator.topics import carry_out, decide, reconcile
+from tallystick.operator import kube
+from tallystick.operator.topics import decide, reconcile
 from tallystick.operator.topics.carry_out import Pass
 from tallystick.operator.topics.declaration import Policy
 from tallystick.operator.topics.reconcile import TopicsReconciler
@@ -44,42 +45,58 @@ def adopts_what_is_alike_although_it_may_delete_it(patch: Patch) -> None:
 
 @mutant
 def claims_after_the_first_write(patch: Patch) -> None:
-    right = Pass._claim
-
-    async def claim(self: Any, work: Any) -> None:
-        decision, old = work.decision, work.decision.declaration.owned
-        work.decision = replace(decision, owned=old)
-        await right(self, work)
-        work.decision = decision
+    async def claim(self: Any, works: Any) -> None:
+        pass
 
     patch.setattr(Pass, "_claim", claim)
 
 
 @mutant
 def marks_after_the_claim(patch: Patch) -> None:
-    async def claim(self: Any, work: Any) -> None:
-        decision = work.decision
-        if decision.owned != decision.declaration.owned:
-            await self._set_status(work, carry_out.claimed(decision, self._now))
-        if decision.finalizer != decision.declaration.marked and not decision.release:
-            await self._mark(work, decision.finalizer)
+    mark, claim = Pass._set_mark, Pass._claim
 
-    patch.setattr(Pass, "_claim", claim)
+    async def nothing(self: Any, work: Any) -> None:
+        pass
+
+    async def both(self: Any, works: Any) -> None:
+        await claim(self, works)
+        await self._all(lambda work: mark(self, work), works)
+
+    patch.setattr(Pass, "_set_mark", nothing)
+    patch.setattr(Pass, "_claim", both)
 
 
 @mutant
 def goes_on_when_the_claim_was_lost(patch: Patch) -> None:
-    right = Pass._all
-
-    async def without(self: Any, step: Any, works: Any) -> None:
-        if step.__name__ == "_claim":
-            for work in works:
-                work.resource_version = "0"  # somebody else was quicker, each time
-        await right(self, step, works)
+    async def claim(self: Any, works: Any) -> None:
+        self._note_claims = never
+        await right(self, works)
         for work in works:
-            work.lost = False
+            work.stuck = False
 
-    patch.setattr(Pass, "_all", without)
+    async def never(claims: Any) -> None:
+        raise kube.UnavailableError("not now", status=503)
+
+    right = Pass._claim
+    patch.setattr(Pass, "_claim", claim)
+
+
+@mutant
+def forgets_what_was_claimed_before_a_crash(patch: Patch) -> None:
+    patch.setattr(reconcile, "needed", lambda claims, declarations: {})
+
+
+@mutant
+def forgets_open_claims_with_the_next_ones(patch: Patch) -> None:
+    right = reconcile.claims_manifest
+    last: dict[str, Any] = {}
+
+    def manifest(kind: Any, cluster: Any, claims: Any) -> Any:
+        new = {uid: groups for uid, groups in claims.items() if last.get(uid) != groups}
+        last.update(claims)
+        return right(kind, cluster, new)
+
+    patch.setattr(reconcile, "claims_manifest", manifest)
 
 
 @mutant
