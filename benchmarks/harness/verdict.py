@@ -153,7 +153,7 @@ def judge(line: Line, turns: Sequence[Turn]) -> Result | None:
     if ours.void or base.void:
         return Result(line, ours, base, None, Verdict.VOID, notes)
     times = None
-    if line.against[1] == line.run:
+    if line.against[1] == line.run and len(mine) == len(theirs):
         times = paired_advantage(line.metric, mine, theirs)
     if times is None:
         times = advantage(line.metric, ours.median, base.median)
