@@ -29,7 +29,7 @@ from tallystick.operator.kube import CLUSTERS, Kube, KubeError, connect
 from tallystick.operator.lease import Lease, LeaseLostError
 from tallystick.operator.logs import configure
 from tallystick.operator.metrics import Metrics
-from tallystick.operator.node_api import NodeApi
+from tallystick.operator.node_api import NodeApi, node_session
 from tallystick.operator.reconcile import ClusterReconciler
 from tallystick.operator.settings import Settings, SettingsError
 from tallystick.operator.topics.brokers import NodeBrokers
@@ -92,7 +92,7 @@ async def run(settings: Settings, kube: Kube) -> int:
         if not await _unless(stop, lease.acquire()):
             return 0
         try:
-            async with aiohttp.ClientSession() as session:
+            async with node_session() as session:
                 token = AdminTokens(await _key(kube, settings))
                 queue = _queue(settings, kube, session, token, metrics)
                 return await _lead(settings, kube, queue, lease, stop)

@@ -15,6 +15,8 @@ import aiohttp
 import orjson
 
 MAX_ANSWER_BYTES = 8 << 20
+MAX_CONNECTIONS = 64
+"""At once, to all nodes together; more wait."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +58,12 @@ class NodeRefusedError(NodeError):
 
 class UnauthorizedError(NodeRefusedError):
     pass
+
+
+def node_session() -> aiohttp.ClientSession:
+    """A connection for each request: one through a Service stays with the process that took it, whoever runs there
+    by now, and a node that was asked while it started went on to answer as one that starts."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=MAX_CONNECTIONS))
 
 
 class NodeApi:

@@ -124,7 +124,7 @@ def _member(
         objects.get("StatefulSet", name),
     )
     pod = None if body is None else pod_of(body)
-    answer, refused = _answer(answers.get((group, member)))
+    answer, refused = _answer(answers.get((group, member)), names.group(group), member)
     present = node is not None and not node["metadata"].get("deletionTimestamp")
     return Member(
         group=group,
@@ -141,12 +141,16 @@ def _member(
     )
 
 
-def _answer(found: Any) -> tuple[Answer | None, str]:
+def _answer(found: Any, group: str, member: int) -> tuple[Answer | None, str]:
+    """What a member said, and why it is not believed. Addresses may lead elsewhere for a moment: who answers says who
+    it is, and another one's words are not its own."""
     if found is None or isinstance(found, UnreachableError):
         return None, ""
     if isinstance(found, NodeError):
         return None, str(found)
     try:
+        if (found["group"], found["member"]) != (group, member):
+            return None, f"n{found['member']} of {found['group']} answers at its address"
         return understood(found), ""
     except (KeyError, TypeError, ValueError) as error:
         return None, f"it answers what nobody understands: {error!r}"

@@ -20,6 +20,7 @@ class Group:
     """Three nodes behind one server, by the first part of the path. `leads`: who does; `asked`: who was."""
 
     def __init__(self) -> None:
+        self.connections: set[Any] = set()
         self.leads: int | None = 1
         self.asked: list[int] = []
         self.says: dict[int, int | None] = {}
@@ -29,6 +30,7 @@ class Group:
         member = int(request.match_info["node"].rpartition("-")[2])
         self.asked.append(member)
         self.token = request.headers.get("Authorization", "")
+        self.connections.add(request.transport.get_extra_info("peername") if request.transport else None)
         if request.path.endswith("/denied"):
             return web.json_response({"error": "no such token"}, status=401)
         if request.path.endswith("/rubbish"):
@@ -49,7 +51,7 @@ async def lab() -> AsyncIterator[tuple[Group, NodeApi]]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
-    async with aiohttp.ClientSession() as session:
+    async with node_api.node_session() as session:
         yield group, NodeApi(session, f"http://127.0.0.1:{port}/{{namespace}}-{{node}}", AdminTokens(b"k" * 32))
     await runner.cleanup()
 
@@ -59,6 +61,14 @@ async def test_a_question_carries_the_clusters_token(lab: tuple[Group, NodeApi])
     assert await api.ask(NODES[2], "GET", "/group") == {"member": 2, "body": None}
     assert group.token == f"Bearer {AdminTokens(b'k' * 32)('shop', 'orders')}"
     assert AdminTokens(b"k" * 32)("shop", "other") not in group.token
+
+
+async def test_every_question_goes_to_who_is_there_now(lab: tuple[Group, NodeApi]) -> None:
+    """Seen in a cluster: a connection that was kept was answered 404 long after its node had started anew."""
+    group, api = lab
+    for _ in range(3):
+        await api.ask(NODES[0], "GET", "/group")
+    assert len(group.connections) == 3
 
 
 async def test_a_change_is_made_at_the_leader_and_the_next_one_at_once(lab: tuple[Group, NodeApi]) -> None:

@@ -276,6 +276,22 @@ def test_a_cluster_made_again_finds_its_messages(world: Cluster) -> None:
         assert "TALLY_GROUPBOOTSTRAP" not in str(body), "its disks are not new"
 
 
+def test_somebody_else_at_a_members_address_is_not_believed(world: Cluster) -> None:
+    """Addresses lead elsewhere for a moment, and who answers there may lead another group."""
+    world.create()
+    world.settle()
+    api = world.operator()._context.nodes
+    ask = api.ask
+
+    async def another(node: Any, method: str, path: str, body: Any = None, **about: Any) -> Any:
+        return {**await ask(node, method, path, body, **about), "group": "billing-0"}
+
+    api.ask = another  # type: ignore[method-assign]
+    world.one_pass()
+    assert world.condition("Ready")["reason"] == "NoLeader"
+    assert "of billing-0 answers at its address" in world.status["groups"][0]["lastError"]
+
+
 def test_conditions_keep_the_time_of_their_change(world: Cluster) -> None:
     world.create()
     world.settle()

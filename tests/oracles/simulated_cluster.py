@@ -415,6 +415,8 @@ class Nodes:
             for member in sorted((group.voters | group.learners) - {process.member})
         ]
         return {
+            "group": f"{CLUSTER}-{process.group}",
+            "member": process.member,
             "role": "leader" if leads else "follower",
             "term": group.term,
             "leader": group.leader if known else None,
