@@ -295,6 +295,9 @@ def _degraded(cluster: Cluster, observed: Observed) -> Condition:
     ]
     if told:
         return Condition("Degraded", True, "NodesNotReady", _listed(told))
+    leaderless = [names.group(group.number) for group in observed.groups if group.formed and group.leader is None]
+    if leaderless:
+        return Condition("Degraded", True, "NoLeader", f"nobody is heard to lead {_listed(leaderless)}")
     servers = observed.name_servers
     if servers.ready < servers.wanted and all(group.formed for group in observed.groups):
         message = f"{servers.ready} of {servers.wanted} name servers are ready"

@@ -288,7 +288,7 @@ def test_somebody_else_at_a_members_address_is_not_believed(world: Cluster) -> N
 
     api.ask = another  # type: ignore[method-assign]
     world.one_pass()
-    assert world.condition("Ready")["reason"] == "NoLeader"
+    assert world.condition("Ready")["reason"] == world.condition("Degraded")["reason"] == "NoLeader"
     assert "of billing-0 answers at its address" in world.status["groups"][0]["lastError"]
 
 
