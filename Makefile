@@ -35,12 +35,16 @@ simulate: build ## replicated groups from seeds, everything going wrong: FIRST=0
 bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--quick', ARGS='--rows sync-*')
 	$(BIN)/python benchmarks/bench.py $(if $(JSON),--json) $(ARGS)
 
+.PHONY: bench-spark
+bench-spark: build ## bulk reading by scanner and Spark, beside plain Python and a pull consumer: JSON=1 ARGS='--mib 256'
+	$(BIN)/python benchmarks/spark/bench.py $(if $(JSON),--json) $(ARGS)
+
 lint: build ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: build build/types ## mypy --strict, of the product, the benchmark and the end-to-end runs
 	$(BIN)/mypy
-	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py
+	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py
 	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py lab/*.py
 	cd e2e/kind && MYPYPATH=../../build/types:..:../../tests/crds ../../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases \
 	    --disable-error-code import-untyped *.py harness/*.py programs/*.py

@@ -88,7 +88,7 @@ def _stats_text(summary: Summary) -> str:
 
 
 def _audit_text(summary: Summary) -> str:
-    word = "clean" if summary["clean"] else f"{summary['differing']} differences"
+    word = "clean" if summary["clean"] else f"differences: {summary['differing']:,}"
     names = ("source", "records", "queues", "begin", "bound")
     rows = [[source[name] for name in names] for source in summary["sources"]]
     lines = [word, "", table_text(names, rows)]
@@ -215,7 +215,7 @@ def _audit_page(summary: Summary) -> str:
     word = (
         '<p class="good">Clean: log, queues, index and replicas agree.</p>'
         if summary["clean"]
-        else f'<p class="bad">{summary["differing"]:,} differences.</p>'
+        else f'<p class="bad">Differences: {summary["differing"]:,}.</p>'
     )
     kinds: dict[str, int] = {}
     for each in summary["differences"]:

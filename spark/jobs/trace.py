@@ -113,7 +113,7 @@ def what_happened(topic: str, sys_flag: int, attempts: int, properties: dict[str
     if topic == SCHEDULE_TOPIC:
         real = properties.get("REAL_TOPIC", "?")
         if real.startswith((RETRY, DLQ)):
-            return f"waits for try {attempts + 1} by {real.partition('%')[2].partition('%')[2]}"
+            return f"waits for try {attempts} by {real.removeprefix(RETRY).removeprefix(DLQ)}"
         return f"waits for delay level {properties.get('DELAY', '?')}, for {real}"
     if topic.startswith(DLQ):
         return f"given up by {topic.removeprefix(DLQ)} after {attempts} tries"
