@@ -35,8 +35,8 @@ from tallystick.operator.spec import (
 )
 
 LINGER_SECONDS = 35
-"""A broker that is stopped passes on what clients send until they have looked at their routes, which they do every 30 s:
-so no send fails in a rolling update. It ends at once when no client is connected."""
+"""A broker that is stopped passes on what clients send until they have looked at their routes, every 30 s, so that no
+send fails in a rolling update. It ends at once when no client is connected."""
 GRACE_SECONDS = LINGER_SECONDS + 40
 """For a broker that is told to stop: it hands over, lingers, writes its tables, flushes."""
 HOST_ADDRESS = "$(HOST_IP)"
