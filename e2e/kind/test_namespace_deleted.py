@@ -43,8 +43,18 @@ def test_with_no_operator(installed: Lab) -> None:
 
 
 def test_topics_that_are_to_be_deleted(installed: Lab) -> None:
-    """They are held for the operator, which has to take them off the brokers: it lets go, as the cluster is going."""
+    """They are held for the operator, which was to take them off the brokers. As soon as it is back, it lets go."""
     installed.namespace("e2e-held")
     _filled(installed, "e2e-held", "Delete")
-    kubectl("delete", "namespace", "e2e-held", "--wait=false")
+    installed.release.scale(0)
+    try:
+        kubectl("delete", "namespace", "e2e-held", "--wait=false")
+        wait_for("the cluster in it is gone", lambda: _no_cluster(installed, "e2e-held"), _GONE_S)
+    finally:
+        installed.release.scale(1)
     _gone(installed, "e2e-held")
+
+
+def _no_cluster(lab: Lab, namespace: str) -> None:
+    if found := lab.api.list("brokerclusters", namespace):
+        raise NotYetError(str(found[0]["metadata"]))

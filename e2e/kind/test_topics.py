@@ -87,11 +87,11 @@ def test_drift_is_mended(orders: Brokers, shell: Shell) -> None:
 def test_a_topic_of_others_is_taken_only_when_asked(orders: Brokers, shell: Shell) -> None:
     """Refused with the way out in the message; adopted with the annotation."""
     shell.tally("topic", "create", "theirs", "--queues", "8")
-    _applied(orders, "theirs", queues=8)
+    _applied(orders, "theirs", queues=12)
     status = _told(orders, "theirs", lambda status: status.get("phase") == "Refused", "is refused")
     ready = _condition(status, "Ready")
     assert ready["reason"] == "AlreadyExists" and "tallystick.dev/adopt" in ready["message"], ready
-    _applied(orders, "theirs", {"tallystick.dev/adopt": "true"}, queues=8)
+    _applied(orders, "theirs", {"tallystick.dev/adopt": "true"}, queues=12)
     orders.topic_ready("theirs")
 
 
