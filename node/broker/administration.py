@@ -28,9 +28,11 @@ async def update_topics(broker: BrokerContext, *configs: TopicConfig) -> None:
 async def delete_topic(broker: BrokerContext, name: str) -> bool:
     """Forget a topic, its queues and what groups committed there; False: there was none. Errors as above.
 
-    Its messages stay in the log until that is cleaned. What is left of one that is not known goes too.
+    Name servers are told, so that no route leads to it any more. Its messages stay in the log until that is cleaned.
+    What is left of one that is not known goes too.
     """
     existed = broker.topics.delete(name)
+    broker.register_soon()
     # In a group everything that came before is committed then, and dispatched before the queues go.
     await broker.topics.saved()
     broker.store.remove_topic(name)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.topics import READ_WRITE
-from tallystick.node.nameserver.registration import EXTERNAL_FIELD, TERM_FIELD
+from tallystick.node.nameserver.registration import EXTERNAL_FIELD, TERM_FIELD, WHOLE_FIELD
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
@@ -130,6 +130,7 @@ class Registration:
             "haServerAddr": str(self._host._replace(port=self._host.port + 1)),
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            WHOLE_FIELD: "true",
         }
         if self.term:
             ext[TERM_FIELD] = str(self.term)

@@ -30,6 +30,9 @@ TERM_FIELD = "groupTerm"
 servers that do not know it pass it over."""
 EXTERNAL_FIELD = "externalAddress"
 """Header field of a registration: `host:port` for clients outside of the brokers' network. Left out as well."""
+WHOLE_FIELD = "allTopics"
+"""Header field of a registration: the body has all topics of the broker, and what it has not is gone. RocketMQ's
+brokers leave it out, as they also tell of one changed topic alone."""
 MAX_BYTES = 64 << 20  # of a body once it is not compressed any more; half a million topics
 
 

@@ -4,10 +4,11 @@ A *broker name* is a group of addresses by broker id: 0 is the master, others ar
 addresses does. An address lives as long as its broker registers (or asks for its data version) often enough, and the
 connection that it registered over stays.
 
-Topics come from masters only. A registration adds topics and replaces those of that broker, it never removes any: a
-broker tells of one changed topic by registering that one alone. They go when the broker name goes, or by
-`delete_topic`. A master that registers again with an unchanged data version is not compared topic by topic, so `wipe`
-lasts until the broker changes something. Source: apache/rocketmq 4.8.0, namesrv/routeinfo/RouteInfoManager.java.
+Topics come from masters only. A registration adds topics and replaces those of that broker. It removes none, as a
+broker of RocketMQ's tells of one changed topic by registering that one alone; unless it says that it has them all, as
+ours do. Else they go when the broker name goes, or by `delete_topic`. A master that registers again with an unchanged
+data version is not compared topic by topic, so `wipe` lasts until the broker changes something. Source: apache/rocketmq
+4.8.0, namesrv/routeinfo/RouteInfoManager.java.
 
 Members of a replicated group say in which term they speak. Registrations may overtake each other on their way, so one
 of a lower term never takes the place of one of a higher term (B6): a leader that was deposed and does not know it yet
@@ -16,7 +17,7 @@ cannot take the route from its successor, nor can an old farewell end it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,11 +92,13 @@ class RouteTable:
         now_ms: int,
         term: int = 0,
         external: str = "",
+        whole: bool = False,
     ) -> MasterAddress:
         """A broker tells of itself. It may have changed its id or its address since the last time.
 
         `term`: of a replicated group's member; 0: it does not say. StaleTermError: a higher one was here.
         `external`: where clients outside of the brokers' network reach it; empty: nowhere.
+        `whole`: topics that are not in `body` are not on this broker any more.
         """
         self._refuse_stale(name, broker_id, address, term)
         self._clusters.setdefault(cluster, set()).add(name)
@@ -111,6 +114,8 @@ class RouteTable:
         if broker_id == MASTER_ID and (first or self.is_changed(address, body.data_version)):
             for topic, queues in body.topics.items():
                 self._topics.setdefault(topic, {})[name] = queues
+            if whole:
+                self._forget_all_but(name, body.topics)
         self._live[address] = Live(now_ms, body.data_version, owner, ha_address, term, external)
         if body.filter_servers:
             self._filter_servers[address] = body.filter_servers
@@ -120,6 +125,12 @@ class RouteTable:
         if broker_id == MASTER_ID or master is None or master not in self._live:
             return MasterAddress()
         return MasterAddress(self._live[master].ha_address, master)
+
+    def _forget_all_but(self, name: str, kept: Container[str]) -> None:
+        for topic in [topic for topic, brokers in self._topics.items() if name in brokers and topic not in kept]:
+            del self._topics[topic][name]
+            if not self._topics[topic]:
+                del self._topics[topic]
 
     def _refuse_stale(self, name: str, broker_id: int, address: str, term: int) -> None:
         if not term:

@@ -18,7 +18,13 @@ from typing import Any
 
 from tallystick.node.nameserver import registration
 from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
-from tallystick.node.nameserver.registration import EXTERNAL_FIELD, TERM_FIELD, RegisterBody, RegistrationError
+from tallystick.node.nameserver.registration import (
+    EXTERNAL_FIELD,
+    TERM_FIELD,
+    WHOLE_FIELD,
+    RegisterBody,
+    RegistrationError,
+)
 from tallystick.node.nameserver.routes import RouteTable, StaleTermError
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import (
@@ -166,6 +172,7 @@ class NameServer:
                 now_ms=self._now_ms(),
                 term=opt_long(ext, TERM_FIELD),
                 external=opt_str(ext, EXTERNAL_FIELD),
+                whole=opt_bool(ext, WHOLE_FIELD),
             )
         except StaleTermError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error

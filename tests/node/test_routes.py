@@ -37,9 +37,12 @@ class Table(RouteTable):
         now_ms: int = 0,
         cluster: str = "C",
         filters: list[str] | None = None,
+        whole: bool = False,
     ) -> MasterAddress:
         body = RegisterBody(version, {"T": QUEUES} if topics is None else topics, filters)
-        return self.register(cluster, name, broker_id, address, address + "+1", body, owner=owner, now_ms=now_ms)
+        return self.register(
+            cluster, name, broker_id, address, address + "+1", body, owner=owner, now_ms=now_ms, whole=whole
+        )
 
     def addresses(self, topic: str = "T") -> dict[str, dict[int, str]]:
         route = self.route(topic)
@@ -72,6 +75,20 @@ def test_a_partial_registration_is_merged() -> None:
     table.add(topics={"T": QueueData(1, 1, 2, 0)}, version=DataVersion(3, 3))
     assert table.topics() == ["T", "U", "V"]
     assert table.route("T")["queueDatas"][0]["readQueueNums"] == 1  # type: ignore[index]
+
+
+def test_a_whole_registration_takes_away_what_it_has_not() -> None:
+    table = Table()
+    table.add("a", topics={"T": QUEUES, "U": QUEUES, "V": QUEUES})
+    table.add("b", address="10.0.0.2:10911", topics={"U": QUEUES})
+    table.add("a", topics={"T": QUEUES}, whole=True)  # of the same version: nothing has changed
+    assert table.topics() == ["T", "U", "V"]
+    table.add("a", 1, "10.0.0.3:10911", topics={}, version=V2, whole=True)  # a slave has none to tell of
+    assert table.topics() == ["T", "U", "V"]
+    table.add("a", topics={"T": QUEUES}, version=V2, whole=True)
+    assert table.topics() == ["T", "U"]
+    assert list(table.addresses("U")) == ["b"]
+    assert list(table.addresses("T")) == ["a"]
 
 
 def test_topics_are_taken_only_if_the_data_version_changed_or_it_is_the_first_registration() -> None:

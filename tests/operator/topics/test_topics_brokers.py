@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from topics_lab import CLUSTER, NAMESPACE, FakeApi, FakeEvents
 
 from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.remoting.codes import RequestCode
 from tallystick.operator.node_api import NodeApi, NodeName
 from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC
@@ -113,7 +115,13 @@ async def test_what_a_real_leader_answers(real: RealBrokers) -> None:
         assert await real.brokers.figures(TOPIC, lagging, "good") == {"messages": 1}
         with pytest.raises(InUseError):
             await real.brokers.delete(TOPIC, lagging, "good", if_empty=True)
-    await real.brokers.delete(TOPIC, lagging, "good", if_empty=False)
+        await real.brokers.delete(TOPIC, lagging, "good", if_empty=False)
+
+        async def forgotten() -> bool | None:
+            listed = json.loads((await client.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})).body)
+            return "good" not in listed["topicList"] or None
+
+        await until("the name server has forgotten the topic too", forgotten)
     await real.brokers.delete(TOPIC, lagging, "good", if_empty=False)
     assert "good" not in await real.brokers.read(TOPIC, lagging)
     with pytest.raises(RefusedError):
