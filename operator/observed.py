@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+HEARD_SECONDS = 3.0
+"""A peer that has answered none of its leader's heartbeats for so long counts as gone, connected or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
@@ -205,7 +208,7 @@ def understood(answer: Any) -> Answer:
     peers = tuple(
         Peer(
             member=int(peer["member"]),
-            connected=bool(peer["connected"]),
+            connected=bool(peer["connected"]) and float(peer.get("seconds_since_heard") or 0.0) <= HEARD_SECONDS,
             lag_bytes=None if peer.get("lag_bytes") is None else int(peer["lag_bytes"]),
             sound=_sound(peer),
         )

@@ -88,10 +88,15 @@ def test_what_a_member_answers_is_understood() -> None:
     from tallystick.replication.effects import Role
     from tallystick.replication.member.status import GroupStatus, PeerProgress
 
-    def peer(member: int, disk: DiskState, doubt: Doubt) -> PeerProgress:
-        return PeerProgress(member, True, None, True, 5, 0, "pipeline", 0.1, disk, doubt)
+    def peer(member: int, disk: DiskState, doubt: Doubt, heard: float = 0.1) -> PeerProgress:
+        return PeerProgress(member, True, None, True, 5, 0, "pipeline", heard, disk, doubt)
 
-    peers = (peer(0, DiskState.OK, Doubt.NONE), peer(2, DiskState.FULL, Doubt.NONE), peer(3, DiskState.OK, Doubt.VOTES))
+    peers = (
+        peer(0, DiskState.OK, Doubt.NONE),
+        peer(2, DiskState.FULL, Doubt.NONE),
+        peer(3, DiskState.OK, Doubt.VOTES),
+        peer(4, DiskState.OK, Doubt.NONE, heard=9.0),
+    )
     status = GroupStatus(
         cluster="orders",
         group="orders-0",
@@ -132,5 +137,6 @@ def test_what_a_member_answers_is_understood() -> None:
     answer = understood(group_json(Fake(tables=SimpleNamespace(saved_index=3))))  # type: ignore[arg-type]
     assert answer.leads and answer.formed and answer.sound and answer.settled
     assert (answer.voters, answer.learners, answer.commit_index) == ((0, 1, 2), (3,), 8)
-    assert [each.sound for each in answer.peers] == [True, False, False]
-    assert [each.lag_bytes for each in answer.peers] == [0, 0, 0]
+    assert [each.sound for each in answer.peers] == [True, False, False, True]
+    assert [each.connected for each in answer.peers] == [True, True, True, False]
+    assert [each.lag_bytes for each in answer.peers] == [0, 0, 0, 0]
