@@ -9,26 +9,32 @@ KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) stor
 .PHONY: help build run test bench loadgen lint types kernel-test peer crash mqadmin clean
 
 help: ## this list
-	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-16s %s\n", $$1, $$2}'
 
 build: $(VENV)/.built ## .venv with the product in it: .venv/bin/tally
 
+INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV); \
+    $(BIN)/python -m pip install --quiet --editable
+
 $(VENV)/.built: pyproject.toml $(KERNEL_SOURCES)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) .
 	touch $@
+
+$(VENV)/.dev: pyproject.toml $(KERNEL_SOURCES) # checkers, the operator's libraries and Spark as well: half a gigabyte
+	$(INSTALL) '.[dev]'
+	touch $(VENV)/.built $@
 
 run: build ## name server, broker and HTTP in one process, in ./tally-data
 	$(BIN)/tally run
 
-test: build ## all tests that need no Docker
+test: $(VENV)/.dev ## all tests that need no Docker
 	$(BIN)/python -m pytest
 
 loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen/target/release/loadgen
 	cd benchmarks/loadgen && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo build --release --quiet
 
 .PHONY: simulate
-simulate: build ## replicated groups from seeds, everything going wrong: FIRST=0 SEEDS=10000 PROFILE=storm VERBOSE=1
+simulate: $(VENV)/.dev ## replicated groups from seeds, everything going wrong: FIRST=0 SEEDS=10000 PROFILE=storm VERBOSE=1
 	PYTHONPATH=tests/replication $(BIN)/python -m simulator --first $(or $(FIRST),0) --seeds $(or $(SEEDS),10000) \
 	    $(if $(PROFILE),--profile '$(PROFILE)') $(if $(VERBOSE),--verbose)
 
@@ -36,13 +42,13 @@ bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--
 	$(BIN)/python benchmarks/bench.py $(if $(JSON),--json) $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: build ## bulk reading by scanner and Spark, beside plain Python and a pull consumer: JSON=1 ARGS='--mib 256'
+bench-spark: $(VENV)/.dev ## bulk reading by scanner and Spark, beside plain Python and a pull consumer: JSON=1 ARGS='--mib 256'
 	$(BIN)/python benchmarks/spark/bench.py $(if $(JSON),--json) $(ARGS)
 
-lint: build ## ruff
+lint: $(VENV)/.dev ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: build build/types ## mypy --strict, of the product, the benchmark and the end-to-end runs
+types: $(VENV)/.dev build/types ## mypy --strict, of the product, the benchmark and the end-to-end runs
 	$(BIN)/mypy
 	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py
 	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py lab/*.py
@@ -71,10 +77,10 @@ peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (i
 	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE))
 
 .PHONY: e2e e2e-ci
-e2e: build ## the operator on kind, everything that can go wrong (docker, kind, helm, kubectl): E2E_KEEP=1, ARGS='-k failover'
+e2e: $(VENV)/.dev ## the operator on kind, everything that can go wrong (docker, kind, helm, kubectl): E2E_KEEP=1, ARGS='-k failover'
 	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 $(ARGS)
 
-e2e-ci: build ## the part of it that is run for every change
+e2e-ci: $(VENV)/.dev ## the part of it that is run for every change
 	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 -m ci $(ARGS)
 
 .PHONY: raftos
@@ -91,7 +97,7 @@ mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 	$(BIN)/python e2e/mqadmin.py $(if $(COMPARE),--compare)
 
 .PHONY: crd-reference
-crd-reference: build ## docs/kubernetes/crd-reference.md from the schemas in crds/
+crd-reference: $(VENV)/.dev ## docs/kubernetes/crd-reference.md from the schemas in crds/
 	$(BIN)/python docs/kubernetes/reference.py
 
 .PHONY: chart
