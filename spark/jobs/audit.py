@@ -23,7 +23,7 @@ from typing import Any
 
 from tallystick.spark.jobs.audit_index import check_index
 from tallystick.spark.jobs.audit_queues import QueueAudit, QueueSpan, check_ends
-from tallystick.spark.jobs.findings import Difference, Findings
+from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.scan import SplitScan, Wanted
@@ -127,7 +127,7 @@ def _digest_tasks(volumes: Sequence[Volume], begin: int, end: int) -> list[Diges
 def _settled_ms(volume: Volume, lag_ms: int) -> int:
     """Of a store that was closed in order everything is settled; of another one what is older than its last seconds."""
     if not (Path(volume.root) / "abort").exists():
-        return 2**63 - 1
+        return SETTLED
     return last_store_ms(volume) - lag_ms
 
 

@@ -6,7 +6,7 @@ import mmap
 from collections import Counter
 from pathlib import Path
 
-from tallystick.spark.jobs.findings import Difference, Findings
+from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
 from tallystick.spark.scan import SplitScan
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import Volume
@@ -17,6 +17,8 @@ from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry,
 _COLUMNS = ("topic", "physical_offset", "sys_flag", "unique_key", "keys", "store_timestamp_ms")
 _GROUP_BYTES = 32 << 20
 """Entries and keys of so much log are held at a time."""
+_SURE_ENTRIES = 16
+"""The files do not say how many slots they have. In one that is being written, fewer entries can look like another."""
 
 
 def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
@@ -24,7 +26,11 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
     files = [path for path in sorted((Path(volume.root) / "index").glob("*")) if path.is_file()]
     if not files:
         return
-    entries = _entries(volume, files, findings)
+    closed = settled_ms == SETTLED
+    geometry = _geometry(files, 1 if closed else _SURE_ENTRIES)
+    if geometry is None:
+        return
+    entries = _entries(volume, files, geometry, findings)
     first = min(entries, default=volume.bound)
     for split in plan(volume, split_bytes=_GROUP_BYTES):
         wanted: Counter[tuple[int, int]] = Counter()
@@ -35,6 +41,7 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
                     continue
                 times[pos] = time
                 wanted.update((pos, index_hash(topic, key)) for key in ([unique] if unique else []) + keys)
+        newest_ms = max(times.values(), default=settled_ms)
         there = Counter((pos, key_hash) for pos in times if pos in entries for key_hash, _, _ in entries[pos])
         for pos, key_hash in (wanted - there).elements():
             if times[pos] >= settled_ms:
@@ -45,20 +52,36 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
         for pos in sorted(pos for pos in entries if split.begin <= pos < split.end):
             for key_hash, file, at in entries.pop(pos):
                 if wanted[pos, key_hash] == 0:
+                    if times.get(pos, newest_ms) >= settled_ms:
+                        findings.add_behind("index entries")
+                        continue
                     reason = f"names hash {key_hash} at {pos}, no record there has such a key"
                     findings.add(Difference(volume.source, "index", file, at, reason))
 
 
-def _entries(volume: Volume, files: list[Path], findings: Findings) -> dict[int, list[tuple[int, str, int]]]:
+def _geometry(files: list[Path], least_entries: int) -> IndexGeometry | None:
+    """Of all files, found in the fullest one; None: none of them has so many entries."""
+    fullest, geometry = least_entries, None
+    for path in files:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry - 1
+            if count >= fullest and (found := IndexGeometry.of_file(data)) is not None:
+                fullest, geometry = count, found
+    return geometry
+
+
+def _entries(
+    volume: Volume, files: list[Path], geometry: IndexGeometry, findings: Findings
+) -> dict[int, list[tuple[int, str, int]]]:
     """(hash, file, byte in it) of all entries below the bound, by position."""
     found: dict[int, list[tuple[int, str, int]]] = {}
     for path in files:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
-            geometry = IndexGeometry.of_file(data)
-            if geometry is None:
-                if header.next_entry > 1:
-                    findings.add(Difference(volume.source, "index", str(path), 0, "header and entries do not fit"))
+            if len(data) != geometry.file_bytes or not 0 <= header.next_entry <= geometry.entries:
+                findings.add(
+                    Difference(volume.source, "index", str(path), 0, "its size or header is not as the others'")
+                )
                 continue
             for number in range(1, header.next_entry):
                 at = geometry.entry_at(number)

@@ -95,17 +95,16 @@ class QueueAudit:
         for number, offset in enumerate(offsets):
             there = files.read(offset * UNIT.size, UNIT.size)
             if there != wanted[number]:
-                self._differs(topic, queue, files, offset, there, wanted[number], times[number])
+                self._differs(topic, queue, files, offset, wanted[number], times[number])
 
-    def _differs(
-        self, topic: str, queue: int, files: SegmentFiles, offset: int, there: bytes | None, wanted: bytes, time: int
-    ) -> None:
+    def _differs(self, topic: str, queue: int, files: SegmentFiles, offset: int, wanted: bytes, time: int) -> None:
         pos, size, code = UNIT.unpack(wanted)
         at = offset * UNIT.size
         start = files.start_of(at)
         file = files.folder if start is None else files.path(start)
         place = (self.source, "queue", str(file), 0 if start is None else at - start)
         what = f"{topic} queue {queue}, unit {offset}"
+        there = files.read(at, UNIT.size)  # once more: a young one may have been written just then
         if there is None or there == _EMPTY:
             if time >= self.settled_ms:
                 self.findings.add_behind("queue units")
@@ -113,7 +112,7 @@ class QueueAudit:
                 self.findings.add(Difference(*place, f"{what}: there is none, the record is at {pos}"))
             return
         has_pos, has_size, has_code = UNIT.unpack(there)
-        if (has_pos, has_size) == (pos, size):
+        if (has_pos, has_size) == (pos, size):  # and the code, if it is a time or an extension's address
             has_code = self._code(topic, queue, has_code)
             if has_code == code:
                 return

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 MOST_LISTED = 1000
+SETTLED = 2**63 - 1
+"""Time of storing from which on derived files may be behind, of a store that was closed in order: never."""
 
 
 @dataclass(frozen=True)
