@@ -6,10 +6,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow_array::builder::{
-    ArrayBuilder, BinaryBuilder, Int32Builder, Int64Builder, ListBuilder, MapBuilder, MapFieldNames, StringBuilder,
-};
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::builder::{ArrayBuilder, BinaryBuilder, ListBuilder, MapBuilder, MapFieldNames, StringBuilder};
+use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema};
 use rustc_hash::FxHashMap;
 
@@ -43,24 +41,24 @@ pub const NAMES: [&str; 21] = [
 enum Column {
     Source(StringBuilder),
     Topic(StringBuilder),
-    QueueId(Int32Builder),
-    QueueOffset(Int64Builder),
-    PhysicalOffset(Int64Builder),
-    Size(Int32Builder),
+    QueueId(Vec<i32>),
+    QueueOffset(Vec<i64>),
+    PhysicalOffset(Vec<i64>),
+    Size(Vec<i32>),
     MessageId(StringBuilder),
     UniqueKey(StringBuilder),
     Tags(StringBuilder),
     Keys(ListBuilder<StringBuilder>),
     Properties(MapBuilder<StringBuilder, StringBuilder>),
-    Flag(Int32Builder),
-    SysFlag(Int32Builder),
-    BornTimestamp(Int64Builder),
+    Flag(Vec<i32>),
+    SysFlag(Vec<i32>),
+    BornTimestamp(Vec<i64>),
     BornHost(StringBuilder, Hosts),
-    StoreTimestamp(Int64Builder),
+    StoreTimestamp(Vec<i64>),
     StoreHost(StringBuilder, Hosts),
-    ReconsumeTimes(Int32Builder),
-    PreparedOffset(Int64Builder),
-    BodyBytes(Int32Builder),
+    ReconsumeTimes(Vec<i32>),
+    PreparedOffset(Vec<i64>),
+    BodyBytes(Vec<i32>),
     Body(BinaryBuilder),
 }
 
@@ -141,10 +139,10 @@ impl Column {
         Ok(match name {
             "source" => Column::Source(StringBuilder::new()),
             "topic" => Column::Topic(StringBuilder::new()),
-            "queue_id" => Column::QueueId(Int32Builder::new()),
-            "queue_offset" => Column::QueueOffset(Int64Builder::new()),
-            "physical_offset" => Column::PhysicalOffset(Int64Builder::new()),
-            "size" => Column::Size(Int32Builder::new()),
+            "queue_id" => Column::QueueId(vec![]),
+            "queue_offset" => Column::QueueOffset(vec![]),
+            "physical_offset" => Column::PhysicalOffset(vec![]),
+            "size" => Column::Size(vec![]),
             "message_id" => Column::MessageId(StringBuilder::new()),
             "unique_key" => Column::UniqueKey(StringBuilder::new()),
             "tags" => Column::Tags(StringBuilder::new()),
@@ -161,15 +159,15 @@ impl Column {
                 let map = MapBuilder::new(Some(names), StringBuilder::new(), StringBuilder::new());
                 Column::Properties(map.with_values_field(Arc::new(Field::new("value", DataType::Utf8, false))))
             }
-            "flag" => Column::Flag(Int32Builder::new()),
-            "sys_flag" => Column::SysFlag(Int32Builder::new()),
-            "born_timestamp_ms" => Column::BornTimestamp(Int64Builder::new()),
+            "flag" => Column::Flag(vec![]),
+            "sys_flag" => Column::SysFlag(vec![]),
+            "born_timestamp_ms" => Column::BornTimestamp(vec![]),
             "born_host" => Column::BornHost(StringBuilder::new(), Hosts::default()),
-            "store_timestamp_ms" => Column::StoreTimestamp(Int64Builder::new()),
+            "store_timestamp_ms" => Column::StoreTimestamp(vec![]),
             "store_host" => Column::StoreHost(StringBuilder::new(), Hosts::default()),
-            "reconsume_times" => Column::ReconsumeTimes(Int32Builder::new()),
-            "prepared_transaction_offset" => Column::PreparedOffset(Int64Builder::new()),
-            "body_bytes" => Column::BodyBytes(Int32Builder::new()),
+            "reconsume_times" => Column::ReconsumeTimes(vec![]),
+            "prepared_transaction_offset" => Column::PreparedOffset(vec![]),
+            "body_bytes" => Column::BodyBytes(vec![]),
             "body" => Column::Body(BinaryBuilder::new()),
             _ => return Err(NoSuchColumn(name.to_owned())),
         })
@@ -181,10 +179,10 @@ impl Column {
         match self {
             Column::Source(column) => column.append_value(source),
             Column::Topic(column) => return text(column, record.topic()),
-            Column::QueueId(column) => column.append_value(record.queue_id()),
-            Column::QueueOffset(column) => column.append_value(record.queue_offset()),
-            Column::PhysicalOffset(column) => column.append_value(pos as i64),
-            Column::Size(column) => column.append_value(record.size() as i32),
+            Column::QueueId(column) => column.push(record.queue_id()),
+            Column::QueueOffset(column) => column.push(record.queue_offset()),
+            Column::PhysicalOffset(column) => column.push(pos as i64),
+            Column::Size(column) => column.push(record.size() as i32),
             Column::MessageId(column) => message_id(column, record.store_host(), pos),
             Column::UniqueKey(column) => return text_or_null(column, known.unique_key),
             Column::Tags(column) => return text_or_null(column, known.tags),
@@ -199,15 +197,15 @@ impl Column {
                 properties(column, record.properties());
                 return record.properties().len();
             }
-            Column::Flag(column) => column.append_value(int(bytes, 16)),
-            Column::SysFlag(column) => column.append_value(record.sys_flag()),
-            Column::BornTimestamp(column) => column.append_value(long(bytes, 40)),
+            Column::Flag(column) => column.push(int(bytes, 16)),
+            Column::SysFlag(column) => column.push(record.sys_flag()),
+            Column::BornTimestamp(column) => column.push(long(bytes, 40)),
             Column::BornHost(column, hosts) => column.append_value(hosts.text(record.born_host())),
-            Column::StoreTimestamp(column) => column.append_value(record.store_timestamp()),
+            Column::StoreTimestamp(column) => column.push(record.store_timestamp()),
             Column::StoreHost(column, hosts) => column.append_value(hosts.text(record.store_host())),
-            Column::ReconsumeTimes(column) => column.append_value(record.reconsume_times()),
-            Column::PreparedOffset(column) => column.append_value(record.prepared_transaction_offset()),
-            Column::BodyBytes(column) => column.append_value(record.body_bytes() as i32),
+            Column::ReconsumeTimes(column) => column.push(record.reconsume_times()),
+            Column::PreparedOffset(column) => column.push(record.prepared_transaction_offset()),
+            Column::BodyBytes(column) => column.push(record.body_bytes() as i32),
             Column::Body(column) => {
                 column.append_value(record.body());
                 return record.body_bytes() as usize;
@@ -217,31 +215,36 @@ impl Column {
     }
 
     fn finish(&mut self) -> ArrayRef {
-        let column: &mut dyn ArrayBuilder = match self {
+        match self {
+            Column::QueueId(column)
+            | Column::Size(column)
+            | Column::Flag(column)
+            | Column::SysFlag(column)
+            | Column::ReconsumeTimes(column)
+            | Column::BodyBytes(column) => Arc::new(Int32Array::from(emptied(column))),
+            Column::QueueOffset(column)
+            | Column::PhysicalOffset(column)
+            | Column::BornTimestamp(column)
+            | Column::StoreTimestamp(column)
+            | Column::PreparedOffset(column) => Arc::new(Int64Array::from(emptied(column))),
             Column::Source(column)
             | Column::Topic(column)
             | Column::MessageId(column)
             | Column::UniqueKey(column)
             | Column::Tags(column)
             | Column::BornHost(column, _)
-            | Column::StoreHost(column, _) => column,
-            Column::QueueId(column)
-            | Column::Size(column)
-            | Column::Flag(column)
-            | Column::SysFlag(column)
-            | Column::ReconsumeTimes(column)
-            | Column::BodyBytes(column) => column,
-            Column::QueueOffset(column)
-            | Column::PhysicalOffset(column)
-            | Column::BornTimestamp(column)
-            | Column::StoreTimestamp(column)
-            | Column::PreparedOffset(column) => column,
-            Column::Keys(column) => column,
-            Column::Properties(column) => column,
-            Column::Body(column) => column,
-        };
-        column.finish()
+            | Column::StoreHost(column, _) => ArrayBuilder::finish(column),
+            Column::Keys(column) => ArrayBuilder::finish(column),
+            Column::Properties(column) => ArrayBuilder::finish(column),
+            Column::Body(column) => ArrayBuilder::finish(column),
+        }
     }
+}
+
+/// The values, and in their place room for as many: the next batch is about as large.
+fn emptied<T>(column: &mut Vec<T>) -> Vec<T> {
+    let room = Vec::with_capacity(column.len());
+    std::mem::replace(column, room)
 }
 
 fn readable(bytes: &[u8]) -> Cow<'_, str> {

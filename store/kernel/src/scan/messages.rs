@@ -46,7 +46,7 @@ impl Scan {
     }
 
     /// The next rows; None: the stretch is at its end.
-    pub fn next(&mut self) -> Outcome<Option<RecordBatch>> {
+    pub fn next_batch(&mut self) -> Outcome<Option<RecordBatch>> {
         if !self.done {
             let Scan {
                 reader,
@@ -149,7 +149,7 @@ impl MessageScan {
     fn next_batch<'py>(&mut self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)>> {
         let scan = &mut self.0;
         let exported = py.detach(|| -> Outcome<_> {
-            Ok(scan.next()?.map(|batch| {
+            Ok(scan.next_batch()?.map(|batch| {
                 let schema = FFI_ArrowSchema::try_from(batch.schema_ref().as_ref());
                 let array = to_ffi(&StructArray::from(batch).into_data()).map(|(array, _)| array);
                 schema.and_then(|schema| Ok((schema, array?)))
