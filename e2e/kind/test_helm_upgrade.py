@@ -33,7 +33,7 @@ def test_to_the_next_release(orders: Brokers, lab: Lab) -> None:
         verdict = load.verdict()
     lab.goals.lost.add(verdict.lost)
     lab.goals.failed.add(load.failed())
-    lab.goals.planned_switch.add(*(1000 * switch.gap_s for switch in load.switches()))
+    lab.goals.planned_switch.add(*load.planned_outages_ms())
     assert watched.most_unready <= 1, watched.unready
     assert verdict.problems == []
     assert load.failed() == 0, load.history.reasons()

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from harness.brokers import Brokers, now_s
+from harness.java import Java, JavaProducer
 from harness.lab import Lab
 from harness.load import loaded
 from harness.waiting import NotYetError, wait_for
 from harness.watching import Watched, watching
+from lab.peer import PeerMissingError, need_peer
 
 _ROLL_S = 300
 _HOLD_S = 15
+
+
+@pytest.fixture
+def java_producer(orders: Brokers, request: pytest.FixtureRequest) -> Iterator[JavaProducer | None]:
+    """With the client's defaults; None where there is no peer lab."""
+    try:
+        need_peer()
+    except PeerMissingError:
+        yield None
+        return
+    java: Java = request.getfixturevalue("java_client")
+    orders.topic("java-upgrade")
+    with java.producer(orders.namespace, orders.name_server, "java-upgrade") as producer:
+        yield producer
 
 
 def _rolled(brokers: Brokers, image: str) -> None:
@@ -33,8 +51,9 @@ def _orderly(watched: Watched, leader: str) -> None:
 
 
 @pytest.mark.ci
-def test_nobody_notices(orders: Brokers, lab: Lab) -> None:
-    """No send fails with all its tries, nothing is lost, and events tell each step with its reason."""
+def test_nobody_notices(orders: Brokers, lab: Lab, java_producer: JavaProducer | None) -> None:
+    """No send fails with all its tries, also of a Java producer that learns of it by its next look at the route only;
+    nothing is lost, and events tell each step with its reason."""
     leader, begun = orders.leader(), len(orders.events("RestartMember"))
     with loaded(orders, lab.images.node) as load:
         with watching(orders) as watched:
@@ -46,10 +65,14 @@ def test_nobody_notices(orders: Brokers, lab: Lab) -> None:
         verdict = load.verdict()
     lab.goals.lost.add(verdict.lost)
     lab.goals.failed.add(load.failed())
-    lab.goals.planned_switch.add(*(1000 * switch.gap_s for switch in load.switches()))
+    lab.goals.planned_switch.add(*load.planned_outages_ms())
     assert verdict.problems == []
     assert load.failed() == 0, load.history.reasons()
-    assert len(load.switches()) == 1, "leadership moves once, to a member that runs the new image"
+    assert len(load.switches()) == 1, load.switches()  # once, to a member that runs the new image
+    if java_producer is not None:
+        failed = [sent for sent in java_producer.sends() if not sent.ok]
+        lab.goals.failed.add(len(failed))
+        assert failed == []
     _orderly(watched, leader)
     events = orders.events("RestartMember")[begun:]
     assert len(events) >= 3, [(each["reason"], each["message"]) for each in orders.events()]

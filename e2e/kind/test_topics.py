@@ -106,8 +106,9 @@ def test_what_becomes_of_it(orders: Brokers, shell: Shell) -> None:
     _gone(orders, "deleted")
     status = _told(orders, "emptied", lambda status: status.get("phase") == "Deleting", "says why it stays")
     assert _condition(status, "Ready").get("reason") == "NotEmpty", status
-    listed = set(shell.topics())
-    assert {"retained", "emptied"} <= listed and "deleted" not in listed
+    assert (shell.queues("retained"), shell.queues("emptied")) == (2, 2)
+    with pytest.raises(ToolError, match="not exist"):
+        shell.queues("deleted")
     kubectl("patch", "topic", "emptied", "-n", orders.namespace, "--type=merge", "-p", _RETAIN)
     _gone(orders, "emptied")
 

@@ -58,9 +58,9 @@ def p99(samples: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class Goals:
-    leader_change: Goal = field(default_factory=lambda: Goal("a leader is lost: served again, p99", 2.0, "s", p99))
-    java_again: Goal = field(default_factory=lambda: Goal("a pod is killed: Java producer sends again", 5.0, "s"))
-    planned_switch: Goal = field(default_factory=lambda: Goal("planned change of leader, p99", 300.0, "ms", p99))
+    leader_change: Goal = field(default_factory=lambda: Goal("a leader is lost: outage, p99", 2.0, "s", p99))
+    java_again: Goal = field(default_factory=lambda: Goal("a pod is killed: outage of a Java producer", 5.0, "s"))
+    planned_switch: Goal = field(default_factory=lambda: Goal("a leader hands over: outage, p99", 300.0, "ms", p99))
     lost: Goal = field(default_factory=lambda: Goal("acknowledged messages lost", 0, "", sum, inclusive=True))
     failed: Goal = field(
         default_factory=lambda: Goal("planned changes: sends failed after all tries", 0, "", sum, inclusive=True)

@@ -83,9 +83,14 @@ class JavaProducer:
     pod: str
 
     def sends(self) -> list[Sent]:
-        """The last ones, in order."""
-        said = kubectl("logs", self.pod, "--namespace", self.namespace, "--tail=3000")
+        """All of them, in order."""
+        said = kubectl("logs", self.pod, "--namespace", self.namespace)
         return [sent for line in said.splitlines() if (sent := Sent.parse(line)) is not None]
+
+    def outage_after(self, moment_ms: int) -> int:
+        """ms: the longest time without any acknowledgement that ended after the moment."""
+        ended = [sent.end_ms for sent in self.sends() if sent.ok]
+        return max(after - before for before, after in itertools.pairwise(ended) if after > moment_ms)
 
     def sent_after(self, moment_ms: int, timeout_s: float = 60) -> Sent:
         """The first that was begun after this time (ms since 1970) and was acknowledged. WaitError."""

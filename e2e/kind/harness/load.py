@@ -28,16 +28,6 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
-    """Clients went from one broker to another: seconds between the last and the first acknowledgement."""
-
-    old: str
-    new: str
-    at_s: float
-    gap_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     problems: list[str]
     acknowledged: int
@@ -122,22 +112,30 @@ class Load:
         """Messages of the probe that were not acknowledged within the time of a send, with all its tries."""
         return sum(end_s is None for _, end_s, _ in self.deliveries)
 
-    def again_after(self, since_s: float) -> float:
-        """Seconds from a moment to the acknowledgement of the first probe that was begun after it."""
-        return min(end_s for begin_s, end_s, _ in self.deliveries if end_s is not None and begin_s > since_s) - since_s
+    def outage_after(self, moment_s: float, within_s: float = 20) -> float:
+        """Seconds: the longest time without any acknowledgement that ended within that time after the moment."""
+        ended = sorted(end_s for _, end_s, _ in self.deliveries if end_s is not None)
+        gaps = [after - before for before, after in itertools.pairwise(ended) if 0 < after - moment_s <= within_s]
+        assert gaps, "nothing was acknowledged in that time"
+        return max(gaps)
 
-    def switches(self) -> list[Switch]:
-        """Each time that acknowledgements began to come from another broker."""
+    def switches(self) -> list[float]:
+        """The moments at which acknowledgements began to come from another broker."""
         acknowledged = sorted(
-            (send.ended_s, send.broker)
+            (send.ended_s, send.invoked_s, send.broker)
             for send in self.history.sends
             if send.outcome is Outcome.OK and send.client == "probe"
         )
-        return [
-            Switch(old, new, after_s, after_s - before_s)
-            for (before_s, old), (after_s, new) in itertools.pairwise(acknowledged)
-            if old != new
-        ]
+        moments, leader, since_s = [], acknowledged[0][2], 0.0
+        for ended_s, invoked_s, broker in acknowledged:
+            if broker != leader and invoked_s > since_s:  # not one that was under way to the old one meanwhile
+                moments.append(ended_s)
+                leader, since_s = broker, ended_s
+        return moments
+
+    def planned_outages_ms(self) -> list[float]:
+        """Of each change of leader: what clients saw of it."""
+        return [1000 * self.outage_after(moment_s - 1, 2) for moment_s in self.switches()]
 
     def _exec(self, *command: str) -> str:
         return kubectl("exec", self.pod, "--namespace", self.brokers.namespace, "--", *command, timeout_s=120)

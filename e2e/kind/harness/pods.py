@@ -66,11 +66,6 @@ class Shell:
         """ToolError: another status than 0."""
         return kubectl("exec", self.name, "--namespace", self.namespace, "--", "tally", *words, timeout_s=timeout_s)
 
-    def topics(self) -> list[str]:
-        """Those that the name servers know."""
-        found: list[str] = json.loads(self.tally("topic", "list", "--json"))
-        return found
-
     def queues(self, topic: str) -> int:
         """That the brokers have of it. ToolError: none of them has it."""
         return len(json.loads(self.tally("topic", "status", topic, "--json")))

@@ -9,6 +9,9 @@ sends a message again until it is acknowledged, for as long as a Java client wou
 it stands. A name server that is gone takes a second to be found so; therefore each is asked on its own, and the last
 one that has news is believed.
 
+A connection to a broker that led is closed when all that was sent on it is over, as a client does that has seen another
+route: a member that stops waits for those that have not.
+
 Times are of the monotonic clock, which containers of one machine share with who watches them.
 """
 
@@ -66,6 +69,33 @@ class Target:
                 await asyncio.sleep(_LOOK_S)
 
 
+class Sender:
+    """Sends to whoever leads; what is under way to the one before goes on."""
+
+    def __init__(self, name: str, history: History, header: HeaderType, target: Target) -> None:
+        self._name, self._history, self._header, self._target = name, history, header, target
+        self._address, self._sender = target.address, self._make()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def send(self, post: Post, timeout_s: float = SEND_S) -> bool:
+        if self._target.address != self._address:
+            self._closing.add(asyncio.create_task(self._close(self._sender)))
+            self._address, self._sender = self._target.address, self._make()
+        return await self._sender.send(self._address, post, timeout_s) is not None
+
+    def _make(self) -> GroupSender:
+        return GroupSender(self._name, self._history, self._header)
+
+    async def close(self) -> None:
+        for task in self._closing:
+            task.cancel()
+        await self._sender.close()
+
+    async def _close(self, sender: GroupSender) -> None:
+        await asyncio.sleep(SEND_S)
+        await sender.close()
+
+
 class Load:
     def __init__(self, target: Target, topic: str, queues: int, label: str) -> None:
         self.history = History()
@@ -98,12 +128,12 @@ class Load:
         return key, f"{key}|".encode() + random.randbytes(size)
 
     async def _send_many(self, number: int) -> None:
-        sender = GroupSender(f"sender-{number}", self.history, HeaderType.JSON)
+        sender = Sender(f"sender-{number}", self.history, HeaderType.JSON, self._target)
         try:
             while not self._stop.is_set():
                 queue = self._topic, random.randrange(self._queues)
                 post = Post(queue, [self._message(random.choice((0, 100, 1000))) for _ in range(random.choice((1, 4)))])
-                while not await sender.send(self._target.address, post):
+                while not await sender.send(post):
                     if self._stop.is_set() or random.random() < 0.1:  # some are given up
                         break
                     await asyncio.sleep(random.uniform(0, 2 * _LOOK_S))
@@ -112,7 +142,7 @@ class Load:
             await sender.close()
 
     async def _probe(self) -> None:
-        sender = GroupSender("probe", self.history, HeaderType.ROCKETMQ)
+        sender = Sender("probe", self.history, HeaderType.ROCKETMQ, self._target)
         under_way: set[asyncio.Task[None]] = set()
         next_s = time.monotonic()
         try:
@@ -128,11 +158,11 @@ class Load:
         finally:
             await sender.close()
 
-    async def _deliver(self, sender: GroupSender) -> None:
+    async def _deliver(self, sender: Sender) -> None:
         message, begin_s, tries = self._message(50), time.monotonic(), 0
         while (left_s := begin_s + SEND_S - time.monotonic()) > 0:
             tries += 1
-            if await sender.send(self._target.address, Post((self._topic, 0), [message]), max(0.1, left_s)):
+            if await sender.send(Post((self._topic, 0), [message]), max(0.1, left_s)):
                 self._last_s = max(self._last_s, begin_s)
                 self.deliveries.append((begin_s, time.monotonic(), tries))
                 return
