@@ -1,9 +1,8 @@
 """`trace`: all that the logs say of one message: sent, delayed, committed, delivered again, given up.
 
 Sought by key, by the client's id (UNIQ_KEY) or by the broker's id of it (where it lies). All later incarnations of a
-message carry its UNIQ_KEY: when it waits for its delay, when a consumer sent it back (topic `%RETRY%group`), when it
-was given up (`%DLQ%group`), and when its transaction came to an end. So a first pass finds who is meant, and a second
-one every record of them; with a UNIQ_KEY to begin with, the first is enough.
+message carry its UNIQ_KEY and its keys: when it waits for its delay, when a consumer sent it back (topic
+`%RETRY%group`), when it was given up (`%DLQ%group`), and when its transaction came to an end.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+
+import pyarrow.compute as pc
 
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
@@ -34,16 +35,14 @@ def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
     """The events in the order of storing. VolumeError, OSError. What several replicas tell is told once."""
     volumes = options.volumes()
     splits = [split for volume in volumes for split in plan(volume, split_bytes=options.split_bytes)]
+    rows: list[dict[str, Any]] = []
     keys = {sought}
     try:
-        _, pos = decode_message_id(sought)
-        keys |= set(_keys_at(splits, pos, sought))
+        rows = _row_at(splits, decode_message_id(sought)[1], sought.upper())
+        keys |= {row["unique_key"] for row in rows if row["unique_key"]}
     except MessageIdError:
-        pass
-    rows = _found(runner, splits, keys)
-    meant = {row["unique_key"] for row in rows if row["unique_key"]}
-    if meant - keys:
-        rows = _found(runner, splits, keys | meant)
+        pass  # then it is a key: a client's id may have as many digits, and both are tried
+    rows += _found(runner, splits, keys)
     events: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         key = (row["message_id"], row["store_timestamp_ms"])
@@ -54,21 +53,20 @@ def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
     return {
         "job": "trace",
         "sought": sought,
-        "messages": sorted(meant),
+        "messages": sorted({row["unique_key"] for row in rows if row["unique_key"]}),
         "events": ordered[:MOST_EVENTS],
         "omitted": max(0, len(ordered) - MOST_EVENTS),
     }
 
 
-def _keys_at(splits: Sequence[Split], pos: int, message_id: str) -> list[str]:
-    """The unique key of the record that has this id."""
+def _row_at(splits: Sequence[Split], pos: int, message_id: str) -> list[dict[str, Any]]:
+    """The record that has this id, in each store that has it at this place."""
+    rows = []
     for split in splits:
         if split.begin <= pos < split.end:
-            for batch in SplitScan(split, ("message_id", "unique_key")):
-                for found, key in zip(*(column.to_pylist() for column in batch), strict=True):
-                    if found == message_id.upper() and key:
-                        return [key]
-    return []
+            for batch in SplitScan(split, _COLUMNS):
+                rows += batch.filter(pc.equal(batch.column("message_id"), message_id)).to_pylist()
+    return [{**row, "properties": dict(row["properties"])} for row in rows]
 
 
 def _found(runner: Runner, splits: Sequence[Split], keys: set[str]) -> list[dict[str, Any]]:

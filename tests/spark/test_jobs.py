@@ -244,6 +244,16 @@ def test_the_way_of_a_message_to_the_dead_letters(golden: Golden, shared: Path) 
     by_id = trace.run(options_of(root), inline, dead["msgId"])
     assert by_id["events"] == by_unique["events"]
     assert trace.run(options_of(root), inline, "no-such-key")["events"] == []
+    key = next(message for message in messages if message["keys"] and message["uniqKey"])
+    by_key = trace.run(options_of(root), inline, key["keys"].split()[0])["events"]
+    assert key["offset"] in [event["physical_offset"] for event in by_key]
+
+
+def test_a_message_without_any_key_is_found_by_its_place(golden: Golden, shared: Path) -> None:
+    messages = expected(shared, "edge")["opened"]["messages"]
+    bare = next(message for message in messages if not message["uniqKey"] and not message["keys"])
+    (event,) = trace.run(options_of(golden("edge")), inline, bare["msgId"])["events"]
+    assert event["physical_offset"] == bare["offset"]
 
 
 def test_a_transaction_is_seen_from_half_to_outcome(golden: Golden, shared: Path) -> None:

@@ -137,6 +137,17 @@ async def test_a_queue_that_lies_costs_freshness_not_truth(tmp_path: Path) -> No
             file.flush()
             assert rows_of(tmp_path) == rows
             assert len(rows_of(tmp_path, 150)) == 6
+        file.seek(100)
+        file.write(unit)
+        for number in range(1, 5):  # one that names the middle of a record is no boundary
+            file.seek(20 * number)
+            right = file.read(20)
+            file.seek(20 * number)
+            file.write((int.from_bytes(right[:8], "big") + 9).to_bytes(8, "big") + right[8:])
+            file.flush()
+            assert rows_of(tmp_path, 150) == rows
+            file.seek(20 * number)
+            file.write(right)
 
 
 def test_what_is_no_store(tmp_path: Path) -> None:

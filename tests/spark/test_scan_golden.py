@@ -68,3 +68,19 @@ def test_a_bound_of_the_brokers_own_is_kept(golden: Golden, shared: Path) -> Non
     assert len(rows) == 100
     rows, _ = read(open_volume(golden("clean"), committed=1 << 60))
     assert len(rows) < len(messages) + 1, "zeros behind the last record are no messages"
+
+
+def test_without_queues_damage_in_the_middle_is_not_the_end(golden: Golden, shared: Path) -> None:
+    root = golden("lost-queues")
+    messages = expected(shared, "lost-queues")["opened"]["messages"]
+    hurt = messages[len(messages) // 2]
+    with (root / "commitlog" / f"{0:020d}").open("rb") as first:
+        file_bytes = len(first.read())
+    start = hurt["offset"] // file_bytes * file_bytes
+    with (root / "commitlog" / f"{start:020d}").open("r+b") as file:
+        file.seek(hurt["offset"] - start)
+        file.write(bytes(12))
+    rows, scans = read(open_volume(root))
+    assert [row["physical_offset"] for row in rows] == [m["offset"] for m in messages if m is not hurt]
+    (damage,) = [damage for scan in scans for damage in scan.damage]
+    assert (damage.position, damage.size) == (hurt["offset"], hurt["size"])
