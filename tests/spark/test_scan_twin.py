@@ -212,3 +212,13 @@ def test_a_file_that_is_gone_or_short_is_told(path: str, tmp_path: Any) -> None:
     written(path, data[:4000])
     with pytest.raises(Exception, match="ends within"):
         list(SplitScan(Split("", path, START, START + len(data), START, START + len(data), 0), ["size"]))
+
+
+@pytest.mark.parametrize("header", LAYOUTS)
+def test_a_record_that_names_another_place_is_damage(path: str, header: int) -> None:
+    data = bytearray(laid_out([Record("T", 0, b"first"), Record("T", 0, b"next")], header, 8))
+    data[header + 35] ^= 1
+    written(path, bytes(data))
+    ours, theirs = scanned(path, bytes(data), header), twin(bytes(data), header, False)
+    assert [row["body"] for row in ours.rows] == [b"next"]
+    assert ours == theirs and ours.damage[0][0] == START
