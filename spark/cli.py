@@ -15,6 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+try:
+    import pyarrow as _  # noqa: F401
+except ImportError:
+    sys.exit("tally-job: pip install 'tallystick[spark]' brings what it needs")
+
 from tallystick.spark.jobs import audit, export, rebuild, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
 from tallystick.spark.jobs.runner import Runner, inline, on_spark
