@@ -34,11 +34,11 @@ def kill_broker(kind: Kind, brokers: Brokers, node: str) -> float:
     return moment_s
 
 
-def stop_machine(machine: str) -> float:
-    """`docker stop`, with no time to say farewell. The moment at which it began. ToolError."""
-    moment_s = now_s()
+def stop_machine(machine: str) -> tuple[float, float]:
+    """`docker stop`, with no time to say farewell. The moments at which it began and was over. ToolError."""
+    begin_s = now_s()
     run("docker", "stop", "--time", "0", machine, timeout_s=60)
-    return moment_s
+    return begin_s, now_s()
 
 
 def start_machine(api: Api, machine: str, timeout_s: float = 180) -> None:

@@ -112,10 +112,14 @@ class Load:
         """Messages of the probe that were not acknowledged within the time of a send, with all its tries."""
         return sum(end_s is None for _, end_s, _ in self.deliveries)
 
-    def outage_after(self, moment_s: float, within_s: float = 20) -> float:
-        """Seconds: the longest time without any acknowledgement that ended within that time after the moment."""
+    def outage_after(self, moment_s: float, within_s: float = 4) -> float:
+        """Seconds: the longest time without any acknowledgement that began in this time after the moment, or before."""
         ended = sorted(end_s for _, end_s, _ in self.deliveries if end_s is not None)
-        gaps = [after - before for before, after in itertools.pairwise(ended) if 0 < after - moment_s <= within_s]
+        gaps = [
+            after - before
+            for before, after in itertools.pairwise(ended)
+            if after > moment_s and before < moment_s + within_s
+        ]
         assert gaps, "nothing was acknowledged in that time"
         return max(gaps)
 
@@ -135,7 +139,7 @@ class Load:
 
     def planned_outages_ms(self) -> list[float]:
         """Of each change of leader: what clients saw of it."""
-        return [1000 * self.outage_after(moment_s - 1, 2) for moment_s in self.switches()]
+        return [1000 * self.outage_after(moment_s - 1, 1) for moment_s in self.switches()]
 
     def _exec(self, *command: str) -> str:
         return kubectl("exec", self.pod, "--namespace", self.brokers.namespace, "--", *command, timeout_s=120)
