@@ -375,7 +375,8 @@ class MessageScan:
     """Reads the messages in [begin, end) of one log file as Arrow batches; the file may belong to a live store.
 
     The stretch begins with a record (or its entry) and ends with one, or with the file. Texts that are no UTF-8 have
-    U+FFFD in them. OSError; DamageError: the file ends early; ValueError: an unknown column, a stretch not within the file.
+    U+FFFD in them. OSError; DamageError: the file ends early; ValueError: an unknown column, a stretch that is not
+    within the file.
     """
 
     def __init__(

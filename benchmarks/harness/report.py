@@ -122,7 +122,8 @@ def markdown(results: Sequence[Result], machine: Mapping[str, Any], chart: str |
     """The table and what it was measured on, between marks that a later run replaces."""
     conditions = ", ".join(f"{name} {value}" for name, value in machine.items())
     lines = [BEGIN, "", f"Measured with `make bench`: {conditions}.", ""]
-    lines += ["Medians of the turns [lowest..highest]; a ratio is the median of the turns' ratios. Foreign: cores that others used.", ""]
+    what = "Medians of the turns [lowest..highest]; a ratio is the median of the turns' ratios. Foreign: others' cores."
+    lines += [what, ""]
     if chart is not None:
         lines += [f"![Ratios, ours to RocketMQ 4.8.0]({chart})", ""]
     lines += ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * 5 + "---|---:|"]
