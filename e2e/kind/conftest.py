@@ -56,6 +56,8 @@ def lab() -> Iterator[Lab]:
 def installed(lab: Lab) -> Lab:
     """The release as most tests have it."""
     lab.release.install()
+    if lab.kind.reused:  # what an earlier run has left there
+        kubectl("delete", "namespace", "-l", "e2e=true", "--timeout=180s", timeout_s=200)
     return lab
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from harness.brokers import Brokers
+from harness.faults import signal_process
 from harness.lab import Lab
 from harness.load import loaded
-from harness.release import NAMESPACE
 from harness.waiting import NotYetError, wait_for
 from harness.watching import watching
 
@@ -13,7 +13,7 @@ _ROLL_S = 360
 
 
 def test_in_the_middle_of_an_upgrade(orders: Brokers, lab: Lab) -> None:
-    """Killed with no time to say farewell, as soon as the first member is on its way."""
+    """kill -9, as soon as the first member is on its way."""
     current = next(iter(orders.images().values()))
     wanted = lab.images.next_node if current == lab.images.node else lab.images.node
     with loaded(orders, lab.images.node) as load:
@@ -26,7 +26,7 @@ def test_in_the_middle_of_an_upgrade(orders: Brokers, lab: Lab) -> None:
 
             wait_for("the first member is on its way", begun, 60, every_s=0.1)
             for pod in lab.release.pods():
-                lab.api.delete("pods", NAMESPACE, pod["metadata"]["name"], grace_s=0)
+                signal_process(lab.kind, pod, "tally-operator", "KILL")
 
             def rolled() -> None:
                 if set(orders.images().values()) != {wanted}:

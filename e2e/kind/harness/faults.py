@@ -5,32 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from harness.api import Api
+from harness.api import Api, Json
 from harness.brokers import Brokers, now_s
 from harness.kind import Kind
 from harness.release import is_ready
 from harness.shell import ToolError, run
 from harness.waiting import NotYetError, wait_for
 
-_KILL = """
+_SIGNAL = """
 for status in /proc/[0-9]*/cgroup; do
     process=${status%/cgroup}
-    if grep -q "$1" "$status" 2>/dev/null && tr '\\0' ' ' <"$process/cmdline" | grep -q 'tally broker'; then
-        kill -9 "${process#/proc/}" && echo "${process#/proc/}"
+    if grep -q "$1" "$status" 2>/dev/null && tr '\\0' ' ' <"$process/cmdline" | grep -q "$2"; then
+        kill "-$3" "${process#/proc/}" && echo "${process#/proc/}"
     fi
 done
 """
 
 
-def kill_broker(kind: Kind, brokers: Brokers, node: str) -> float:
-    """kill -9 of the process, by its machine. The moment. ToolError, AssertionError: there is no such process."""
-    pod = brokers.pod(node)
+def signal_process(kind: Kind, pod: Json, program: str, name: str) -> None:
+    """To the process of a pod whose command line has `program`, from its machine. ToolError, AssertionError: none is."""
     identity = pod["metadata"]["uid"]
     # The kubelet writes a pod's identity with underscores into names of systemd's slices, and as it is elsewhere.
     pattern = f"{identity}\\|{identity.replace('-', '_')}"
-    moment_s = now_s()
-    killed = kind.on(pod["spec"]["nodeName"], "sh", "-c", _KILL, "sh", pattern).split()
-    assert killed, f"no broker process of {node} on {pod['spec']['nodeName']}"
+    found = kind.on(pod["spec"]["nodeName"], "sh", "-c", _SIGNAL, "sh", pattern, program, name).split()
+    assert found, f"no process {program} of {pod['metadata']['name']} on {pod['spec']['nodeName']}"
+
+
+def kill_broker(kind: Kind, brokers: Brokers, node: str) -> float:
+    """kill -9. The moment before. ToolError, AssertionError."""
+    pod, moment_s = brokers.pod(node), now_s()
+    signal_process(kind, pod, "tally broker", "KILL")
     return moment_s
 
 

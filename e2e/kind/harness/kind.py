@@ -18,6 +18,7 @@ class Kind:
     """A cluster by its name. All calls raise ToolError."""
 
     name: str
+    reused: bool = False
 
     @property
     def control_plane(self) -> str:
@@ -62,7 +63,7 @@ def kind_cluster() -> Iterator[Kind]:
             _delete()
             raise
     try:
-        yield Kind(CLUSTER)
+        yield Kind(CLUSTER, there)
     finally:
         if not (there or KEEP):
             _delete()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,8 +24,6 @@ _LAB = ("history.py", "ledger.py", "group_sender.py", "load.py")
 _TOLD = re.compile(r"^acknowledged (\d+) last ([\d.]+) leader (\S*)$", re.MULTILINE)
 _START_S = 90
 _FINISH_S = 60
-
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +156,9 @@ class Load:
 @contextmanager
 def loaded(brokers: Brokers, image: str) -> Iterator[Load]:
     """A topic of its own and clients at work on it; the pod goes afterwards. WaitError."""
-    number = next(_numbers)
-    topic = f"load-{number}"
+    topic = f"load-{secrets.token_hex(3)}"  # a cluster may have those of an earlier run
     brokers.topic(topic, QUEUES)
-    load = Load(brokers, topic, f"e2e-load-{number}")
+    load = Load(brokers, topic, f"e2e-{topic}")
     apply(_config_map(brokers.namespace), _pod(load, image))
 
     def look() -> None:
