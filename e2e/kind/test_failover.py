@@ -63,7 +63,7 @@ def test_processes_are_killed(orders: Brokers, lab: Lab) -> None:
 
 
 def test_a_machine_is_stopped(orders: Brokers, lab: Lab) -> None:
-    """`docker stop` of the leader's: the status says what is missing, and with the machine the member comes back."""
+    """The leader's, without a farewell: the status says what is missing, and with the machine the member comes back."""
     with loaded(orders, lab.images.node) as load:
         leader = orders.leader()
         machine = orders.machine(leader)
