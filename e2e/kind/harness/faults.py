@@ -39,8 +39,11 @@ def kill_broker(kind: Kind, brokers: Brokers, node: str) -> float:
 
 
 def stop_machine(machine: str) -> tuple[float, float]:
-    """As if its plug were pulled: `docker kill`. (`docker stop` tells the machine's systemd, and in the half second that
-    it has, even without any grace, leaders hand over.) The moments at which it began and was over. ToolError."""
+    """As if its plug were pulled: `docker kill`. The moments at which it began and was over. ToolError.
+
+    `docker stop` tells the machine's systemd first; in the half second that it has even without any grace, a leader
+    hands over, and nothing is seen of a loss.
+    """
     begin_s = now_s()
     run("docker", "kill", machine, timeout_s=60)
     return begin_s, now_s()
