@@ -15,7 +15,6 @@ takes nothing now, 503 there is no broker yet, or nobody knows whether it is don
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from aiohttp import web
 
 from tallystick.node.broker.saving import FollowsError, NotReplicatedError
+from tallystick.node.json_api import ApiError, failed, json_of, object_of
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -33,15 +33,6 @@ MAX_ITEMS = 1000
 MAX_BODY_BYTES = 4 << 20
 _INT = (1 << 31) - 1
 CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "refused"
-
-
-class ApiError(Exception):
-    """The answer is no: `status`, the reason as text, and what else stands in the body."""
-
-    def __init__(self, status: int, reason: str, **more: Any) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.more = more
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +45,6 @@ class AdminView:
     """Why there is none."""
     node: Callable[[], dict[str, Any]]
     """The body of GET /node."""
-
-
-def failed(status: int, reason: str, leader: int | None = None, **more: Any) -> web.Response:
-    """A failure as all routes tell it."""
-    return web.json_response({"error": reason, "leader": leader, **more}, status=status)
 
 
 class Table(ABC):
@@ -199,9 +185,7 @@ async def _show(table: Table, request: web.Request) -> web.Response:
 
 async def _put(table: Table, request: web.Request) -> web.Response:
     name = request.match_info["name"]
-    values = await _json(request) if request.can_read_body else {}
-    if not isinstance(values, dict):
-        raise ApiError(400, "the body is no JSON object")
+    values = await object_of(request)
     if values.pop("name", name) != name:
         raise ApiError(400, "the body has another name than the path")
     row, result = table.planned(name, values)
@@ -210,7 +194,7 @@ async def _put(table: Table, request: web.Request) -> web.Response:
 
 
 async def _put_many(table: Table, request: web.Request) -> web.Response:
-    items = await _json(request)
+    items = await json_of(request)
     if not isinstance(items, list) or not 0 < len(items) <= MAX_ITEMS:
         raise ApiError(400, f"the body is no list of 1 to {MAX_ITEMS} objects")
     results, rows = [], {}
@@ -245,12 +229,3 @@ def flag(query: Mapping[str, str], name: str) -> bool:
     if value not in ("true", "false"):
         raise ApiError(400, f"{name} is true or false, not {value!r}")
     return value == "true"
-
-
-async def _json(request: web.Request) -> Any:
-    try:
-        return json.loads(await request.text())
-    except ValueError as error:  # UnicodeDecodeError too
-        raise ApiError(400, f"the body is no JSON: {error}") from error
-    except RecursionError as error:
-        raise ApiError(400, "the body is no JSON that is meant here: too deep") from error

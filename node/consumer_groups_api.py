@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from tallystick.node.admin_api import ApiError, Table, flag
+from tallystick.node.admin_api import Table, flag
 from tallystick.node.broker.administration import delete_group, update_groups
 from tallystick.node.broker.groups import SubscriptionGroup
+from tallystick.node.json_api import ApiError
 
 
 class ConsumerGroupsApi(Table):

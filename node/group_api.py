@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from tallystick.node.json_api import ApiError, failed, object_of
 from tallystick.replication.member.errors import ChangeError, OutcomeUnknownError, TransferError
 from tallystick.replication.membership import AddLearner, Promote, Remove
 
@@ -34,14 +35,6 @@ if TYPE_CHECKING:
 
 _ROLES = ("learner", "voter")
 _MAX_NUMBER = (1 << 31) - 1
-
-
-class _BadRequestError(ValueError):
-    """What was sent is not what is described above."""
-
-
-class _NotYetError(Exception):
-    """A learner is not made a voter now. It may be at any later time, and nothing but time is needed."""
 
 
 def group_json(group: BrokerGroup) -> dict[str, Any]:
@@ -72,17 +65,15 @@ def group_routes(group: Callable[[], BrokerGroup | None]) -> list[web.RouteDef]:
         async def handle(request: web.Request) -> web.Response:
             found = group()
             if found is None:
-                return _failed(404, "this broker belongs to no replicated group, or has not started yet", None)
+                return failed(404, "this broker belongs to no replicated group, or has not started yet")
             try:
                 return web.json_response(await work(found, request))
-            except _BadRequestError as error:
-                return _failed(400, str(error), found.member.leader)
-            except _NotYetError as error:
-                return _failed(409, str(error), found.member.leader, role="learner")
+            except ApiError as error:
+                return failed(error.status, str(error), found.member.leader, **error.more)
             except (TransferError, ChangeError) as error:
-                return _failed(409, _with_leader(found, str(error)), found.member.leader)
+                return failed(409, _with_leader(found, str(error)), found.member.leader)
             except OutcomeUnknownError as error:
-                return _failed(503, f"it may be done or not: {error}", found.member.leader)
+                return failed(503, f"it may be done or not: {error}", found.member.leader)
 
         return handle
 
@@ -92,10 +83,6 @@ def group_routes(group: Callable[[], BrokerGroup | None]) -> list[web.RouteDef]:
         web.post("/group/members", route(_admit)),
         web.delete("/group/members/{member}", route(_remove)),
     ]
-
-
-def _failed(status: int, reason: str, leader: int | None, **more: str) -> web.Response:
-    return web.json_response({"error": reason, "leader": leader, **more}, status=status)
 
 
 def _with_leader(group: BrokerGroup, reason: str) -> str:
@@ -111,16 +98,16 @@ async def _status(group: BrokerGroup, request: web.Request) -> Any:
 
 
 async def _transfer(group: BrokerGroup, request: web.Request) -> Any:
-    body = await _object(request)
+    body = await object_of(request)
     target = None if body.get("target") is None else _member(body["target"])
     return {"leader": await group.transfer(target)}
 
 
 async def _admit(group: BrokerGroup, request: web.Request) -> Any:
-    body = await _object(request)
+    body = await object_of(request)
     member, role = _member(body.get("member")), body.get("role", "voter")
     if role not in _ROLES:
-        raise _BadRequestError(f"role is one of {', '.join(_ROLES)}, not {role!r}")
+        raise ApiError(400, f"role is one of {', '.join(_ROLES)}, not {role!r}")
     status = group.status()
     if member in status.learners and role == "voter":
         try:
@@ -128,12 +115,12 @@ async def _admit(group: BrokerGroup, request: web.Request) -> Any:
         except ChangeError as error:
             if not _holds(group, status):
                 raise
-            raise _NotYetError(str(error)) from error
+            raise ApiError(409, str(error), role="learner") from error  # nothing but time is needed
     if member in status.voters + status.learners and _holds(group, status):
         return {"index": status.membership_index, "role": "voter" if member in status.voters else "learner"}
     known = {peer.member for peer in status.peers if peer.address is not None}
     if member not in known:
-        raise _BadRequestError(f"nobody knows where n{member} is: it has to stand in dLegerPeers of every member")
+        raise ApiError(400, f"nobody knows where n{member} is: it has to stand in dLegerPeers of every member")
     return {"index": await group.member.change(AddLearner(member)), "role": "learner"}
 
 
@@ -152,17 +139,5 @@ def _holds(group: BrokerGroup, status: GroupStatus) -> bool:
 def _member(value: Any) -> int:
     text = str(value).removeprefix("n") if isinstance(value, int | str) and not isinstance(value, bool) else ""
     if not text.isdecimal() or int(text) > _MAX_NUMBER:
-        raise _BadRequestError(f"a member is a number from 0, not {value!r}")
+        raise ApiError(400, f"a member is a number from 0, not {value!r}")
     return int(text)
-
-
-async def _object(request: web.Request) -> dict[str, Any]:
-    if not request.can_read_body:
-        return {}
-    try:
-        body = await request.json()
-    except ValueError as error:
-        raise _BadRequestError(f"the body is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise _BadRequestError("the body is no JSON object")
-    return body

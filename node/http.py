@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from tallystick.node.admin_api import MAX_BODY_BYTES, AdminView, failed, table_routes
+from tallystick.node.admin_api import MAX_BODY_BYTES, AdminView, table_routes
 from tallystick.node.admin_token import TokenFile
 from tallystick.node.consumer_groups_api import ConsumerGroupsApi
 from tallystick.node.group_api import group_routes
+from tallystick.node.json_api import failed
 from tallystick.node.node_api import node_routes
 from tallystick.node.remoting.server import bind
 from tallystick.node.settings import HttpSettings

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from tallystick.node.admin_api import ApiError, Table, flag
+from tallystick.node.admin_api import Table, flag
 from tallystick.node.broker.administration import delete_topic, update_topics
 from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.json_api import ApiError
 
 _QUEUES = 8
 _PERM_MAX = 7
