@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tallystick.spark.volume import LogFile, Logs, Volume, units_written
+from tallystick.spark.volume import LogFile, Logs, Volume
 from tallystick.store.log_walk import StepKind, step_at
-from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT
+from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_queues import queue_folders
 

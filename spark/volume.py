@@ -14,7 +14,6 @@ damaged queue costs freshness, not truth. A store that has lost its queues is re
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from tallystick.store import _kernel
 from tallystick.store.dump import committed_end
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.log_walk import resync, step_at
-from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT
+from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_queues import queue_folders
 
@@ -171,15 +170,3 @@ def last_unit(files: SegmentFiles) -> tuple[int, int] | None:
             pos, size, _ = UNIT.unpack_from(data, (count - 1) * UNIT.size)
             return None if size == BLANK_UNIT_SIZE and pos == 0 else (pos, size)
     return None
-
-
-def units_written(data: mmap.mmap) -> int:
-    """Units at the front of a queue's file: they are written one behind the other, so halving finds the first empty."""
-    low, high = 0, len(data) // UNIT.size
-    while low < high:
-        middle = (low + high) // 2
-        if UNIT.unpack_from(data, middle * UNIT.size)[1] > 0:
-            low = middle + 1
-        else:
-            high = middle
-    return low

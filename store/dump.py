@@ -20,12 +20,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from tallystick.store._kernel import Dispatch, Door
+from tallystick.store._kernel import Door
 from tallystick.store.ledger_format import UNIT_BYTES, IndexUnit
 from tallystick.store.listing import Json, Listing, after_load
 from tallystick.store.lock import StoreLock
 from tallystick.store.queue_format import IndexGeometry
-from tallystick.store.recovery import Recovered, log_layout, recover
+from tallystick.store.recovery import Recovered, log_layout, open_dispatch, recover
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
 from tallystick.store.verify_queues import queue_folders
@@ -46,18 +46,7 @@ def dump(root: Path, overrides: Mapping[str, str] | None = None, *, in_place: bo
             root = stack.enter_context(_copy_of(root))
         chosen = overridden(settings_of(root), overrides or {})
         log_folder, entry_header_bytes = log_layout(root, chosen)
-        dispatch = Dispatch(
-            door,
-            str(root),
-            str(log_folder),
-            log_segment_bytes=chosen.mappedFileSizeCommitLog,
-            queue_segment_bytes=chosen.queue_segment_bytes,
-            index_slots=chosen.maxHashSlotNum,
-            index_entries=chosen.maxIndexNum,
-            index_enabled=chosen.messageIndexEnable,
-            delay_ms=chosen.delay_levels_ms(),
-            entry_header_bytes=entry_header_bytes,
-        )
+        dispatch = open_dispatch(door, root, log_folder, chosen, entry_header_bytes)
         committed = committed_end(log_folder) if entry_header_bytes else None
         loaded: Json = {}
 

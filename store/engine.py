@@ -45,7 +45,7 @@ from tallystick.store.message import (
 from tallystick.store.message_id import encode_message_id
 from tallystick.store.properties import CLUSTER
 from tallystick.store.record import store_timestamp
-from tallystick.store.recovery import KeptLog, Recovered, recover
+from tallystick.store.recovery import KeptLog, Recovered, open_dispatch, recover
 from tallystick.store.replica import Replica
 from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
 from tallystick.store.upkeep import Upkeep
@@ -152,19 +152,7 @@ class MessageStore:
         lock = StoreLock.acquire(root, door)
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
         try:
-            dispatch = Dispatch(
-                door,
-                str(root),
-                str(log_folder),
-                log_segment_bytes=settings.mappedFileSizeCommitLog,
-                queue_segment_bytes=settings.queue_segment_bytes,
-                index_slots=settings.maxHashSlotNum,
-                index_entries=settings.maxIndexNum,
-                index_enabled=settings.messageIndexEnable,
-                delay_ms=settings.delay_levels_ms(),
-                max_open_files=settings.maxOpenQueueFiles,
-                entry_header_bytes=0 if replica is None else ENTRY_HEADER_BYTES,
-            )
+            dispatch = open_dispatch(door, root, log_folder, settings, 0 if replica is None else ENTRY_HEADER_BYTES)
             kept = None if replica is None else KeptLog(replica.log.written, replica.committed_pos)
             recovered = await asyncio.get_running_loop().run_in_executor(
                 executor, lambda: recover(root, settings, dispatch, door, kept=kept, on_progress=on_progress)

@@ -27,6 +27,18 @@ BLANK_UNIT_SIZE = 2**31 - 1
 MAX_EXT_ADDRESS = -(2**31) - 1
 
 
+def units_written(data: mmap.mmap) -> int:
+    """Units at the front of a queue's file: they are written one behind the other, so halving finds the first empty."""
+    low, high = 0, len(data) // UNIT.size
+    while low < high:
+        middle = (low + high) // 2
+        if UNIT.unpack_from(data, middle * UNIT.size)[1] > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 class IndexHeader(NamedTuple):
     begin_timestamp_ms: int
     end_timestamp_ms: int

@@ -119,6 +119,25 @@ def log_layout(root: Path, settings: StoreSettings) -> tuple[Path, int]:
     return settings.commit_log_folder, 0
 
 
+def open_dispatch(
+    door: Door, root: Path, log_folder: Path, settings: StoreSettings, entry_header_bytes: int
+) -> Dispatch:
+    """The queues and the index in `root`, of the log in `log_folder`; neither is read yet."""
+    return _kernel.Dispatch(
+        door,
+        str(root),
+        str(log_folder),
+        log_segment_bytes=settings.mappedFileSizeCommitLog,
+        queue_segment_bytes=settings.queue_segment_bytes,
+        index_slots=settings.maxHashSlotNum,
+        index_entries=settings.maxIndexNum,
+        index_enabled=settings.messageIndexEnable,
+        delay_ms=settings.delay_levels_ms(),
+        max_open_files=settings.maxOpenQueueFiles,
+        entry_header_bytes=entry_header_bytes,
+    )
+
+
 def geometry_of(settings: StoreSettings) -> Geometry:
     """The sizes that a progress mark is bound to."""
     return Geometry(

@@ -17,7 +17,7 @@ from pathlib import Path
 from tallystick.store.derive import delay_level, has_queue_unit, tags_code
 from tallystick.store.findings import Progress, Report
 from tallystick.store.log_walk import StepKind, step_at
-from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT
+from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
 from tallystick.store.record import Record
 from tallystick.store.segment_files import SegmentFiles
 
@@ -95,14 +95,8 @@ def end_known_to_queues(root: Path) -> int:
 
 def _last_unit(files: SegmentFiles, start: int) -> Unit | None:
     data = files.buffer(start)
-    low, high = 0, len(data) // UNIT.size
-    while low < high:  # units are written one behind the other: the first empty one is found by halving
-        middle = (low + high) // 2
-        if UNIT.unpack_from(data, middle * UNIT.size)[1] > 0:
-            low = middle + 1
-        else:
-            high = middle
-    return UNIT.unpack_from(data, (low - 1) * UNIT.size) if low else None
+    count = units_written(data)
+    return UNIT.unpack_from(data, (count - 1) * UNIT.size) if count else None
 
 
 def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], topics: frozenset[str] | None) -> None:

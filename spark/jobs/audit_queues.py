@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tallystick.spark.jobs.findings import Difference, Findings
-from tallystick.spark.volume import Logs, Volume, units_written
+from tallystick.spark.volume import Logs, Volume
 from tallystick.store import _kernel
 from tallystick.store.derive import SCHEDULE_TOPIC
 from tallystick.store.log_walk import step_at
 from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT
+from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_queues import queue_folders
 

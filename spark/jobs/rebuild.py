@@ -17,9 +17,9 @@ from typing import Any
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.volume import Volume
-from tallystick.store._kernel import Dispatch, Door
+from tallystick.store._kernel import Door
 from tallystick.store.dump import overridden, settings_of
-from tallystick.store.recovery import log_layout
+from tallystick.store.recovery import log_layout, open_dispatch
 
 _STEP_BYTES = 64 << 20
 
@@ -63,18 +63,7 @@ def rebuild(volume: Volume, out: str, settings: Mapping[str, str]) -> Rebuilt:
     folder.mkdir(parents=True, exist_ok=True)
     chosen = overridden(settings_of(root), settings)
     log_folder, entry_header_bytes = log_layout(root, chosen)
-    dispatch = Dispatch(
-        Door(),
-        str(folder),
-        str(log_folder),
-        log_segment_bytes=chosen.mappedFileSizeCommitLog,
-        queue_segment_bytes=chosen.queue_segment_bytes,
-        index_slots=chosen.maxHashSlotNum,
-        index_entries=chosen.maxIndexNum,
-        index_enabled=chosen.messageIndexEnable,
-        delay_ms=chosen.delay_levels_ms(),
-        entry_header_bytes=entry_header_bytes,
-    )
+    dispatch = open_dispatch(Door(), folder, log_folder, chosen, entry_header_bytes)
     dispatch.load()
     dispatch.start(volume.begin)
     records = skipped = 0
