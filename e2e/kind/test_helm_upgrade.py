@@ -6,7 +6,6 @@ from harness.brokers import Brokers
 from harness.lab import Lab
 from harness.load import loaded
 from harness.release import package_next
-from harness.waiting import NotYetError, wait_for
 from harness.watching import watching
 
 _ROLL_S = 360
@@ -23,12 +22,7 @@ def test_to_the_next_release(orders: Brokers, lab: Lab) -> None:
             lab.release.install({"image": {}}, chart=chart)
             assert lab.release.pods()[0]["spec"]["containers"][0]["image"].endswith(lab.images.next_tag)
 
-            def look() -> None:
-                if set(orders.images().values()) != {lab.images.next_node}:
-                    raise NotYetError(f"{orders.images()}, step {orders.status().get('step')}")
-                orders.look_whole()
-
-            wait_for("all brokers run the next release", look, _ROLL_S)
+            orders.rolled(lab.images.next_node, _ROLL_S)
         load.finish()
         verdict = load.verdict()
     lab.goals.lost.add(verdict.lost)

@@ -28,12 +28,7 @@ def test_in_the_middle_of_an_upgrade(orders: Brokers, lab: Lab) -> None:
             for pod in lab.release.pods():
                 signal_process(lab.kind, pod, "tally-operator", "KILL")
 
-            def rolled() -> None:
-                if set(orders.images().values()) != {wanted}:
-                    raise NotYetError(f"{orders.images()}, step {orders.status().get('step')}")
-                orders.look_whole()
-
-            wait_for("the upgrade is done all the same", rolled, _ROLL_S)
+            orders.rolled(wanted, _ROLL_S)
         load.finish()
         verdict = load.verdict()
     lab.goals.lost.add(verdict.lost)

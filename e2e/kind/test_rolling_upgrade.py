@@ -31,18 +31,6 @@ def java_producer(orders: Brokers, request: pytest.FixtureRequest) -> Iterator[J
         yield producer
 
 
-def _rolled(brokers: Brokers, image: str) -> None:
-    """Until all pods run it, and the cluster is whole again. WaitError."""
-
-    def look() -> None:
-        running = brokers.images()
-        if set(running.values()) != {image} or len(running) != brokers.replicas():
-            raise NotYetError(f"{running}, step {brokers.status().get('step')}")
-        brokers.look_whole()
-
-    wait_for(f"all brokers run {image}", look, _ROLL_S)
-
-
 def _orderly(watched: Watched, leader: str) -> None:
     """One at a time, and the one that led at the begin comes last."""
     assert watched.most_unready <= 1, watched.unready
@@ -59,7 +47,7 @@ def test_nobody_notices(orders: Brokers, lab: Lab, java_producer: JavaProducer |
         with watching(orders) as watched:
             begin_s = now_s()
             orders.change({"image": lab.images.next_node})
-            _rolled(orders, lab.images.next_node)
+            orders.rolled(lab.images.next_node, _ROLL_S)
             print(f"rolled in {now_s() - begin_s:.1f} s")
         load.finish()
         verdict = load.verdict()
@@ -99,7 +87,7 @@ def test_a_pause_holds(orders: Brokers, lab: Lab) -> None:
         orders.annotate(paused=None)
     leader = orders.leader()
     with watching(orders) as watched:
-        _rolled(orders, wanted)
+        orders.rolled(wanted, _ROLL_S)
     _orderly(watched, leader)
     orders.change({"image": None})
     orders.whole()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from lab.deferred import Unrest, missing
 from lab.deferred_load import DEFERRED_QUEUES, DEFERRED_TOPIC, STORED_IN, DeferredSenders
-from lab.group_sender import PRODUCER_GROUP, SEND_S, GroupSender, Post
+from lab.group_sender import PRODUCER_GROUP, SEND_S, GroupSender, Post, steadily
 from lab.history import History, Item, Outcome, Queue, Read, Reading
 from lab.ledger import body_id, digest
 
@@ -194,21 +194,14 @@ class Clients:
     async def _probe(self) -> None:
         rng = random.Random(f"{self._seed} {self._label} probe")
         sender = GroupSender("probe", self.history, HeaderType.JSON)
-        under_way: set[asyncio.Task[None]] = set()
-        next_s = time.monotonic()
         try:
-            while not self._stop.is_set():
-                if len(under_way) < _PROBES_AT_A_TIME:
-                    task = asyncio.create_task(self._deliver(sender, self._message(rng)))
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
-                next_s = max(next_s + _PROBE_PERIOD_S, time.monotonic() - 1.0)
-                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
-            if under_way:
-                await asyncio.wait(under_way)
+            await steadily(
+                lambda: self._deliver(sender, self._message(rng)),
+                self._stop,
+                period_s=_PROBE_PERIOD_S,
+                most=_PROBES_AT_A_TIME,
+            )
         finally:
-            for task in under_way:
-                task.cancel()
             await sender.close()
 
     async def _deliver(self, sender: GroupSender, message: tuple[str, bytes]) -> None:

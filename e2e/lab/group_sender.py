@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from lab.history import History, Outcome, Queue, Send
 from lab.ledger import digest
@@ -115,6 +117,28 @@ class GroupSender:
         }
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
         return Command(code, ext=ext, body=body, header_type=self._header)
+
+
+async def steadily(
+    begin: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event, *, period_s: float, most: int
+) -> None:
+    """Begins one each period, whatever became of those before, so that nothing it waits for hides when a group serves
+    again; `most` at a time. After `stop` it waits for the last ones."""
+    under_way: set[asyncio.Task[None]] = set()
+    next_s = time.monotonic()
+    try:
+        while not stop.is_set():
+            if len(under_way) < most:
+                task = asyncio.create_task(begin())
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            next_s = max(next_s + period_s, time.monotonic() - 1.0)
+            await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+        if under_way:
+            await asyncio.wait(under_way)
+    finally:
+        for task in under_way:
+            task.cancel()
 
 
 def unique_key(key: str) -> str:

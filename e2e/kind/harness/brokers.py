@@ -144,6 +144,17 @@ class Brokers:
         """What the pods of the brokers run."""
         return {name: pod["spec"]["containers"][0]["image"] for name, pod in self.pods().items()}
 
+    def rolled(self, image: str, timeout_s: float) -> None:
+        """Until all pods run it, and the cluster is whole again. WaitError."""
+
+        def look() -> None:
+            running = self.images()
+            if set(running.values()) != {image} or len(running) != self.replicas():
+                raise NotYetError(f"{running}, step {self.status().get('step')}")
+            self.look_whole()
+
+        wait_for(f"all brokers run {image}", look, timeout_s)
+
     def machine(self, node: str) -> str:
         """The Kubernetes node that a broker runs on."""
         return str(self.pod(node)["spec"]["nodeName"])

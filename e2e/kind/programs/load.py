@@ -27,7 +27,7 @@ import time
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
-from lab.group_sender import SEND_S, GroupSender, Post
+from lab.group_sender import SEND_S, GroupSender, Post, steadily
 from lab.history import History, Outcome
 from lab.ledger import body_id, digest
 
@@ -143,18 +143,8 @@ class Load:
 
     async def _probe(self) -> None:
         sender = Sender("probe", self.history, HeaderType.ROCKETMQ, self._target)
-        under_way: set[asyncio.Task[None]] = set()
-        next_s = time.monotonic()
         try:
-            while not self._stop.is_set():
-                if len(under_way) < _PROBES_AT_A_TIME:
-                    task = asyncio.create_task(self._deliver(sender))
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
-                next_s = max(next_s + _PROBE_PERIOD_S, time.monotonic() - 1.0)
-                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
-            if under_way:
-                await asyncio.wait(under_way)
+            await steadily(lambda: self._deliver(sender), self._stop, period_s=_PROBE_PERIOD_S, most=_PROBES_AT_A_TIME)
         finally:
             await sender.close()
 
