@@ -88,7 +88,7 @@ class ClusterReconciler:
         await self._write_status(cluster, sight, observed, plan, decision, memory)
         if decision.step is None:
             memory.blocked = ""
-            moving = self._phase_of(body, cluster) in ("Creating", "Updating", "Scaling")
+            moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling")
             return MOVING_SECONDS if moving else self._context.settings.resync_seconds
         await self._step(cluster, body, decision.step, memory)
         return STEPPED_SECONDS if not memory.blocked else MOVING_SECONDS
@@ -187,9 +187,6 @@ class ClusterReconciler:
         for member in observed.members:
             if member.ready:
                 memory.stuck_restarts.pop(names.node(member.group, member.number), None)
-
-    def _phase_of(self, body: Json, cluster: Cluster) -> str:
-        return str((body.get("status") or {}).get("phase", ""))
 
     def _forget(self, key: Key) -> None:
         self._memory.pop((key.namespace, key.name), None)
