@@ -91,9 +91,8 @@ class Broker:
         self.schedule = ScheduleService(self, self._table(config, "delayOffset.json"))
         self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
         self._client = RemotingClient(name="broker.client")
-        self.registration = Registration(
-            self._client, Host(settings.brokerIP1, settings.listenPort), self.topics, settings
-        )
+        told = Host(settings.brokerIP1, settings.listenPort)
+        self.registration = Registration(self._client, told, self.topics, settings)
         self.group: BrokerGroup | None = None
         self._leader_only: LeaderOnly | None = None
         self._leaving = False
@@ -108,7 +107,7 @@ class Broker:
                 (self.schedule, self.transactions),
                 door=store.door,
                 folder=config,
-                address=str(Host(settings.brokerIP1, settings.listenPort)),
+                address=str(told),
             )
             self._leader_only = LeaderOnly(routes, self, self.group)
             routes = self._leader_only.routes
