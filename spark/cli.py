@@ -132,7 +132,7 @@ def _runner(master: str) -> Iterator[Runner]:
         .getOrCreate()
     )
     try:
-        yield on_spark(spark)
+        yield on_spark(spark.sparkContext)
     finally:
         spark.stop()
 

@@ -77,7 +77,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     row("scanner, 9 columns", options.turns, lambda: scan_all(splits, NUMBERS))
     row("scanner, all columns and bodies", options.turns, lambda: scan_all(splits, tuple(SCHEMA.names)))
     spark = session()
-    run = on_spark(spark)
+    run = on_spark(spark.sparkContext)
     row("stats, local[2]", options.turns, lambda: int(stats.run(read, run)["messages"]))
     row("plain Python, local[2]", 1, lambda: sum(sum(part.values()) for part in run(parsed_plainly, splits)))
     spark.stop()

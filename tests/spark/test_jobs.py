@@ -313,7 +313,7 @@ def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path) -> None:
     from tallystick.spark.jobs.runner import located, on_spark
 
     root = golden("clean")
-    options, runner = options_of(root, splitBytes="200000"), on_spark(spark)
+    options, runner = options_of(root, splitBytes="200000"), on_spark(spark.sparkContext)
     for run in (stats.run, audit.run):
         assert run(options, runner) == run(options, inline)
     there, here = tmp_path / "spark", tmp_path / "inline"
@@ -323,9 +323,9 @@ def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path) -> None:
     assert spark.read.parquet(str(there)).count() == ours["added_rows"]
     (rebuilt,) = rebuild.run(options, runner, tmp_path / "rebuilt")["volumes"]
     assert rebuilt["differing"] == []
-    rdd = located(spark, ["a", "b"], lambda item: f"host-{item}")
+    rdd = located(spark.sparkContext, ["a", "b"], lambda item: f"host-{item}")
     java = rdd._jrdd.rdd()
     preferred = [java.preferredLocations(part).mkString(",") for part in java.partitions()]
     assert preferred == ["host-a", "host-b"]
-    assert on_spark(spark, lambda item: "elsewhere")(len, [[1], [2, 3]]) == [1, 2]
+    assert on_spark(spark.sparkContext, lambda item: "elsewhere")(len, [[1], [2, 3]]) == [1, 2]
     shutil.rmtree(there)
