@@ -61,7 +61,7 @@ _TABLES: dict[str, type] = {
 }
 _FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for table, kind in _TABLES.items()}
 # The broker's and the store's names are one list in RocketMQ: none of them stands in both.
-_ALONE_TOO = {"adminTokenFile": "http", "externalListenPort": "nameserver"}
+_ALONE_TOO = {"adminTokenFile": "http", "readTokenFile": "http", "externalListenPort": "nameserver"}
 _BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]} | _ALONE_TOO
 _BY_PLACE = {f"{table}.{key}": (table, key) for table in _TABLES for key in _FIELDS[table]}
 

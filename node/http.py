@@ -7,9 +7,11 @@
     /group            a replicated group: what is known of it, and changes; see `group_api.py`
     /topics           see `topics_api.py`
     /consumergroups   see `consumer_groups_api.py`
+    /store            the store's files, for jobs that read them; see `store_files_api.py`
 
 With `adminTokenFile` all but the first three ask for a token (`admin_token.py`). Without it nothing asks who is there,
-and what is below moves leadership and deletes topics: bind it to loopback or to a trusted network then.
+and what is below moves leadership and deletes topics: bind it to loopback or to a trusted network then. A token of
+`readTokenFile` opens `/store` and nothing else; with such a file `/store` asks for one, whether the rest does or not.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from tallystick.node.json_api import failed
 from tallystick.node.node_api import node_routes
 from tallystick.node.remoting.server import bind
 from tallystick.node.settings import HttpSettings
+from tallystick.node.store_files_api import PATH as STORE_PATH
+from tallystick.node.store_files_api import StoreFilesApi
 from tallystick.node.topics_api import TopicsApi
 
 if TYPE_CHECKING:
@@ -59,6 +63,7 @@ def application(
     group: Callable[[], BrokerGroup | None] = no_group,
     admin: AdminView | None = None,
     tokens: TokenFile | None = None,
+    read_tokens: TokenFile | None = None,
 ) -> web.Application:
     """The routes, for a server or a test client. `admin` None: there is nothing to administer but the group."""
 
@@ -74,21 +79,27 @@ def application(
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    app = web.Application(middlewares=[_guard(tokens), _errors_as_json], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_guard(tokens, read_tokens), _errors_as_json], client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     app.add_routes(group_routes(group))
     if admin is not None:
         app.add_routes(node_routes(admin))
         app.add_routes(table_routes(TopicsApi, admin))
         app.add_routes(table_routes(ConsumerGroupsApi, admin))
+        StoreFilesApi(admin).add_to(app)
     return app
 
 
-def _guard(tokens: TokenFile | None) -> Middleware:
+def _guard(tokens: TokenFile | None, read_tokens: TokenFile | None) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if tokens is None or request.path in _OPEN or tokens.admits(request.headers.get("Authorization")):
+        reads = request.path == STORE_PATH or request.path.startswith(STORE_PATH + "/")
+        asked = [file for file in (tokens, read_tokens if reads else None) if file is not None]
+        given = request.headers.get("Authorization")
+        if not asked or request.path in _OPEN or any(file.admits(given) for file in asked):
             return await handler(request)
+        if read_tokens is not None and not reads and read_tokens.admits(given):
+            return failed(403, f"this token is for {STORE_PATH}, and for nothing else")
         refusal = failed(401, "a token is needed that this process knows: Authorization: Bearer ...")
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
@@ -107,6 +118,10 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
         return failed(error.status, f"{request.method} {request.path}: {error.reason}")
 
 
+def _token_file(path: str) -> TokenFile | None:
+    return TokenFile(Path(path).expanduser()) if path else None
+
+
 class HttpServer:
     """The port itself."""
 
@@ -117,10 +132,10 @@ class HttpServer:
         group: Callable[[], BrokerGroup | None] = no_group,
         admin: AdminView | None = None,
     ) -> None:
-        """OSError: the file of tokens cannot be read, or has none."""
+        """OSError: a file of tokens cannot be read, or has none."""
         self._settings = settings
-        tokens = TokenFile(Path(settings.adminTokenFile).expanduser()) if settings.adminTokenFile else None
-        self._runner = web.AppRunner(application(probes, group, admin, tokens), access_log=None)
+        tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
+        self._runner = web.AppRunner(application(probes, group, admin, tokens, read_tokens), access_log=None)
 
     async def start(self) -> int:
         """Listens; returns the port. OSError: the address cannot be used; the text names it."""

@@ -388,6 +388,9 @@ class HttpSettings:
     adminTokenFile: str = ""
     """File with a token a line; all but probes and metrics is refused to those who do not send one of them
     (`Authorization: Bearer ...`). Read again when it changes. Empty: nothing is asked for."""
+    readTokenFile: str = ""
+    """Such a file for `/store` alone, the store's files: its tokens open nothing else. Those of `adminTokenFile` open
+    `/store` as well. Empty: `/store` is as open as the rest."""
 
     def validate(self) -> None:
         """SettingsError names the key whose value cannot be used."""
