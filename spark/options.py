@@ -1,6 +1,7 @@
 """The options of `spark.read.format("tallystick")`, from texts to values. All of Spark's options are texts.
 
-path             store directories, separated by commas, or as Spark's list; `name=directory` gives a source its name
+path             store directories, separated by commas, or as Spark's list; `name=directory` gives a source its name,
+                 `group/name=directory` says whose member it is (a relative directory with = in it is written ./a=b)
 topic, queue     one or several, separated by commas
 from, to         half-open, [from, to): whole numbers are queue offsets, anything else an ISO 8601 time of storing
                  (UTC if it names no zone)
@@ -19,6 +20,7 @@ maxBytesPerTrigger, failOnDataLoss, startingPosition (earliest, latest)         
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +30,7 @@ from typing import TypeVar
 from tallystick.spark.columns import SCHEMA, WITHOUT_BODY
 from tallystick.spark.scan import Int64Range, Wanted
 from tallystick.spark.splits import SPLIT_BYTES
-from tallystick.spark.volume import Volume, open_volume
+from tallystick.spark.volume import Source, Volume, open_volume
 
 T = TypeVar("T")
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -47,12 +49,24 @@ class OptionError(ValueError):
         self.option = option
 
 
+_NAMED = re.compile(r"(?:(?P<group>[^/.=][^/=]*)/)?(?P<member>[^/=]+)=(?P<folder>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class StorePath:
+    """One store of `path`. `group` and `member`: its names, None if it was given none; `http`: its broker's address."""
+
+    folder: str
+    member: str | None = None
+    group: str | None = None
+    http: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What to read and how; see the module's head. A value that cannot be is refused by `parse`."""
 
-    paths: tuple[tuple[str | None, str], ...]
-    """(source's name or None, directory)."""
+    paths: tuple[StorePath, ...]
     wanted: Wanted = Wanted()  # noqa: RUF009 -- frozen
     columns: tuple[str, ...] = WITHOUT_BODY
     committed: int | None = None
@@ -114,25 +128,35 @@ class ReadOptions:
         """These options for other columns. OptionError: there is no such column."""
         return replace(self, columns=_known(columns))
 
-    def volumes(self) -> list[Volume]:
-        """The stores as they are now. VolumeError, OSError; OptionError: two have one name."""
-        found = [open_volume(Path(path), name, self.committed) for name, path in self.paths]
-        names = [volume.source for volume in found]
+    def sources(self, *, members: bool = False) -> list[Source]:
+        """The stores under the names that their rows carry. OptionError: two have one name.
+
+        A member of a group goes by the group's name, since all members hold the same log; with `members` by its own.
+        """
+        found = []
+        for path in self.paths:
+            name = path.member if members else path.group or path.member
+            found.append(Source(name or path.folder, path.folder, path.group, path.http))
+        names = [source.source for source in found]
         if len(set(names)) < len(names):
             raise OptionError("path", f"two sources have one name among {', '.join(names)}")
         return found
 
+    def volumes(self) -> list[Volume]:
+        """The stores as they are now. VolumeError, OSError; OptionError: two have one name."""
+        return [open_volume(Path(each.root), each.source, self.committed) for each in self.sources()]
 
-def _paths(path: str | None, paths: str | None) -> tuple[tuple[str | None, str], ...]:
+
+def _paths(path: str | None, paths: str | None) -> tuple[StorePath, ...]:
     listed = [str(item) for item in json.loads(paths)] if paths else []
     listed += [item.strip() for item in (path or "").split(",") if item.strip()]
     if not listed:
         raise OptionError("path", "name a store's directory, or several")
-    found: list[tuple[str | None, str]] = []
-    for item in listed:
-        name, separator, directory = item.partition("=")
-        found.append((name, directory) if separator and "/" not in name else (None, item))
-    return tuple(found)
+    named = [(item, _NAMED.fullmatch(item)) for item in listed]
+    return tuple(
+        StorePath(match["folder"], match["member"], match["group"]) if match else StorePath(item)
+        for item, match in named
+    )
 
 
 def _list(text: str | None) -> tuple[str, ...] | None:

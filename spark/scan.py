@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
+from tallystick.spark.presence import Segments, bring
 from tallystick.spark.splits import Split
 from tallystick.store._kernel import MessageScan
 
@@ -47,6 +49,16 @@ class DamageMetError(Exception):
     def __init__(self, damage: Damage) -> None:
         super().__init__(f"{damage.file}: {damage.size} bytes at position {damage.position}: {damage.reason}")
         self.damage = damage
+
+
+def has_expired(split: Split) -> bool:
+    """Whether its file was removed as the oldest ones are: neither it nor one before it is left."""
+    path = Path(split.path)
+    if path.exists():
+        return False
+    starts = Segments(path.parent).starts
+    # An older log that dledger went on with expires as a whole.
+    return starts[0] > split.file_start if starts else any(path.parent.parent.glob("dledger-*/data/*"))
 
 
 class _Exported:
@@ -89,6 +101,7 @@ class SplitScan:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         split, wanted = self.split, self._wanted
         try:
+            bring(split.path, split.begin - split.file_start, split.end - split.file_start)
             scan = MessageScan(
                 split.path,
                 file_start=split.file_start,

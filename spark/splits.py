@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tallystick.spark.presence import Segments
 from tallystick.spark.volume import LogFile, Logs, Volume
 from tallystick.store.log_walk import StepKind, step_at
 from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
@@ -99,7 +100,7 @@ class Boundaries:
 
     def _fullest(self) -> Sequence[SegmentFiles]:
         if self._queues is None:
-            every = [SegmentFiles(folder) for _, _, folder in queue_folders(self._root)]
+            every = [Segments(folder) for _, _, folder in queue_folders(self._root)]
             every.sort(key=lambda files: files.end - files.first, reverse=True)
             self._queues = [self._stack.enter_context(files) for files in every[:_MAX_QUEUES] if files.starts]
         return self._queues

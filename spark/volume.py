@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tallystick.spark.presence import Segments
 from tallystick.store import _kernel
 from tallystick.store.dump import committed_end
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
@@ -26,6 +27,19 @@ from tallystick.store.log_walk import resync, step_at
 from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_queues import queue_folders
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A store that is to be read. `source`: the name its rows will carry; `group`: whose log it holds, if known.
+
+    `http`: address of the broker that has it open, which is asked for its bound; None: nobody is asked.
+    """
+
+    source: str
+    root: str
+    group: str | None = None
+    http: str | None = None
 
 
 class VolumeError(Exception):
@@ -94,7 +108,7 @@ class Logs:
             raise VolumeError(f"{root} is no store: neither commitlog nor dledger-*/data is in it")
         self.parts: list[tuple[SegmentFiles, int]] = []
         for folder, header in [(plain, 0), *((ledger, ENTRY_HEADER_BYTES) for ledger in ledgers)]:
-            log = self._stack.enter_context(SegmentFiles(folder))
+            log = self._stack.enter_context(Segments(folder))
             if log.starts or folder in ledgers or not ledgers:
                 self.parts.append((log, header))
 
@@ -132,7 +146,7 @@ class Logs:
     def _known_to_queues(self) -> int | None:
         last = []
         for topic, queue, folder in queue_folders(self.root):
-            with SegmentFiles(folder) as files:
+            with Segments(folder) as files:
                 unit = last_unit(files)
             if unit is not None:
                 last.append((unit[0] + unit[1], unit[0], unit[1], topic, queue))

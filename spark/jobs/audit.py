@@ -4,29 +4,34 @@
     queues    each record that asks for a unit has one, at its queue offset, with its position, size and tags code; and
               a queue's units go no further than the log's records
     index     each key of a record has an entry, in the log's order, and no entry below the bound is of another record
-    replicas  members of a group hold the same bytes up to the smallest of their bounds, compared MiB by MiB
+    replicas  members of one group hold the same bytes up to the smallest of their bounds, compared MiB by MiB
     outcomes  a committed transaction points back at a half message; a delayed message names a level that the store
               keeps to, and where it came from
 
-A live store is audited below its bound, which is settled. Units and entries follow the log by moments, so what lacks of
-the records of its last `lag_ms` is `behind`, no difference, unless the store was closed in order.
+A live store is audited below its bound, which is settled, while the broker goes on with it:
+- units and entries follow the log by moments, so what lacks of the records of its last `lag_ms` is `behind`, no
+  difference, unless the store was closed in order;
+- what retention removes between plan and read is `expired`, and nothing is said about what named it;
+- a difference is believed if it is still there at a second look.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tallystick.spark.jobs.audit_index import check_index
 from tallystick.spark.jobs.audit_queues import QueueAudit, QueueSpan, check_ends
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
-from tallystick.spark.scan import SplitScan, Wanted
+from tallystick.spark.planning import PlanTask, plan_source, plan_tasks
+from tallystick.spark.presence import bring, release
+from tallystick.spark.scan import EXPIRED, SplitScan, Wanted, has_expired
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.volume import Volume
 from tallystick.store.derive import SCHEDULE_TOPIC
@@ -36,13 +41,53 @@ _DIGEST_BYTES = 256 << 20
 LAG_MS = 10_000
 
 
+class _Settling(Protocol):
+    @property
+    def settled_ms(self) -> int: ...
+
+
+class _Finding(Protocol):
+    findings: Findings
+
+
+Task = TypeVar("Task", bound=_Settling)
+Found = TypeVar("Found", bound=_Finding)
+
+
+Spans = dict[tuple[str, int], QueueSpan]
+
+
 @dataclass(frozen=True)
-class SplitTask:
+class AuditPlan:
     """`settled_ms`: records stored at or after it may still lack what is derived of them."""
 
+    volume: Volume
+    splits: tuple[Split, ...]
+    settled_ms: int
+
+
+@dataclass(frozen=True)
+class SplitTask:
     split: Split
     root: str
     settled_ms: int
+
+    @property
+    def source(self) -> str:
+        return self.split.source
+
+
+@dataclass(frozen=True)
+class VolumeTask:
+    """`spans`: what its log has of each queue."""
+
+    volume: Volume
+    settled_ms: int
+    spans: Spans
+
+    @property
+    def source(self) -> str:
+        return self.volume.source
 
 
 @dataclass(frozen=True)
@@ -62,38 +107,62 @@ class SplitAudit:
     records: int = 0
     bytes: int = 0
     findings: Findings = field(default_factory=Findings)
-    queues: dict[tuple[str, int], QueueSpan] = field(default_factory=dict)
+    queues: Spans = field(default_factory=dict)
+    expired_end: int = 0
+    """Not 0: it was gone when it was to be read, and everything before this position with it."""
+
+
+@dataclass
+class VolumeAudit:
+    findings: Findings = field(default_factory=Findings)
 
 
 def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str, Any]:
-    """The summary as JSON's values. VolumeError, OSError. Stores in dledger's layout are taken for replicas."""
-    volumes = options.volumes()
-    settled = {volume.source: _settled_ms(volume, lag_ms) for volume in volumes}
-    tasks = [
-        SplitTask(split, volume.root, settled[volume.source])
-        for volume in volumes
-        for split in plan(volume, split_bytes=options.split_bytes)
-    ]
-    parts = runner(audit_split, tasks)
+    """The summary as JSON's values. VolumeError, OSError; OptionError: two members have one name.
+
+    Replicas are the members of a named group; stores without a group's name are taken for members of one.
+    """
+    groups = {source.source: source.group for source in options.sources(members=True)}
+    plans = runner(partial(plan_audit, lag_ms=lag_ms), plan_tasks(options, members=True))
+    tasks = [SplitTask(split, plan.volume.root, plan.settled_ms) for plan in plans for split in plan.splits]
+    parts = looked_at_twice(runner, audit_split, tasks)
+    volumes = [_without_expired(plan.volume, parts) for plan in plans]
     spans = {volume.source: _spans(parts, volume.source) for volume in volumes}
-    ends = runner(partial(_audit_volume, spans=spans, settled_ms=settled), volumes)
-    common = _common(volumes)
-    digested = runner(digests, _digest_tasks(volumes, *common))
-    findings = Findings.joined([part.findings for part in parts] + ends + [compared(digested)])
+    ends = looked_at_twice(
+        runner,
+        audit_volume,
+        [
+            VolumeTask(volume, plan.settled_ms, spans[volume.source])
+            for volume, plan in zip(volumes, plans, strict=True)
+            if volume.bytes
+        ],
+    )
+    replicas = replica_groups(volumes, groups)
+    digested = runner(
+        digests, [task for each in replicas for task in _digest_tasks(each.volumes, each.begin, each.end)]
+    )
+    findings = Findings.joined(
+        [*(part.findings for part in parts), *(end.findings for end in ends), compared(digested)]
+    )
     return {
         "job": "audit",
-        "clean": not findings.differences,
-        "replicas_compared": {"begin": common[0], "end": common[1]} if digested else None,
+        "clean": not findings.count,
+        "replicas_compared": [
+            {"group": each.group, "members": len(each.volumes), "begin": each.begin, "end": each.end}
+            for each in replicas
+        ],
         "sources": [
             {
                 "source": volume.source,
+                "group": groups[volume.source],
                 "begin": volume.begin,
                 "bound": volume.bound,
                 "records": sum(part.records for part in parts if part.source == volume.source),
                 "bytes": sum(part.bytes for part in parts if part.source == volume.source),
                 "queues": len(spans[volume.source]),
+                "expired_bytes": volume.begin - plan.volume.begin,
             }
-            for volume in volumes
+            for volume, plan in zip(volumes, plans, strict=True)
         ],
         "differing": findings.count,
         "differences": [asdict(each) for each in findings.differences],
@@ -101,20 +170,56 @@ def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str,
     }
 
 
-def _common(volumes: Sequence[Volume]) -> tuple[int, int]:
-    """What all members have: from the greatest begin to the smallest bound."""
-    members = _members(volumes)
-    return max((each.begin for each in members), default=0), min((each.bound for each in members), default=0)
+def looked_at_twice(runner: Runner, function: Callable[[Task], Found], tasks: Sequence[Task]) -> list[Found]:
+    """`function` of each task, and once more of those that found something in a store that was not closed.
+
+    Its broker may have been just about to write what was missed: what it has written now is no difference.
+    """
+    found = runner(function, tasks)
+    again = [
+        number
+        for number, (task, each) in enumerate(zip(tasks, found, strict=True))
+        if each.findings.count and task.settled_ms != SETTLED
+    ]
+    for number, each in zip(again, runner(function, [tasks[number] for number in again]), strict=True):
+        found[number] = each
+    return found
 
 
-def _members(volumes: Sequence[Volume]) -> list[Volume]:
-    members = [volume for volume in volumes if volume.files and volume.files[-1].entry_header_bytes]
-    return members if len(members) > 1 else []
+def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
+    """What is left of it after splits were gone when they were to be read."""
+    begin = max([volume.begin, *(part.expired_end for part in parts if part.source == volume.source)])
+    files = tuple(file for file in volume.files if file.end > begin)
+    return replace(volume, begin=begin, bound=max(begin, volume.bound), files=files)
+
+
+@dataclass(frozen=True)
+class ReplicaGroup:
+    """Members that hold one log, and what all of them have of it: from the greatest begin to the smallest bound."""
+
+    group: str | None
+    volumes: tuple[Volume, ...]
+    begin: int
+    end: int
+
+
+def replica_groups(volumes: Iterable[Volume], groups: Mapping[str, str | None]) -> list[ReplicaGroup]:
+    """Those of several members. Only dledger's layout is replicated."""
+    members: dict[str | None, list[Volume]] = {}
+    for volume in volumes:
+        if volume.files and volume.files[-1].entry_header_bytes:
+            members.setdefault(groups[volume.source], []).append(volume)
+    found = []
+    for group, held in members.items():
+        if len(held) > 1:
+            begin = max(each.begin for each in held)
+            found.append(ReplicaGroup(group, tuple(held), begin, max(begin, min(each.bound for each in held))))
+    return found
 
 
 def _digest_tasks(volumes: Sequence[Volume], begin: int, end: int) -> list[DigestTask]:
     tasks = []
-    for volume in _members(volumes):
+    for volume in volumes:
         for file in volume.files:
             low, stop = max(begin, file.start), min(end, file.end)
             while low < stop:
@@ -122,6 +227,11 @@ def _digest_tasks(volumes: Sequence[Volume], begin: int, end: int) -> list[Diges
                 tasks.append(DigestTask(volume.source, file.path, file.start, low, high))
                 low = high
     return tasks
+
+
+def plan_audit(task: PlanTask, lag_ms: int) -> AuditPlan:
+    planned = plan_source(task)
+    return AuditPlan(planned.volume, planned.splits, _settled_ms(planned.volume, lag_ms))
 
 
 def _settled_ms(volume: Volume, lag_ms: int) -> int:
@@ -152,20 +262,29 @@ def audit_split(task: SplitTask) -> SplitAudit:
         found.records, found.queues = scan.records, queues.spans
     for damage in scan.damage:
         at = damage.position - split.file_start
-        found.findings.add(Difference(split.source, "log", damage.file, at, damage.reason))
+        reason = "the file is gone, and older ones are there" if damage.reason == EXPIRED else damage.reason
+        found.findings.add(Difference(split.source, "log", damage.file, at, reason))
     found.findings.count += scan.damaged - len(scan.damage)
+    if has_expired(split):  # also if only its queues' files were gone already: they go after the log's
+        return SplitAudit(split.source, expired_end=split.file_end)
     return found
 
 
 def digests(task: DigestTask) -> tuple[str, dict[int, int]]:
-    """(source, CRC-32 of the bytes from each position up to the next multiple of a MiB)."""
+    """(source, CRC-32 of the bytes from each position up to the next multiple of a MiB). Fewer: the file expired."""
     pos, found = task.begin, {}
-    with Path(task.path).open("rb") as file:
-        file.seek(pos - task.file_start)
-        while pos < task.end:
-            stop = min(task.end, pos - pos % CHUNK_BYTES + CHUNK_BYTES)
-            found[pos] = zlib.crc32(file.read(stop - pos))
-            pos = stop
+    try:
+        with Path(task.path).open("rb") as file:
+            while pos < task.end:
+                stop = min(task.end, pos - pos % CHUNK_BYTES + CHUNK_BYTES)
+                begin, end = pos - task.file_start, stop - task.file_start
+                bring(task.path, begin, end)
+                file.seek(begin)
+                found[pos] = zlib.crc32(file.read(stop - pos))
+                release(task.path, begin, end)
+                pos = stop
+    except FileNotFoundError:
+        pass
     return task.source, found
 
 
@@ -186,8 +305,8 @@ def compared(digested: Iterable[tuple[str, dict[int, int]]]) -> Findings:
     return findings
 
 
-def _spans(parts: Iterable[SplitAudit], source: str) -> dict[tuple[str, int], QueueSpan]:
-    spans: dict[tuple[str, int], QueueSpan] = {}
+def _spans(parts: Iterable[SplitAudit], source: str) -> Spans:
+    spans: Spans = {}
     for part in parts:
         if part.source == source:
             for key, span in part.queues.items():
@@ -195,10 +314,9 @@ def _spans(parts: Iterable[SplitAudit], source: str) -> dict[tuple[str, int], Qu
     return spans
 
 
-def _audit_volume(
-    volume: Volume, spans: dict[str, dict[tuple[str, int], QueueSpan]], settled_ms: dict[str, int]
-) -> Findings:
-    findings = Findings()
-    check_ends(volume, spans[volume.source], findings)
-    check_index(volume, settled_ms[volume.source], findings)
-    return findings
+def audit_volume(task: VolumeTask) -> VolumeAudit:
+    """What is not of one stretch of the log: where queues end, and the index."""
+    found = VolumeAudit()
+    check_ends(task.volume, task.spans, found.findings)
+    check_index(task.volume, task.settled_ms, found.findings)
+    return found

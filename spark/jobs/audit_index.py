@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
-from tallystick.spark.scan import SplitScan
+from tallystick.spark.presence import bring, release
+from tallystick.spark.scan import SplitScan, has_expired
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import Volume
 from tallystick.store.derive import index_hash
@@ -30,7 +33,7 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
     geometry = _geometry(files, 1 if closed else _SURE_ENTRIES)
     if geometry is None:
         return
-    entries = _entries(volume, files, geometry, findings)
+    entries = _entries(volume, files, geometry, findings, closed)
     first = min(entries, default=volume.bound)
     for split in plan(volume, split_bytes=_GROUP_BYTES):
         wanted: Counter[tuple[int, int]] = Counter()
@@ -41,6 +44,11 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
                     continue
                 times[pos] = time
                 wanted.update((pos, index_hash(topic, key)) for key in ([unique] if unique else []) + keys)
+        release(split.path, split.begin - split.file_start, split.end - split.file_start)
+        if has_expired(split):
+            entries = {pos: held for pos, held in entries.items() if pos >= split.end}
+            first = max(first, split.end)
+            continue
         newest_ms = max(times.values(), default=settled_ms)
         there = Counter((pos, key_hash) for pos in times if pos in entries for key_hash, _, _ in entries[pos])
         for pos, key_hash in (wanted - there).elements():
@@ -63,21 +71,43 @@ def _geometry(files: list[Path], least_entries: int) -> IndexGeometry | None:
     """Of all files, found in the fullest one; None: none of them has so many entries."""
     fullest, geometry = least_entries, None
     for path in files:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with _mapped(path) as data:
+            if data is None:
+                continue
             count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry - 1
             if count >= fullest and (found := IndexGeometry.of_file(data)) is not None:
                 fullest, geometry = count, found
     return geometry
 
 
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | None]:
+    """None: it has expired, or is just being made and has no header yet."""
+    with ExitStack() as stack:
+        data = None
+        try:
+            bring(path)
+            file = stack.enter_context(path.open("rb"))
+        except FileNotFoundError:
+            pass
+        else:
+            if file.seek(0, 2) >= INDEX_HEADER.size:
+                data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        yield data
+
+
 def _entries(
-    volume: Volume, files: list[Path], geometry: IndexGeometry, findings: Findings
+    volume: Volume, files: list[Path], geometry: IndexGeometry, findings: Findings, closed: bool
 ) -> dict[int, list[tuple[int, str, int]]]:
     """(hash, file, byte in it) of all entries below the bound, by position."""
     found: dict[int, list[tuple[int, str, int]]] = {}
     for path in files:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with _mapped(path) as data:
+            if data is None:
+                continue
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
+            if path == files[-1] and not closed and len(data) != geometry.file_bytes:
+                continue  # it is just being made
             if len(data) != geometry.file_bytes or not 0 <= header.next_entry <= geometry.entries:
                 findings.add(
                     Difference(volume.source, "index", str(path), 0, "its size or header is not as the others'")

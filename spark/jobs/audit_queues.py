@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tallystick.spark.jobs.findings import Difference, Findings
+from tallystick.spark.presence import Segments
 from tallystick.spark.volume import Logs, Volume
 from tallystick.store import _kernel
 from tallystick.store.derive import SCHEDULE_TOPIC
 from tallystick.store.log_walk import step_at
 from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
-from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_queues import queue_folders
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -57,7 +57,7 @@ class QueueAudit:
         self.spans: dict[tuple[str, int], QueueSpan] = {}
         self._stack = ExitStack()
         self._logs = self._stack.enter_context(Logs(self.root))
-        self._files: dict[tuple[str, int], SegmentFiles] = {}
+        self._files: dict[tuple[str, int], Segments] = {}
         self._delays: dict[str, int] = {}
         self._codes: dict[str | None, int] = {None: 0}
 
@@ -97,7 +97,7 @@ class QueueAudit:
             if there != wanted[number]:
                 self._differs(topic, queue, files, offset, wanted[number], times[number])
 
-    def _differs(self, topic: str, queue: int, files: SegmentFiles, offset: int, wanted: bytes, time: int) -> None:
+    def _differs(self, topic: str, queue: int, files: Segments, offset: int, wanted: bytes, time: int) -> None:
         pos, size, code = UNIT.unpack(wanted)
         at = offset * UNIT.size
         start = files.start_of(at)
@@ -171,11 +171,11 @@ class QueueAudit:
         data = extension.read(code + (1 << 63) + _EXT_CODE_AT, 8)
         return code if data is None else int.from_bytes(data, "big", signed=True)
 
-    def _open(self, topic: str, queue: int, kind: str = "consumequeue") -> SegmentFiles:
+    def _open(self, topic: str, queue: int, kind: str = "consumequeue") -> Segments:
         key = (f"{kind}/{topic}", queue)
         if key not in self._files:
             folder = self.root / kind / topic / str(queue)
-            self._files[key] = self._stack.enter_context(SegmentFiles(folder))
+            self._files[key] = self._stack.enter_context(Segments(folder))
         return self._files[key]
 
 
@@ -183,9 +183,12 @@ def check_ends(volume: Volume, spans: dict[tuple[str, int], QueueSpan], findings
     """Units that name something below the bound, where the log has no record of the queue."""
     for topic, queue, folder in queue_folders(Path(volume.root)):
         span = spans.get((topic, queue))
-        with SegmentFiles(folder) as files:
+        with Segments(folder) as files:
             for start in files.starts:
-                data = files.buffer(start)
+                try:
+                    data = files.buffer(start)
+                except FileNotFoundError:
+                    continue  # it expired
                 count, base = units_written(data), start // UNIT.size
                 first, last = (base + count, base + count) if span is None else (span.first, span.last + 1)
                 before, behind = range(min(first - base, count)), range(max(last - base, 0), count)

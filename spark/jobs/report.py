@@ -92,9 +92,12 @@ def _audit_text(summary: Summary) -> str:
     names = ("source", "records", "queues", "begin", "bound")
     rows = [[source[name] for name in names] for source in summary["sources"]]
     lines = [word, "", table_text(names, rows)]
-    compared = summary["replicas_compared"]
-    if compared:
-        lines.append(f"replicas compared from {compared['begin']:,} to {compared['end']:,}")
+    for each in summary["replicas_compared"]:
+        name = f" of {each['group']}" if each["group"] else ""
+        lines.append(f"{each['members']} replicas{name} compared from {each['begin']:,} to {each['end']:,}")
+    for source in summary["sources"]:
+        if source["expired_bytes"]:
+            lines.append(f"expired before they were read: {source['expired_bytes']:,} bytes of {source['source']}")
     lines += [f"behind: {count} {what}" for what, count in summary["behind"].items()]
     lines += [_difference(each) for each in summary["differences"][:_MOST_ROWS]]
     if summary["differing"] > _MOST_ROWS:

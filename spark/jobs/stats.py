@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.planning import plan_sources
 from tallystick.spark.scan import Damage, SplitScan, Wanted
-from tallystick.spark.splits import Split, plan
+from tallystick.spark.splits import Split
 
 HOUR_MS = 3_600_000
 PERCENTILES = (50, 90, 99)
@@ -40,14 +41,23 @@ class Sums:
     producers: pa.Table
     damage: list[Damage]
     damaged: int
+    records: int
+    """Read, wanted or not."""
 
 
 def run(options: ReadOptions, runner: Runner) -> dict[str, Any]:
     """The summary as JSON's values. VolumeError, OSError."""
-    volumes = options.volumes()
-    splits = [split for volume in volumes for split in plan(volume, split_bytes=options.split_bytes)]
-    sums = runner(partial(sums_of, wanted=options.wanted), splits)
-    sources = [{"source": each.source, "begin": each.begin, "bound": each.bound} for each in volumes]
+    planned = plan_sources(options, runner)
+    sums = runner(partial(sums_of, wanted=options.wanted), [split for each in planned for split in each.splits])
+    sources = [
+        {
+            "source": volume.source,
+            "begin": volume.begin,
+            "bound": volume.bound,
+            "records": sum(each.records for each in sums if each.source == volume.source),
+        }
+        for volume in (each.volume for each in planned)
+    ]
     return {"job": "stats", "sources": sources} | merged(sums)
 
 
@@ -72,6 +82,7 @@ def sums_of(split: Split, wanted: Wanted | None = None) -> Sums:
         _summed(producers, ["topic", "host"], ["messages"]),
         scan.damage,
         scan.damaged,
+        scan.records,
     )
 
 

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.planning import plan_sources
 from tallystick.spark.scan import SplitScan, Wanted
-from tallystick.spark.splits import Split, plan
+from tallystick.spark.splits import Split
 from tallystick.store.derive import SCHEDULE_TOPIC
 from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from tallystick.store.message_id import MessageIdError, decode_message_id
@@ -33,12 +34,14 @@ _COLUMNS = (
 
 def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
     """The events in the order of storing. VolumeError, OSError. What several replicas tell is told once."""
-    volumes = options.volumes()
-    splits = [split for volume in volumes for split in plan(volume, split_bytes=options.split_bytes)]
+    planned = plan_sources(options, runner)
+    splits = [split for each in planned for split in each.splits]
     rows: list[dict[str, Any]] = []
     keys = {sought}
     try:
-        rows = _row_at(splits, decode_message_id(sought)[1], sought.upper())
+        pos = decode_message_id(sought)[1]
+        there = [split for split in splits if split.begin <= pos < split.end]
+        rows = [row for part in runner(partial(rows_with_id, message_id=sought.upper()), there) for row in part]
         keys |= {row["unique_key"] for row in rows if row["unique_key"]}
     except MessageIdError:
         pass  # then it is a key: a client's id may have as many digits, and both are tried
@@ -53,19 +56,20 @@ def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
     return {
         "job": "trace",
         "sought": sought,
+        "sources": [
+            {"source": each.volume.source, "begin": each.volume.begin, "bound": each.volume.bound} for each in planned
+        ],
         "messages": sorted({row["unique_key"] for row in rows if row["unique_key"]}),
         "events": ordered[:MOST_EVENTS],
         "omitted": max(0, len(ordered) - MOST_EVENTS),
     }
 
 
-def _row_at(splits: Sequence[Split], pos: int, message_id: str) -> list[dict[str, Any]]:
-    """The record that has this id, in each store that has it at this place."""
-    rows = []
-    for split in splits:
-        if split.begin <= pos < split.end:
-            for batch in SplitScan(split, _COLUMNS):
-                rows += batch.filter(pc.equal(batch.column("message_id"), message_id)).to_pylist()
+def rows_with_id(split: Split, message_id: str) -> list[dict[str, Any]]:
+    """The record that has this id, if the split has it."""
+    rows: list[dict[str, Any]] = []
+    for batch in SplitScan(split, _COLUMNS):
+        rows += batch.filter(pc.equal(batch.column("message_id"), message_id)).to_pylist()
     return [{**row, "properties": dict(row["properties"])} for row in rows]
 
 

@@ -1,0 +1,101 @@
+"""A job's first step: each store's bound is taken and its log below it cut into splits, where the store lies.
+
+The bound comes first. The broker that has the store open is asked for it, if its address is known and it answers:
+what it says is committed is, however busy it is. Otherwise the files say it (`volume.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.spark.jobs.runner import Runner
+from tallystick.spark.options import ReadOptions
+from tallystick.spark.splits import Split, plan
+from tallystick.spark.store_client import StoreClient, StoreClientError
+from tallystick.spark.volume import Source, Volume, open_volume
+
+Ranges = Sequence[tuple[int, int]]
+_LOOKS = 3
+_PATIENCE_S = 3.0
+"""A broker that does not answer soon is not waited for: its files are there."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTask:
+    """`committed`: a bound that was given; `without`: stretches of the log that are not wanted, ascending."""
+
+    of: Source
+    committed: int | None
+    split_bytes: int
+    without: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def source(self) -> str:
+        return self.of.source
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A store as it was when its bound was taken, and what is to be read of it."""
+
+    volume: Volume
+    splits: tuple[Split, ...]
+
+
+def plan_sources(
+    options: ReadOptions, runner: Runner, without: Mapping[str, Ranges] | None = None, *, members: bool = False
+) -> list[Planned]:
+    """Every source of `options`, in their order. `without`: ranges of its log that are left out, by source.
+
+    OptionError: two sources have one name; VolumeError, OSError.
+    """
+    return runner(plan_source, plan_tasks(options, without, members=members))
+
+
+def plan_tasks(
+    options: ReadOptions, without: Mapping[str, Ranges] | None = None, *, members: bool = False
+) -> list[PlanTask]:
+    left_out = without or {}
+    return [
+        PlanTask(source, options.committed, options.split_bytes, tuple(left_out.get(source.source, ())))
+        for source in options.sources(members=members)
+    ]
+
+
+def plan_source(task: PlanTask) -> Planned:
+    volume = volume_of(task)
+    splits: list[Split] = []
+    pos = volume.begin
+    for begin, end in [*task.without, (volume.bound, volume.bound)]:
+        if pos < begin:
+            splits += plan(volume, pos, min(begin, volume.bound), task.split_bytes)
+        pos = max(pos, end)
+    return Planned(volume, tuple(splits))
+
+
+def volume_of(task: PlanTask) -> Volume:
+    committed = task.committed
+    if committed is None and task.of.http is not None:
+        committed = broker_bound(task.of.http)
+    for look in range(_LOOKS):
+        try:
+            return open_volume(Path(task.of.root), task.of.source, committed)
+        except FileNotFoundError:  # a file expired between being listed and being looked at
+            if look == _LOOKS - 1:
+                raise
+    raise AssertionError("the loop returns or raises")
+
+
+def broker_bound(http: str) -> int | None:
+    """Up to where the broker says that its log is committed; None: it does not answer, or not that."""
+    try:
+        with StoreClient(http, patience_s=_PATIENCE_S) as client:
+            return client.store().committed
+    except StoreClientError as error:
+        logger.warning("the bound is taken from the files: %s", error)
+        return None
