@@ -24,6 +24,7 @@ from tallystick.spark.jobs import audit, export, rebuild, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
 from tallystick.spark.jobs.runner import Runner, inline, on_spark
 from tallystick.spark.options import OptionError, ReadOptions
+from tallystick.spark.outputs import OutputError, output_at
 from tallystick.spark.volume import VolumeError
 
 _HELP = {
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.html.write_text(page_of(summary) or "")
         if args.summary is not None:
             args.summary.write_text(json.dumps(summary))
-    except (OptionError, VolumeError, export.ExportError, OSError, ValueError) as error:
+    except (OptionError, VolumeError, export.ExportError, OutputError, OSError, ValueError) as error:
         print(f"tally-job: {error}", file=sys.stderr)
         return 2
     print(json.dumps(summary) if args.json else text_of(summary))
@@ -68,9 +69,9 @@ def _run(args: argparse.Namespace, options: ReadOptions, runner: Runner) -> dict
         case "audit":
             return audit.run(options, runner, args.lag_ms)
         case "export":
-            return export.run(options, runner, args.out)
+            return export.run(options, runner, output_at(args.out))
         case "rebuild":
-            return rebuild.run(options, runner, args.out, dict(item.split("=", 1) for item in args.set))
+            return rebuild.run(options, runner, Path(args.out), dict(item.split("=", 1) for item in args.set))
         case "trace":
             return trace.run(options, runner, args.sought)
     raise AssertionError(args.job)
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
                     f"--{option}", dest=f"read_{option}", metavar="X", help=f"option {option} of the source"
                 )
         if name in ("export", "rebuild"):
-            job.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the result goes")
+            job.add_argument("--out", required=True, metavar="PLACE", help="folder or s3://bucket/prefix of the result")
         if name == "audit":
             job.add_argument("--lag-ms", type=int, default=audit.LAG_MS, help="how far derived files may be behind")
         if name == "rebuild":

@@ -1,23 +1,32 @@
-"""`export`: messages as Parquet files by topic and day, and a record of which bytes of which log are in them.
+"""`export`: messages as Parquet files by topic and day, and a book of which bytes of which log are in them.
 
     out/topic=orders/day=2026-11-21/broker-a-00000000000000000000-00000000000134217728.parquet
-    out/_tally/broker-a.json        {"ranges": [[0, 134217728]]}: half-open, of the source's log
+    out/_tally/broker-a.json        {"pieces": [[0, 134217728]], ...}: half-open, of the source's log, as they were read
 
-A run exports what lies below the bound now and is in no range yet; so a second run adds exactly what came since. It is
-all or nothing: files are written aside, moved in place under names that carry their range, and then the ranges are
-saved. A run that was killed leaves files of ranges that are not recorded, and the next one removes them first. Times
-are those of storing, days are UTC. Members of one group hold the same messages: export one of them.
+A run exports what lies below the bound now and is in no piece yet; so a second run adds exactly what came since. It is
+all or nothing, without a rename, which a bucket has not:
+
+    1. files that carry a piece which is not in the book are what a killed run left: they go
+    2. files are written under their final names, which carry their piece
+    3. the book is looked at once more, and all files are there; then it is written, and now they count
+
+What is in the book is never written again. So a file that a run writes late, which should be dead, is of no piece, and
+goes with the next step 1: also if its bytes were exported since, in other pieces.
+
+A member of a group goes by the group's name, since members hold the same log: whichever is read, pieces stay right. One
+that is a bit behind what is in the book adds nothing. What retention took before it could be read is no piece, so that
+another member may still give it. Times are those of storing, days are UTC.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -26,16 +35,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from tallystick.spark.columns import SCHEMA, schema_of
-from tallystick.spark.jobs.runner import Runner
-from tallystick.spark.options import ReadOptions
-from tallystick.spark.scan import Damage, SplitScan, Wanted
-from tallystick.spark.splits import Split, plan
-from tallystick.spark.volume import Volume
+from tallystick.spark.jobs.runner import Runner, interleaved
+from tallystick.spark.options import OptionError, ReadOptions
+from tallystick.spark.outputs import Output, writing
+from tallystick.spark.planning import plan_sources
+from tallystick.spark.scan import EXPIRED, Damage, SplitScan, Wanted
+from tallystick.spark.splits import Split
 
 DAY_MS = 86_400_000
+CARRIED_BYTES = 16 << 20
+"""About so much of the log becomes the files of one task whose result the driver has to hold."""
 _BOOKS = "_tally"
-_STAGING = "staging"
-_NAME = re.compile(r"(?P<source>.+)-(?P<begin>\d{20})-(?P<end>\d{20})\.parquet")
+_NAME = re.compile(r"topic=[^/]*/day=[^/]*/(?P<source>[^/~]+)(?:~\d+)?-(?P<begin>\d{20})-(?P<end>\d{20})\.parquet")
 _MOST_OPEN = 256
 """Parquet files a task writes at a time; a split of more topics and days closes the oldest and begins another part."""
 
@@ -44,60 +55,88 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Exported:
+    """`names`: the files of the split."""
+
     split: Split
     rows: int
-    files: int
+    records: int
+    names: tuple[str, ...]
     damaged: int
     damage: list[Damage]
 
+    @property
+    def expired(self) -> bool:
+        return any(each.reason == EXPIRED for each in self.damage)
+
 
 class ExportError(Exception):
-    """The output folder is not what an export left behind."""
+    """The output is not what an export left behind, or another one is at work in it."""
 
 
-def run(options: ReadOptions, runner: Runner, out: Path) -> dict[str, Any]:
-    """Brings `out` up to date. VolumeError, OSError; ExportError: its books cannot be read, or name another filter."""
-    volumes = options.volumes()
-    books = {volume.source: _ranges(out, volume.source, options.wanted) for volume in volumes}
-    for volume in volumes:
-        _remove_unrecorded(out, volume.source, books[volume.source])
-    missing = [split for volume in volumes for split in _missing(volume, books[volume.source], options.split_bytes)]
-    staging = out / _BOOKS / _STAGING
-    shutil.rmtree(staging, ignore_errors=True)
-    exported = runner(partial(write_split, staging=str(staging), wanted=options.wanted), missing)
-    _move(staging, out)
-    for volume in volumes:
-        done = [each.split for each in exported if each.split.source == volume.source]
-        books[volume.source] = joined(books[volume.source] + [(split.begin, split.end) for split in done])
-        _save(out, volume.source, books[volume.source], options.wanted)
+def run(options: ReadOptions, runner: Runner, output: Output | None) -> dict[str, Any]:
+    """Brings the output up to date. OptionError: there is none; VolumeError, OSError, OutputError; ExportError: its
+    books cannot be read, name another filter, or changed meanwhile."""
+    if output is None:
+        raise OptionError("out", "an export needs a place for its files")
+    books = {each.source: Book.load(output, each.source, options.wanted) for each in options.sources()}
+    output.clear_aside()
+    for book in books.values():
+        for name in book.unrecorded(output.names()):
+            output.remove(name)
+    if not output.shared:
+        options = replace(options, split_bytes=min(options.split_bytes, CARRIED_BYTES))
+    planned = plan_sources(options, runner, {source: book.ranges for source, book in books.items()})
+    splits = interleaved([split for each in planned for split in each.splits], lambda split: split.source)
+    if not output.shared:
+        splits = [piece for pieces in runner(cut, splits) for piece in pieces]
+    exported = list(writing(output, runner, partial(write_split, wanted=options.wanted), splits))
+    for name in [name for each in exported if each.expired for name in each.names]:
+        output.remove(name)
+    for source, book in books.items():
+        book.add(output, [each for each in exported if each.split.source == source])
     return {
         "job": "export",
-        "out": str(out),
+        "out": output.place,
         "sources": [
             {
-                "source": volume.source,
-                "bound": volume.bound,
-                "ranges": books[volume.source],
-                "added_rows": sum(each.rows for each in exported if each.split.source == volume.source),
-                "added_bytes": sum(each.split.bytes for each in exported if each.split.source == volume.source),
+                "source": each.volume.source,
+                "begin": each.volume.begin,
+                "bound": each.volume.bound,
+                "ranges": books[each.volume.source].ranges,
+                "records": sum(one.records for one in exported if one.split.source == each.volume.source),
+                "added_rows": sum(one.rows for one in exported if one.split.source == each.volume.source),
+                "added_bytes": sum(one.split.bytes for one in exported if one.split.source == each.volume.source),
             }
-            for volume in volumes
+            for each in planned
         ],
         "added_rows": sum(each.rows for each in exported),
-        "added_files": sum(each.files for each in exported),
+        "added_files": sum(len(each.names) for each in exported),
         "damaged": sum(each.damaged for each in exported),
         "damage": [str(damage) for each in exported for damage in each.damage],
     }
 
 
-def write_split(split: Split, staging: str, wanted: Wanted) -> Exported:
-    """The split's messages below `staging`. What an earlier try of the task wrote is replaced."""
-    schema = schema_of(name for name in SCHEMA.names if name != "topic")
-    writers: dict[tuple[str, str], parquet.ParquetWriter] = {}
-    parts: dict[tuple[str, str], int] = {}
-    rows = 0
+# -- a task ------------------------------------------------------------------------------------------------------------
+
+
+def cut(split: Split) -> list[Split]:
+    """The split in pieces of about `CARRIED_BYTES`, at the ends of records: where no queue knew a boundary."""
+    if split.bytes <= 2 * CARRIED_BYTES:
+        return [split]
+    pieces = []
+    for batch in SplitScan(split, ["physical_offset", "size"], max_rows=1024):
+        end = batch.column(0)[-1].as_py() + batch.column(1)[-1].as_py()
+        if split.begin + CARRIED_BYTES <= end < split.end:
+            pieces.append(replace(split, end=end))
+            split = replace(split, begin=end)
+    return [*pieces, split]
+
+
+def write_split(split: Split, output: Output, wanted: Wanted) -> Exported:
+    """The split's messages. What an earlier try of the task wrote has the same names."""
     scan = SplitScan(split, SCHEMA.names, wanted, check_crc=True)
-    try:
+    rows = 0
+    with _Files(output, split) as files:
         for batch in scan:
             table = pa.Table.from_batches([batch])
             day = pc.cast(pc.floor(pc.divide(pc.cast(table["store_timestamp_ms"], pa.float64()), DAY_MS)), pa.int64())
@@ -105,38 +144,118 @@ def write_split(split: Split, staging: str, wanted: Wanted) -> Exported:
             kinds = table.group_by(["topic", "_day"], use_threads=False).aggregate([])
             for topic, number in zip(kinds["topic"].to_pylist(), kinds["_day"].to_pylist(), strict=True):
                 taken = table.filter(pc.and_(pc.equal(table["topic"], topic), pc.equal(table["_day"], number)))
-                key = (topic, day_name(number))
-                if key not in writers:
-                    while len(writers) >= _MOST_OPEN:
-                        writers.pop(next(iter(writers))).close()
-                    parts[key] = parts.get(key, 0) + 1
-                    writers[key] = _writer(Path(staging), split, key, parts[key], schema)
-                writers[key].write_table(taken.drop_columns(["topic", "_day"]).cast(schema))
+                files.write(topic, day_name(number), taken.drop_columns(["topic", "_day"]))
                 rows += taken.num_rows
-    finally:
-        for writer in writers.values():
-            writer.close()
-    return Exported(split, rows, sum(parts.values()), scan.damaged, scan.damage)
+    return Exported(split, rows, scan.records, tuple(files.names), scan.damaged, scan.damage)
 
 
-def _writer(staging: Path, split: Split, key: tuple[str, str], part: int, schema: pa.Schema) -> parquet.ParquetWriter:
-    topic, day = key
-    folder = staging / f"topic={quote(topic, safe='')}" / f"day={day}"
-    folder.mkdir(parents=True, exist_ok=True)
-    source = _file_name(split.source) + ("" if part == 1 else f"~{part}")
-    return parquet.ParquetWriter(
-        folder / f"{source}-{split.begin:020d}-{split.end:020d}.parquet", schema, compression="zstd"
-    )
+class _Files:
+    """The files of one split. A context manager: leaving it completes them, unless that is by an error."""
+
+    _SCHEMA = schema_of(name for name in SCHEMA.names if name != "topic")
+
+    def __init__(self, output: Output, split: Split) -> None:
+        self.names: list[str] = []
+        self._output = output
+        self._split = split
+        self._parts: dict[tuple[str, str], int] = {}
+        self._open: dict[tuple[str, str], tuple[parquet.ParquetWriter, ExitStack]] = {}
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        while self._open:
+            _, (_, stack) = self._open.popitem()
+            stack.__exit__(kind, error, trace)
+
+    def write(self, topic: str, day: str, rows: pa.Table) -> None:
+        key = topic, day
+        if key not in self._open:
+            while len(self._open) >= _MOST_OPEN:
+                self._open.pop(next(iter(self._open)))[1].close()
+            self._open[key] = self._begin(*key)
+        self._open[key][0].write_table(rows.cast(self._SCHEMA))
+
+    def _begin(self, topic: str, day: str) -> tuple[parquet.ParquetWriter, ExitStack]:
+        part = self._parts[topic, day] = self._parts.get((topic, day), 0) + 1
+        source = file_name(self._split.source) + ("" if part == 1 else f"~{part}")
+        folder = f"topic={quote(topic, safe='')}/day={day}"
+        self.names.append(f"{folder}/{source}-{self._split.begin:020d}-{self._split.end:020d}.parquet")
+        with ExitStack() as stack:
+            file = stack.enter_context(self._output.create(self.names[-1]))
+            writer = stack.enter_context(parquet.ParquetWriter(file, self._SCHEMA, compression="zstd"))
+            return writer, stack.pop_all()
 
 
 def day_name(number: int) -> str:
     """The day so many days after 1970-01-01; `beyond`: a clock was so wrong that the calendar has no such day."""
-    from datetime import date, timedelta
-
     try:
         return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
     except OverflowError:
         return "beyond"
+
+
+# -- the book ----------------------------------------------------------------------------------------------------------
+
+
+class Book:
+    """What of one source is in the output. ExportError: see `run`."""
+
+    def __init__(self, source: str, chosen: Mapping[str, Any], pieces: Iterable[tuple[int, int]]) -> None:
+        self.source = source
+        self.pieces = sorted(pieces)
+        self._filter = chosen
+        self._name = f"{_BOOKS}/{file_name(source)}.json"
+        self._text: bytes | None = None
+
+    @classmethod
+    def load(cls, output: Output, source: str, wanted: Wanted) -> Book:
+        book = cls(source, _filter_of(wanted), [])
+        book._text = output.read(book._name)
+        if book._text is None:
+            return book
+        try:
+            found = json.loads(book._text)
+            book.pieces = sorted((int(begin), int(end)) for begin, end in found["pieces"])
+            chosen = found["filter"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ExportError(f"{output.place}/{book._name} cannot be read: {error!r}") from error
+        if chosen != book._filter:
+            raise ExportError(f"{output.place} was begun with another filter ({chosen}): export into another folder")
+        return book
+
+    @property
+    def ranges(self) -> Ranges:
+        """The bytes of all pieces."""
+        return joined(self.pieces)
+
+    def unrecorded(self, names: Iterable[str]) -> list[str]:
+        """Files of this source that are of no piece."""
+        pieces = set(self.pieces)
+        return [name for name in names if (piece := self._piece_of(name)) is not None and piece not in pieces]
+
+    def _piece_of(self, name: str) -> tuple[int, int] | None:
+        match = _NAME.fullmatch(name)
+        if match is None or match["source"] != file_name(self.source):
+            return None
+        return int(match["begin"]), int(match["end"])
+
+    def add(self, output: Output, exported: list[Exported]) -> None:
+        """What was exported counts from now on. All files were written."""
+        done = [each for each in exported if not each.expired]
+        if not done:
+            return
+        whole = Book(self.source, self._filter, [*self.pieces, *((each.split.begin, each.split.end) for each in done)])
+        names = set(output.names())
+        if output.read(self._name) != self._text or whole.unrecorded(names):
+            raise ExportError(f"another export of {self.source} into {output.place} is under way")
+        if lost := {name for each in done for name in each.names} - names:
+            raise ExportError(f"{output.place} has lost {min(lost)}, which was just written")
+        book = {"source": self.source, "filter": self._filter, "ranges": whole.ranges, "pieces": whole.pieces}
+        self._text = (json.dumps(book) + "\n").encode()
+        output.write(self._name, self._text)
+        self.pieces = whole.pieces
 
 
 def joined(ranges: Ranges) -> Ranges:
@@ -150,63 +269,11 @@ def joined(ranges: Ranges) -> Ranges:
     return found
 
 
-def _missing(volume: Volume, ranges: Ranges, split_bytes: int) -> list[Split]:
-    splits, pos = [], volume.begin
-    for begin, end in [*ranges, (volume.bound, volume.bound)]:
-        if pos < begin:
-            splits += plan(volume, pos, min(begin, volume.bound), split_bytes)
-        pos = max(pos, end)
-    return splits
-
-
-def _file_name(source: str) -> str:
-    return quote(source, safe="")
-
-
-def _book(out: Path, source: str) -> Path:
-    return out / _BOOKS / f"{_file_name(source)}.json"
+def file_name(source: str) -> str:
+    """As a part of a file's name; `~` begins the number of a part there."""
+    return quote(source, safe="").replace("~", "%7E")
 
 
 def _filter_of(wanted: Wanted) -> Mapping[str, Any]:
     named = {name: getattr(wanted, name) for name in ("topics", "queues", "queue_offsets", "store_times_ms", "keys")}
     return {name: list(value) for name, value in named.items() if value is not None}
-
-
-def _ranges(out: Path, source: str, wanted: Wanted) -> Ranges:
-    path = _book(out, source)
-    try:
-        book = json.loads(path.read_text())
-        ranges, chosen = [(int(begin), int(end)) for begin, end in book["ranges"]], book["filter"]
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError) as error:
-        raise ExportError(f"{path} cannot be read: {error}") from error
-    if chosen != _filter_of(wanted):
-        raise ExportError(f"{out} was begun with another filter ({chosen}): export into another folder")
-    return joined(ranges)
-
-
-def _save(out: Path, source: str, ranges: Ranges, wanted: Wanted) -> None:
-    path = _book(out, source)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"source": source, "filter": _filter_of(wanted), "ranges": ranges}) + "\n")
-    temporary.replace(path)
-
-
-def _remove_unrecorded(out: Path, source: str, ranges: Ranges) -> None:
-    for path in out.glob("topic=*/day=*/*.parquet"):
-        name = _NAME.fullmatch(path.name)
-        if name is None or name["source"].partition("~")[0] != _file_name(source):
-            continue
-        begin, end = int(name["begin"]), int(name["end"])
-        if not any(low <= begin and end <= high for low, high in ranges):
-            path.unlink()
-
-
-def _move(staging: Path, out: Path) -> None:
-    for path in sorted(staging.glob("topic=*/day=*/*.parquet")):
-        target = out / path.relative_to(staging)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(target)
-    shutil.rmtree(staging, ignore_errors=True)

@@ -19,6 +19,7 @@ from tallystick.spark.jobs.report import page_of, text_of
 from tallystick.spark.jobs.runner import inline
 from tallystick.spark.jobs.stats import percentile
 from tallystick.spark.options import OptionError, ReadOptions
+from tallystick.spark.outputs import FolderOutput
 
 Golden = Callable[[str], Path]
 
@@ -143,9 +144,9 @@ def exported_rows(out: Path) -> Any:
 def test_export_gives_every_message_once_and_again_none(golden: Golden, shared: Path, tmp_path: Path) -> None:
     root, out = golden("clean"), tmp_path / "out"
     messages = expected(shared, "clean")["opened"]["messages"]
-    first = export.run(options_of(root, splitBytes="100000"), inline, out)
+    first = export.run(options_of(root, splitBytes="100000"), inline, FolderOutput(out))
     assert first["added_rows"] == len(messages)
-    again = export.run(options_of(root), inline, out)
+    again = export.run(options_of(root), inline, FolderOutput(out))
     assert (again["added_rows"], again["added_files"]) == (0, 0)
     table = exported_rows(out)
     assert sorted(table["physical_offset"].to_pylist()) == [message["offset"] for message in messages]
@@ -162,7 +163,7 @@ def test_a_later_run_adds_what_came_since(golden: Golden, shared: Path, tmp_path
     offsets = [message["offset"] for message in expected(shared, "clean")["opened"]["messages"]]
     rows = 0
     for bound in (offsets[100], offsets[101], offsets[1000], 1 << 60):
-        rows += export.run(options_of(root, committed=str(bound)), inline, out)["added_rows"]
+        rows += export.run(options_of(root, committed=str(bound)), inline, FolderOutput(out))["added_rows"]
         held = sorted(exported_rows(out)["physical_offset"].to_pylist())
         assert held == [offset for offset in offsets if offset < bound]
     assert rows == len(offsets)
@@ -173,21 +174,21 @@ def test_a_later_run_adds_what_came_since(golden: Golden, shared: Path, tmp_path
 def test_a_run_that_was_killed_leaves_nothing_behind(golden: Golden, shared: Path, tmp_path: Path) -> None:
     root, out = golden("clean"), tmp_path / "out"
     offsets = [message["offset"] for message in expected(shared, "clean")["opened"]["messages"]]
-    export.run(options_of(root, committed=str(offsets[500])), inline, out)
+    export.run(options_of(root, committed=str(offsets[500])), inline, FolderOutput(out))
     book = (out / "_tally" / "n0.json").read_text()
-    export.run(options_of(root), inline, out)
+    export.run(options_of(root), inline, FolderOutput(out))
     (out / "_tally" / "n0.json").write_text(book)  # files were moved, the ranges not saved
-    added = export.run(options_of(root, splitBytes="70000"), inline, out)
+    added = export.run(options_of(root, splitBytes="70000"), inline, FolderOutput(out))
     assert added["added_rows"] == len(offsets) - 500
     assert sorted(exported_rows(out)["physical_offset"].to_pylist()) == offsets
 
 
 def test_another_filter_needs_another_folder(golden: Golden, tmp_path: Path) -> None:
     root, out = golden("clean"), tmp_path / "out"
-    export.run(options_of(root, topic="GoldA"), inline, out)
+    export.run(options_of(root, topic="GoldA"), inline, FolderOutput(out))
     assert [path.name for path in out.glob("topic=*")] == ["topic=GoldA"]
     with pytest.raises(export.ExportError, match="another filter"):
-        export.run(options_of(root), inline, out)
+        export.run(options_of(root), inline, FolderOutput(out))
 
 
 def test_ranges_are_joined() -> None:

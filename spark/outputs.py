@@ -1,0 +1,195 @@
+"""Where a job's files go: a folder, or a bucket of an S3-compatible store (`outputs_s3.py`).
+
+A file is there whole under its name, or not at all: it is made aside, or held back, until its writer is done. There is
+no way to make several files appear at once, and none to rename one, because a bucket has neither; what belongs together
+is recorded by one more file, written last.
+
+    shared      tasks write their files themselves: all of them reach the place
+    not shared  only the driver does (a volume that one pod may mount): what a task writes is carried to it, so it must
+                fit into memory; `carried` and `Runner.stream` keep it to a few such results at a time
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeVar
+
+from tallystick.spark.jobs.runner import Runner
+
+ASIDE = "_tally/aside"
+"""Folder of files that are being written. What is in it belongs to nobody when a job begins."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class OutputError(Exception):
+    """The place cannot be used as it was named or as it is."""
+
+
+class Output(ABC):
+    """Files by name: relative, parts separated by `/`. Can be pickled. All methods raise OSError."""
+
+    shared: bool
+    place: str
+    """For people; it holds no secret."""
+
+    @abstractmethod
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """Writes a file. It is there (durable, in place of one of that name) when the block has ended, and not at all
+        if the block raises."""
+        yield BytesIO()
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """A small file; None: there is none."""
+
+    @abstractmethod
+    def names(self, below: str = "") -> list[str]:
+        """All files there are, or all in a folder and its folders, sorted; without those that are being written."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """One that is not there is fine."""
+
+    def clear_aside(self) -> None:  # noqa: B027 -- not all places have an aside
+        """Forgets what writers that were killed have begun."""
+
+    def write(self, name: str, data: bytes) -> None:
+        with self.create(name) as file:
+            file.write(data)
+
+
+class FolderOutput(Output):
+    """`shared`: the folder is mounted under the same path wherever tasks run."""
+
+    def __init__(self, folder: Path, *, shared: bool = True) -> None:
+        self.folder = folder
+        self.shared = shared
+        self.place = str(folder)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        target = self._path(name)
+        aside = self.folder / ASIDE
+        aside.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=aside)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)  # mkstemp's files are for nobody else
+            made = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        for folder in {target.parent, *(each.parent for each in made)}:
+            _sync_folder(folder)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return self._path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def names(self, below: str = "") -> list[str]:
+        found = []
+        for path in (self._path(below) if below else self.folder).rglob("*"):
+            name = path.relative_to(self.folder).as_posix()
+            if not name.startswith(f"{ASIDE}/") and path.is_file():
+                found.append(name)
+        return sorted(found)
+
+    def remove(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)
+
+    def clear_aside(self) -> None:
+        shutil.rmtree(self.folder / ASIDE, ignore_errors=True)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / checked(name)
+
+
+class Carried(Output):
+    """What one task has written, on its way to the driver. `files`: (name, bytes), in the order of their completion."""
+
+    shared = True
+    place = "the driver"
+
+    def __init__(self) -> None:
+        self.files: list[tuple[str, bytes]] = []
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        file = BytesIO()
+        yield file
+        self.files.append((checked(name), file.getvalue()))
+
+    def read(self, name: str) -> bytes | None:
+        raise NotImplementedError("tasks do not read what is there")
+
+    def names(self, below: str = "") -> list[str]:
+        raise NotImplementedError("tasks do not read what is there")
+
+    def remove(self, name: str) -> None:
+        raise NotImplementedError("tasks remove nothing")
+
+
+def writing(
+    output: Output, runner: Runner, function: Callable[[Item, Output], Result], items: Sequence[Item]
+) -> Iterator[Result]:
+    """`function` of each item, in their order; what it writes to the output it is given is in `output` when its result
+    is given out. Where the output is not shared, an item's files should have some 32 MiB together at most."""
+    if output.shared:
+        yield from runner(partial(_directly, function=function, output=output), items)
+        return
+    for result, files in runner.stream(partial(_carrying, function=function), items):
+        for name, data in files:
+            output.write(name, data)
+        yield result
+
+
+def _directly(item: Any, function: Callable[[Any, Output], Any], output: Output) -> Any:
+    return function(item, output)
+
+
+def _carrying(item: Any, function: Callable[[Any, Output], Any]) -> tuple[Any, list[tuple[str, bytes]]]:
+    carried = Carried()
+    return function(item, carried), carried.files
+
+
+def output_at(text: str) -> Output:
+    """A folder, or `s3://bucket/prefix` with AWS_ENDPOINT_URL and AWS_REGION from the environment. OutputError."""
+    if not text.startswith("s3://"):
+        return FolderOutput(Path(text))
+    from tallystick.spark.outputs_s3 import S3Output
+
+    return S3Output(text, os.environ.get("AWS_ENDPOINT_URL"), os.environ.get("AWS_REGION"))
+
+
+def checked(name: str) -> str:
+    """OutputError: no name of a file within an output."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "/".join(parts) != name:
+        raise OutputError(f"{name!r} is no file's name")
+    return name
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

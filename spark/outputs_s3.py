@@ -1,0 +1,99 @@
+"""An output in an S3-compatible store: objects below `s3://bucket/prefix`.
+
+An object appears when its upload is completed. It is uploaded only when its writer is done, from a file aside, so a
+task that fails or is killed halfway leaves none. Credentials are the environment's (AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), read where the output is used; no object, message or pickle of ours has them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import pyarrow.fs as filesystems
+
+from tallystick.spark.outputs import Output, OutputError, checked
+
+_PIECE_BYTES = 8 << 20
+_CONNECT_S, _REQUEST_S = 10, 60
+_KEY, _SECRET, _SESSION = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+
+
+class S3Output(Output):
+    """`endpoint`: `http(s)://host:port` of another store than Amazon's; buckets are parts of its paths then."""
+
+    shared = True
+
+    def __init__(self, uri: str, endpoint: str | None = None, region: str | None = None) -> None:
+        parts = urlsplit(uri)
+        if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
+            raise OutputError(f"{uri!r} is no s3://bucket/prefix")
+        if endpoint is not None and (
+            urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc
+        ):
+            raise OutputError(f"the endpoint {endpoint!r} is no http://host:port")
+        self._base = f"{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
+        self._endpoint = endpoint
+        self._region = region
+        self.place = f"s3://{self._base}"
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            with self._store.open_output_stream(self._path(name)) as stream:
+                shutil.copyfileobj(file, stream, _PIECE_BYTES)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            with self._store.open_input_stream(self._path(name)) as stream:
+                data: bytes = stream.read()
+                return data
+        except FileNotFoundError:
+            return None
+
+    def names(self, below: str = "") -> list[str]:
+        base = self._path(below) if below else self._base
+        found = self._store.get_file_info(filesystems.FileSelector(base, allow_not_found=True, recursive=True))
+        return sorted(each.path[len(self._base) + 1 :] for each in found if each.is_file)
+
+    def remove(self, name: str) -> None:
+        try:
+            self._store.delete_file(self._path(name))
+        except FileNotFoundError:
+            return
+
+    def _path(self, name: str) -> str:
+        return f"{self._base}/{checked(name)}"
+
+    @property
+    def _store(self) -> Any:
+        return _connected(self._endpoint, self._region, os.getpid())
+
+
+@cache
+def _connected(endpoint: str | None, region: str | None, process: int) -> Any:
+    """One for each process: a fork must not share its parent's connections."""
+    key, secret = os.environ.get(_KEY), os.environ.get(_SECRET)
+    if not key or not secret:
+        raise OutputError(f"an output in S3 needs {_KEY} and {_SECRET} in the environment")
+    options: dict[str, Any] = {} if region is None else {"region": region}
+    if endpoint is not None:
+        parts = urlsplit(endpoint)
+        # Path-style is what comes with another endpoint. Such a store has one region, of whatever name.
+        options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme, "region": region or "us-east-1"}
+    return filesystems.S3FileSystem(
+        access_key=key,
+        secret_key=secret,
+        session_token=os.environ.get(_SESSION) or None,
+        connect_timeout=_CONNECT_S,
+        request_timeout=_REQUEST_S,
+        **options,
+    )
