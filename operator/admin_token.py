@@ -1,8 +1,9 @@
-"""The token that a cluster's nodes ask for, worked out from one key of the operator, so that it need not be read.
+"""The tokens that a cluster's nodes ask for, worked out from one key of the operator, so that they need not be read.
 
-The operator keeps one random key in a Secret of its own namespace. A cluster's token is the key's HMAC of the cluster's
-name. It is written to the cluster's Secret, for its pods, and never read back: the operator may not read Secrets in the
-namespaces that it looks after, where other people's are.
+The operator keeps one random key in a Secret of its own namespace. A cluster's token is the key's HMAC of the
+cluster's name; the token that only reads the files of its stores is the HMAC of that name and a word. Each is written
+to a Secret of the cluster, for pods, and never read back: the operator may not read Secrets in the namespaces that it
+looks after, where other people's are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ class AdminTokens:
 
     def __call__(self, namespace: str, cluster: str) -> str:
         """64 hexadecimal digits."""
-        return hmac.new(self._key, f"{namespace}/{cluster}".encode(), hashlib.sha256).hexdigest()
+        return self._derived(f"{namespace}/{cluster}")
+
+    def reader(self, namespace: str, cluster: str) -> str:
+        """64 hexadecimal digits, from which the other token cannot be worked out."""
+        return self._derived(f"reader/{namespace}/{cluster}")  # no name has a slash, so no admin token is this
+
+    def _derived(self, name: str) -> str:
+        return hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()
 
 
 async def load_key(kube: Kube, namespace: str) -> bytes:

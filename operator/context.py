@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tallystick.operator.admin_token import AdminTokens
 from tallystick.operator.events import Events
 from tallystick.operator.kube import Kube
 from tallystick.operator.metrics import Metrics
@@ -22,7 +23,7 @@ class Context:
     settings: Settings
     events: Events
     metrics: Metrics
-    token: Callable[[str, str], str]
+    token: AdminTokens
     """Of a namespace's cluster: what its nodes ask for."""
     look_at: Callable[[Key], None]
     """Asks for a pass of a key, soon."""

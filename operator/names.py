@@ -9,6 +9,8 @@ from tallystick.operator.kube import FIELD_MANAGER, GROUP
 CLUSTER = f"{GROUP}/cluster"
 GROUP_LABEL = f"{GROUP}/group"
 MEMBER_LABEL = f"{GROUP}/member"
+JOB_LABEL = f"{GROUP}/job"
+"""On everything of a StoreJob, which belongs to it, and not to its cluster."""
 
 REMOTING, VIP, RAFT, HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE = 10911, 10909, 10912, 8080, 9876, 9877
 """Ports of the pods. RocketMQ's own; Raft stands where its HA did."""
@@ -42,6 +44,11 @@ class Names:
     @property
     def admin(self) -> str:
         return f"{self.cluster}-admin"
+
+    @property
+    def reader(self) -> str:
+        """The Secret with the token that lets jobs read files of the brokers' stores over HTTP."""
+        return f"{self.cluster}-reader"
 
     @property
     def account(self) -> str:
@@ -94,12 +101,16 @@ class Names:
         return self.group_labels(group) | {MEMBER_LABEL: str(member)}
 
     def selector(self) -> str:
-        """Label selector of all that belongs to the cluster."""
-        return f"{CLUSTER}={self.cluster},app.kubernetes.io/managed-by={FIELD_MANAGER}"
+        """Label selector of all that belongs to the cluster, and to no job that reads it."""
+        return f"{CLUSTER}={self.cluster},app.kubernetes.io/managed-by={FIELD_MANAGER},!{JOB_LABEL}"
 
     def broker_selector(self) -> dict[str, str]:
         """Labels that broker pods have, and no others."""
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "broker"}
+
+    def job_selector(self) -> dict[str, str]:
+        """Labels that pods of jobs over the cluster's volumes have, and no others."""
+        return {CLUSTER: self.cluster, "app.kubernetes.io/component": "job"}
 
     def name_server_selector(self) -> dict[str, str]:
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "nameserver"}

@@ -72,7 +72,7 @@ class ClusterReconciler:
 
     async def _pass(self, cluster: Cluster, body: Json) -> float:
         memory = self._memory.setdefault((cluster.namespace, cluster.name), _Memory())
-        secret = await self._writer.ensure_secret(cluster, self._context.token(cluster.namespace, cluster.name))
+        refusals = await self._writer.ensure_secrets(cluster)
         for _ in range(ROUNDS):
             sight = await look(self._context, cluster, body)
             observed = self._read(cluster, sight, memory, Outcome())
@@ -81,7 +81,7 @@ class ClusterReconciler:
             changed = await self._clear_marks(cluster, observed)
             if not outcome.written and not changed:
                 break
-        outcome.refusals += [secret] if secret else []
+        outcome.refusals += refusals
         observed = self._read(cluster, sight, memory, outcome)
         self._count_stuck(cluster, observed, memory)
         decision = decide(observed, wanted_of(cluster, plan))

@@ -39,7 +39,7 @@ OWN_SETTINGS = frozenset(
         *("enabledlegercommitlog", "externaladdress", "externallistenport", "flushdisktype", "groupbootstrap"),
         *("groupbootstrapmembers", "grouptlsca", "grouptlscertificate", "grouptlskey", "grouptlspeername"),
         *("halistenport", "hamasteraddress", "listenport", "mappedfilesizecommitlog", "namesrvaddr"),
-        *("preferredleaderid", "storepathcommitlog", "storepathrootdir", "viplistenerenable"),
+        *("preferredleaderid", "readtokenfile", "storepathcommitlog", "storepathrootdir", "viplistenerenable"),
     }
 )
 """Settings (in lower case: names count in any case) that follow from the rest of the spec."""

@@ -14,7 +14,7 @@ from tallystick.operator.context import Context
 from tallystick.operator.drift import differs, mark, stamped
 from tallystick.operator.kube import BY_KIND, SECRETS, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
 from tallystick.operator.layout import Layout, is_obsolete
-from tallystick.operator.manifests.cluster import admin_secret
+from tallystick.operator.manifests.cluster import admin_secret, reader_secret
 from tallystick.operator.reading import Objects
 from tallystick.operator.spec import Cluster
 
@@ -64,9 +64,14 @@ class Writer:
                     outcome.written += 1
         return outcome
 
-    async def ensure_secret(self, cluster: Cluster, token: str) -> str:
-        """Creates the cluster's admin Secret if it is not there. Returns why it may not; empty: it is there."""
-        manifest = admin_secret(cluster, token)
+    async def ensure_secrets(self, cluster: Cluster) -> list[str]:
+        """Creates the Secrets with the cluster's tokens if they are not there. Returns why one may not; empty: they
+        are."""
+        token, where = self._context.token, (cluster.namespace, cluster.name)
+        wanted = (admin_secret(cluster, token(*where)), reader_secret(cluster, token.reader(*where)))
+        return [refusal for manifest in wanted if (refusal := await self._ensure_secret(cluster, manifest))]
+
+    async def _ensure_secret(self, cluster: Cluster, manifest: Json) -> str:
         name = _name_of(manifest)
         if self._context.now() < self._secrets.get(name, 0.0):
             return ""

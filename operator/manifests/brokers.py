@@ -210,6 +210,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "config", "mountPath": "/etc/tallystick", "readOnly": True},
             {"name": "admin", "mountPath": "/etc/tallystick-admin", "readOnly": True},
+            {"name": "reader", "mountPath": "/etc/tallystick-reader", "readOnly": True},
         ],
     }
     if spec.placement.resources:
@@ -218,6 +219,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         {"name": "data", "persistentVolumeClaim": {"claimName": names.claim(group, member)}},
         {"name": "config", "configMap": {"name": names.config}},
         {"name": "admin", "secret": {"secretName": names.admin}},
+        {"name": "reader", "secret": {"secretName": names.reader}},
     ]
     pod = pod_spec(spec, spec.placement, names.account, container, volumes)
     pod["affinity"] = spec.placement.affinity or apart(group_selector)

@@ -56,6 +56,7 @@ def broker_toml(cluster: Cluster) -> str:
         'host = "0.0.0.0"',
         f"port = {HTTP}",
         f'adminTokenFile = "/etc/tallystick-admin/{TOKEN_KEY}"',
+        f'readTokenFile = "/etc/tallystick-reader/{TOKEN_KEY}"',
     )
     return "\n".join(lines) + "\n"
 
@@ -77,9 +78,17 @@ def service_account(cluster: Cluster) -> Json:
 
 def admin_secret(cluster: Cluster, token: str) -> Json:
     """What the brokers' admin API asks for. Created once, never read: the operator can work the token out again."""
-    names = names_of(cluster)
+    return _token_secret(cluster, names_of(cluster).admin, token)
+
+
+def reader_secret(cluster: Cluster, token: str) -> Json:
+    """What the brokers ask for before they hand out files of their stores, and nothing else: for jobs."""
+    return _token_secret(cluster, names_of(cluster).reader, token)
+
+
+def _token_secret(cluster: Cluster, name: str, token: str) -> Json:
     content = {"type": "Opaque", "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()}}
-    return manifest(SECRETS, cluster.namespace, names.admin, names.labels(), content, owner=owner_of(cluster))
+    return manifest(SECRETS, cluster.namespace, name, names_of(cluster).labels(), content, owner=owner_of(cluster))
 
 
 def disruption_budget(cluster: Cluster, group: int) -> Json:
@@ -104,7 +113,7 @@ def disruption_budget(cluster: Cluster, group: int) -> Json:
 
 
 def network_policies(cluster: Cluster, operator: Mapping[str, str]) -> list[Json]:
-    """Client ports for `clientsFrom`, Raft for the members, HTTP for the operator and for who scrapes metrics.
+    """Client ports for `clientsFrom`, Raft for the members, HTTP for the operator, for metrics, and brokers' for jobs.
 
     `operator`: labels of the operator's pods, in any namespace. Health probes come from the machine itself, which
     network policies let through.
@@ -116,7 +125,9 @@ def network_policies(cluster: Cluster, operator: Mapping[str, str]) -> list[Json
     administrators = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(operator)}}
     metrics = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}
     http = {"ports": _ports(HTTP), "from": [administrators, metrics, brokers]}
-    broker_rules = [{"ports": _ports(REMOTING, VIP), **clients}, {"ports": _ports(RAFT), "from": [brokers]}, http]
+    files = {"ports": _ports(HTTP), "from": [{"podSelector": {"matchLabels": names.job_selector()}}]}
+    raft = {"ports": _ports(RAFT), "from": [brokers]}
+    broker_rules: list[Json] = [{"ports": _ports(REMOTING, VIP), **clients}, raft, http, files]
     server_rules: list[Json] = [{"ports": _ports(NAME_SERVER, NAME_SERVER_OUTSIDE), **clients}, http]
     if spec.clients_from:  # whoever else is kept out: brokers register, and members ask each other
         broker_rules.append({"ports": _ports(REMOTING, VIP), "from": [brokers, servers]})

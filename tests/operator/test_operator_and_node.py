@@ -50,6 +50,7 @@ def test_a_broker_is_the_member_that_it_is_meant_to_be(tmp_path: Path) -> None:
     assert found.store.flushDiskType.name == "SYNC_FLUSH"
     assert (found.http.host, found.http.port) == ("0.0.0.0", 8080)
     assert found.http.adminTokenFile == "/etc/tallystick-admin/token"
+    assert found.http.readTokenFile == "/etc/tallystick-reader/token"
     assert found.broker.autoCreateTopicEnable is False
 
 

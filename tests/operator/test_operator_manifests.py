@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.operator.admin_token import AdminTokens
 from tallystick.operator.drift import covers, differs, mark, stamped
 from tallystick.operator.layout import layout, placed, rebirth_doubt
 from tallystick.operator.manifests.brokers import MemberPlan, members_of, members_text, stateful_set, template_digest
-from tallystick.operator.manifests.cluster import admin_secret
+from tallystick.operator.manifests.cluster import admin_secret, reader_secret
 from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed
 from tallystick.operator.quantity import larger, quantity, same
 from tallystick.operator.spec import Cluster, ClusterSpec, SpecError
@@ -207,9 +208,27 @@ def test_clients_that_are_named_shut_nobody_of_the_cluster_out() -> None:
     assert all("from" in rule for rule in rules["spec"]["ingress"])
 
 
-def test_the_token_is_in_the_secret_and_nowhere_else() -> None:
-    assert "token" in admin_secret(cluster(), "0123456789abcdef")["data"]
+def test_the_tokens_are_in_their_secrets_and_nowhere_else() -> None:
+    for make, name in ((admin_secret, "orders-admin"), (reader_secret, "orders-reader")):
+        found = make(cluster(), "0123456789abcdef")
+        assert "token" in found["data"] and found["metadata"]["name"] == name
+        assert name in json.dumps(complete(cluster())), "brokers mount it"
     assert "0123456789abcdef" not in json.dumps(complete(cluster()))
+
+
+def test_the_readers_token_is_no_key_to_the_rest() -> None:
+    tokens = AdminTokens(b"k" * 32)
+    found = {tokens("shop", "orders"), tokens.reader("shop", "orders"), tokens.reader("shop", "other")}
+    found |= {tokens("reader", "shop"), tokens("other", "orders"), AdminTokens(b"l" * 32).reader("shop", "orders")}
+    assert len(found) == 6 and all(len(token) == 64 for token in found)
+
+
+def test_jobs_reach_the_brokers_http_and_nothing_else_of_them() -> None:
+    policies = [each for each in complete(cluster()) if each["kind"] == "NetworkPolicy"]
+    for policy in policies:
+        rules = [rule for rule in policy["spec"]["ingress"] if '"job"' in json.dumps(rule)]
+        brokers = policy["metadata"]["name"] == "orders-broker"
+        assert [rule["ports"] for rule in rules] == ([[{"port": 8080, "protocol": "TCP"}]] if brokers else [])
 
 
 # -- which members have objects ----------------------------------------------------------------------------------------

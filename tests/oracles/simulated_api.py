@@ -106,13 +106,16 @@ class SimulatedApi:
         raise RefusalError(405, "MethodNotAllowed")
 
     def _list(self, resource: kube.Resource, namespace: str | None, query: Mapping[str, str]) -> Json:
-        wanted = [part.partition("=")[::2] for part in query.get("labelSelector", "").split(",") if part]
+        parts = [part for part in query.get("labelSelector", "").split(",") if part]
+        wanted = [part.partition("=")[::2] for part in parts if not part.startswith("!")]
+        unwanted = {part[1:] for part in parts if part.startswith("!")}
         items = [
             {key: value for key, value in body.items() if key not in ("kind", "apiVersion")}
             for (plural, where, _), body in sorted(self.objects.items())
             if plural == resource.plural
             and namespace in (None, where)
             and all((body["metadata"].get("labels") or {}).get(label) == value for label, value in wanted)
+            and not unwanted & set(body["metadata"].get("labels") or {})
         ]
         return {"items": items, "metadata": {"resourceVersion": "1"}}
 
