@@ -198,7 +198,7 @@ def test_images_follow_the_chart_unless_told_otherwise() -> None:
 
 def test_definitions_are_part_of_the_release_and_kept() -> None:
     manifests = of_kind(rendered("default"), "CustomResourceDefinition")
-    assert len(manifests) == 4
+    assert len(manifests) == 5
     assert {m["metadata"]["annotations"]["helm.sh/resource-policy"] for m in manifests} == {"keep"}
     for path in (ROOT / "crds").glob("*.yaml"):
         assert yaml.safe_load(path.read_text()) in manifests

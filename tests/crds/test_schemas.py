@@ -68,7 +68,7 @@ def merged(value: Any, patch: Any) -> Any:
 
 
 def test_there_is_a_file_for_each_kind() -> None:
-    assert KINDS == ["BrokerCluster", "BrokerNode", "ConsumerGroup", "Topic"]
+    assert KINDS == ["BrokerCluster", "BrokerNode", "ConsumerGroup", "StoreJob", "Topic"]
     assert [path.stem for path in FILES] == [kind.lower() for kind in KINDS]
 
 
@@ -102,7 +102,8 @@ def test_columns_and_scale_show_fields_that_exist(kind: str) -> None:
     for column in version["additionalPrinterColumns"]:
         if column["jsonPath"] == ".metadata.creationTimestamp":
             continue
-        found = at(schema_of(kind), column["jsonPath"])["type"]
+        field = at(schema_of(kind), column["jsonPath"])
+        found = "date" if field.get("format") == "date-time" else field["type"]
         assert found in (column["type"], "array"), column["name"]
         assert column["description"].endswith(".")
     assert version["additionalPrinterColumns"][-1]["name"] == "Age"
