@@ -1,4 +1,4 @@
-"""What kopf watches, and the one thing it is told to do about it: say which cluster to look at.
+"""What kopf watches, and the one thing it is told to do about it: say which cluster, or which job, to look at.
 
 Nothing is decided here, and nothing is written: kopf keeps no annotations, finalizers or progress on anybody's objects
 (it does so for handlers of changes, not for `on.event`). An event that is lost costs until the next resync.
@@ -12,6 +12,8 @@ from typing import Any
 import kopf
 
 from tallystick.operator import kube
+from tallystick.operator.jobs.names import TEMPLATE_LABEL
+from tallystick.operator.names import JOB_LABEL
 from tallystick.operator.settings import Settings
 from tallystick.operator.work_queue import Key, Kind
 
@@ -21,7 +23,7 @@ OWNED = (
     *(kube.PODS, kube.STATEFUL_SETS, kube.SERVICES, kube.CLAIMS, kube.CONFIG_MAPS),
     *(kube.SERVICE_ACCOUNTS, kube.DISRUPTION_BUDGETS, kube.NETWORK_POLICIES),
 )
-"""Kinds that carry the cluster's labels. Of these only ours are sent to us: Secrets are not watched at all."""
+"""Kinds with the labels of a cluster or a job. Of these only ours are sent to us: Secrets are not watched at all."""
 OF_TOPICS = (kube.TOPICS, kube.CONSUMER_GROUPS)
 
 WATCH_SECONDS = 240
@@ -67,8 +69,15 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
             look_at(Key(namespace, name, Kind.CLUSTER))
 
     async def owned(labels: Any, namespace: str, **_: Any) -> None:
-        if name := labels.get(CLUSTER_LABEL):
+        if name := labels.get(JOB_LABEL):
+            look_at(Key(namespace, name, Kind.JOB))
+        elif name := labels.get(CLUSTER_LABEL):
             look_at(Key(namespace, name, Kind.CLUSTER))
+
+    async def store_job(name: str, labels: Any, namespace: str, **_: Any) -> None:
+        look_at(Key(namespace, name, Kind.JOB))
+        if template := labels.get(TEMPLATE_LABEL):
+            look_at(Key(namespace, template, Kind.JOB))
 
     async def of_topics(spec: Any, namespace: str, **_: Any) -> None:
         if name := spec.get("clusterName"):
@@ -83,6 +92,7 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
         register(resource, owned)
     for resource in OF_TOPICS:
         register(resource, of_topics)
+    register(kube.STORE_JOBS, store_job)
     kopf.on.login(registry=registry, id="login")(login)
     return registry
 

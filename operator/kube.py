@@ -72,10 +72,11 @@ CLUSTERS = Resource(f"apis/{GROUP}/{VERSION}", "brokerclusters", "BrokerCluster"
 BROKER_NODES = Resource(f"apis/{GROUP}/{VERSION}", "brokernodes", "BrokerNode")
 TOPICS = Resource(f"apis/{GROUP}/{VERSION}", "topics", "Topic")
 CONSUMER_GROUPS = Resource(f"apis/{GROUP}/{VERSION}", "consumergroups", "ConsumerGroup")
+STORE_JOBS = Resource(f"apis/{GROUP}/{VERSION}", "storejobs", "StoreJob")
 
 RESOURCES = (
     *(PODS, SERVICES, CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, STATEFUL_SETS, DISRUPTION_BUDGETS),
-    *(NETWORK_POLICIES, LEASES, CLUSTERS, BROKER_NODES, TOPICS, CONSUMER_GROUPS),
+    *(NETWORK_POLICIES, LEASES, CLUSTERS, BROKER_NODES, TOPICS, CONSUMER_GROUPS, STORE_JOBS),
 )
 BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in RESOURCES}
 

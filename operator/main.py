@@ -12,6 +12,7 @@ Exit status 2: it could not start (its environment, no API server configured).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -25,7 +26,11 @@ from tallystick.operator.admin_token import AdminTokens, load_key
 from tallystick.operator.context import Context
 from tallystick.operator.events import Events
 from tallystick.operator.health import Pulse, application, serving
-from tallystick.operator.kube import CLUSTERS, Kube, KubeError, connect
+from tallystick.operator.jobs.driver_http import DriverHttp
+from tallystick.operator.jobs.metrics import JobMetrics
+from tallystick.operator.jobs.reasons import OVER
+from tallystick.operator.jobs.reconcile import JobsReconciler
+from tallystick.operator.kube import CLUSTERS, STORE_JOBS, Json, Kube, KubeError, connect
 from tallystick.operator.lease import Lease, LeaseLostError
 from tallystick.operator.logs import configure
 from tallystick.operator.metrics import Metrics
@@ -40,7 +45,7 @@ from tallystick.operator.work_queue import Key, Kind, WorkQueue
 logger = logging.getLogger(__name__)
 
 DISCOVER_SECONDS = 30.0
-"""A cluster whose events were all lost is found after this."""
+"""A cluster, or a job, whose events were all lost is found after this."""
 LEASE_LOST = 3
 LIMIT_PASSES = 3
 """As many times as long as one pass may take, without progress, and the operator is not healthy."""
@@ -132,6 +137,7 @@ def _queue(
     topics = TopicsReconciler(kube, NodeBrokers(nodes), events, TopicMetrics(metrics.registry), time.time)
     work: dict[Kind, Work] = {
         Kind.CLUSTER: ClusterReconciler(context).reconcile,
+        Kind.JOB: JobsReconciler(context, DriverHttp(session), JobMetrics(metrics.registry)).reconcile,
         Kind.TOPICS: lambda key: topics.reconcile(key.namespace, key.name),
     }
 
@@ -195,20 +201,29 @@ def _end_if_lost(keeping: asyncio.Task[None]) -> None:
 
 
 async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
-    """Looks for clusters that nobody told of: a watch may be broken, or have begun before its kind was there."""
+    """Looks for clusters and jobs that nobody told of: a watch may be broken, or have begun before its kind was
+    there."""
     namespaces: Sequence[str | None] = settings.watch_namespaces or (None,)
+    kinds = ((CLUSTERS, (Kind.CLUSTER, Kind.TOPICS)), (STORE_JOBS, (Kind.JOB,)))
     while True:
-        for namespace in namespaces:
+        for namespace, (resource, concerns) in itertools.product(namespaces, kinds):
             try:
-                for body in await kube.list(CLUSTERS, namespace):
-                    metadata = body["metadata"]
-                    for kind in Kind:
-                        key = Key(metadata["namespace"], metadata["name"], kind)
+                for body in await kube.list(resource, namespace):
+                    if resource is STORE_JOBS and not _lives(body):
+                        continue
+                    for kind in concerns:
+                        key = Key(body["metadata"]["namespace"], body["metadata"]["name"], kind)
                         if key not in queue.schedule:
                             queue.add(key)
             except KubeError as error:
-                logger.warning("clusters cannot be listed: %s", error)
+                logger.warning("%s cannot be listed: %s", resource.plural, error)
         await asyncio.sleep(DISCOVER_SECONDS)
+
+
+def _lives(job: Json) -> bool:
+    """There may be something to do about a StoreJob: its end is not told yet, or it goes by itself."""
+    phase, ttl = (job.get("status") or {}).get("phase"), (job.get("spec") or {}).get("ttlSecondsAfterFinished")
+    return phase not in OVER or ttl is not None
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:

@@ -39,6 +39,10 @@ class Settings:
     pass_seconds: float = 60.0
     """A pass that takes longer is ended, and tried again."""
     log_level: str = "INFO"
+    jobs_image: str = ""
+    """TALLYSTICK_JOBS_IMAGE: what StoreJobs run that name no image themselves. Empty: those say that."""
+    jobs_priority_class: str = ""
+    """Of the pods of StoreJobs, so that brokers come before them; empty: none."""
 
     @classmethod
     def parse(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -66,6 +70,8 @@ class Settings:
             kube_threads=int(_number(environment, "KUBE_THREADS", 8, 1, 64)),
             pass_seconds=_number(environment, "PASS_SECONDS", 60.0, 5.0, 600.0),
             log_level=level,
+            jobs_image=environment.get("TALLYSTICK_JOBS_IMAGE", "").strip(),
+            jobs_priority_class=environment.get("JOBS_PRIORITY_CLASS", "").strip(),
         )
 
 

@@ -28,11 +28,13 @@ class Kind(Enum):
 
     CLUSTER = "cluster"
     TOPICS = "topics"
+    JOB = "job"
+    """Of a StoreJob, whose name stands in the key in place of a cluster's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A cluster, as one concern sees it: two kinds of one cluster are worked side by side."""
+    """A cluster, as one concern sees it, or a job: two kinds of one cluster are worked side by side."""
 
     namespace: str
     name: str

@@ -123,7 +123,10 @@ def watched() -> dict[str, Any]:
 def test_every_kind_that_the_operator_makes_is_watched_but_secrets() -> None:
     expected = {
         *(each.plural for each in handlers.OWNED),
-        *(each.plural for each in (kube.CLUSTERS, kube.BROKER_NODES, kube.TOPICS, kube.CONSUMER_GROUPS)),
+        *(
+            each.plural
+            for each in (kube.CLUSTERS, kube.BROKER_NODES, kube.TOPICS, kube.CONSUMER_GROUPS, kube.STORE_JOBS)
+        ),
     }
     assert set(watched()) == expected
     assert "secrets" not in expected
@@ -138,6 +141,13 @@ def test_no_handler_of_changes_that_would_leave_marks_on_objects() -> None:
 @pytest.mark.parametrize(
     ("resource", "body", "expected"),
     [
+        ("storejobs", {"name": "orders"}, {Kind.JOB}),
+        ("storejobs", {"name": "orders-1", "labels": {"tallystick.dev/job-template": "orders"}}, {Kind.JOB}),
+        (
+            "pods",
+            {"name": "o", "labels": {"tallystick.dev/cluster": "c", "tallystick.dev/job": "orders"}},
+            {Kind.JOB},
+        ),
         ("brokerclusters", {"name": "orders"}, {Kind.CLUSTER, Kind.TOPICS}),
         ("brokernodes", {"name": "orders-0-1", "spec": {"clusterName": "orders"}}, {Kind.CLUSTER}),
         ("pods", {"name": "orders-0-1-0", "labels": {"tallystick.dev/cluster": "orders"}}, {Kind.CLUSTER}),
@@ -151,7 +161,9 @@ async def test_an_event_says_which_cluster_to_look_at(resource: str, body: dict[
     registry = handlers.registry_for(seen.add)
     (handler,) = [each for each in registry._watching.get_all_handlers() if each.id == resource]
     await handler.fn(namespace="shop", **{"spec": {}, "labels": {}} | body)
-    assert seen == {Key("shop", "orders", kind) for kind in expected}
+    itself = {Key("shop", "orders-1", Kind.JOB)} if body["name"] == "orders-1" else set()
+    assert seen - itself == {Key("shop", "orders", kind) for kind in expected}
+    assert itself <= seen
 
 
 def test_selectors_name_one_kind_each() -> None:

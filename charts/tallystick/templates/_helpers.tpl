@@ -41,6 +41,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.image.node.repository (default .Chart.AppVersion .Values.image.node.tag) -}}
 {{- end -}}
 
+{{- define "tallystick.jobsImage" -}}
+{{- printf "%s:%s" .Values.image.jobs.repository (default .Chart.AppVersion .Values.image.jobs.tag) -}}
+{{- end -}}
+
+{{/* The class that pods of StoreJobs run in: the chart's own, one that is there, or none. */}}
+{{- define "tallystick.jobsPriorityClass" -}}
+{{- with .Values.jobs.priorityClass -}}
+{{- if .name -}}
+{{- .name -}}
+{{- else if .create -}}
+{{- printf "%s-jobs" (include "tallystick.fullname" $) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Namespaces that are watched, as a JSON list; empty with clusterWide. */}}
 {{- define "tallystick.namespaces" -}}
 {{- if .Values.clusterWide -}}

@@ -7,18 +7,21 @@
 - apiGroups: [tallystick.dev]
   resources: [brokernodes]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [tallystick.dev] # made by a schedule's time; deleted when their time after the end is over
+  resources: [storejobs]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [tallystick.dev]
-  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status]
+  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, storejobs/status]
   verbs: [get, patch]
 - apiGroups: [tallystick.dev] # to be named as the owner that objects go with
-  resources: [brokerclusters/finalizers, brokernodes/finalizers]
+  resources: [brokerclusters/finalizers, brokernodes/finalizers, storejobs/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [""]
+- apiGroups: [""] # made: those of StoreJobs, without a token of any account; brokers' are their StatefulSets'
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [""] # ready pods are stopped so: disruption budgets count the operator's steps and everybody else's together
   resources: [pods/eviction]
   verbs: [create]

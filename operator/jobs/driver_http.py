@@ -1,0 +1,37 @@
+"""Asks a run's driver how far it is: by its pod's address, without a token, and never in a hurry to believe it."""
+
+from __future__ import annotations
+
+import logging
+
+import aiohttp
+import orjson
+
+from tallystick.operator.jobs.manifests import DRIVER_HTTP
+from tallystick.operator.jobs.observed import Progress, progress_of
+
+logger = logging.getLogger(__name__)
+
+ASK_SECONDS = 2.0
+MAX_BYTES = 16 << 10
+
+
+class DriverHttp:
+    """Over the operator's own session."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def progress(self, address: str) -> Progress | None:
+        """What the driver at this address says; None: nothing that can be understood, or not in time."""
+        host = f"[{address}]" if ":" in address else address
+        timeout = aiohttp.ClientTimeout(ASK_SECONDS)
+        try:
+            async with self._session.get(f"http://{host}:{DRIVER_HTTP}/progress", timeout=timeout) as answer:
+                if answer.status != 200:
+                    return None
+                content = await answer.content.read(MAX_BYTES)
+            return progress_of(orjson.loads(content))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            logger.debug("the driver at %s does not say how far it is: %s", address, error)
+            return None

@@ -1,0 +1,206 @@
+"""The objects of one run: pure, from the job and the plan of its attempt.
+
+A run is a Spark cluster of its own that lives as long as it: the driver, and a worker beside each volume, which the
+claim's own affinity brings there. No pod has an account's token, writes to a broker's
+volume, or may change who owns its files: a `fsGroup` would walk over a live log.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames, numbers_of
+from tallystick.operator.jobs.plan import OUT, STORES, text_of
+from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
+from tallystick.operator.kube import (
+    CONFIG_MAPS,
+    GROUP,
+    NETWORK_POLICIES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    STORE_JOBS,
+    Json,
+)
+from tallystick.operator.manifests.objects import USER, container_security, environment, manifest, owned_by, port
+from tallystick.operator.names import JOB_LABEL, Names
+
+PLAN_KEY, SECRET_KEY = "plan.json", "secret"
+PLAN_FILE = f"/etc/tallystick-job/{PLAN_KEY}"
+WITHOUT_CLAIM = f"{GROUP}/without-claim"
+"""On the ConfigMap: nodes whose worker has no volume, separated by commas."""
+DRIVER_HTTP = 8080
+GRACE_SECONDS = 5
+"""For a pod that is stopped: nothing in it is worth more."""
+TMP_LIMIT = "4Gi"
+"""Of what a pod keeps on its machine's disk: Spark's spills, and what is read over HTTP."""
+OVERHEAD_MIB = 640
+"""Beside the heap, and a tenth of it: Python, Arrow's batches, and the page cache of what is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What pods of jobs have in common, and no job says."""
+
+    image: str
+    priority_class: str = ""
+    pull_secrets: tuple[Json, ...] = ()
+    """The cluster's: its brokers' image mostly comes from the same registry."""
+
+
+def service(job: Job) -> Json:
+    """Without an address of its own: it gives each pod its name, ready or not."""
+    names = names_of(job)
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {JOB_LABEL: job.name},
+        "ports": [port("http", DRIVER_HTTP) | {"targetPort": DRIVER_HTTP}],
+    }
+    return manifest(SERVICES, job.namespace, names.shared, names.labels(), {"spec": spec}, owner=owner_of(job))
+
+
+def secret(job: Job, value: str) -> Json:
+    """What Spark's processes of this run tell each other by. Created once, never read by us."""
+    names = names_of(job)
+    content = {"type": "Opaque", "data": {SECRET_KEY: base64.b64encode(value.encode()).decode()}}
+    return manifest(SECRETS, job.namespace, names.secret(job.uid), names.labels(), content, owner=owner_of(job))
+
+
+def config_map(job: Job, plan: Json, without_claim: Iterable[str]) -> Json:
+    names = names_of(job)
+    return manifest(
+        CONFIG_MAPS,
+        job.namespace,
+        names.shared,
+        names.labels(),
+        {"data": {PLAN_KEY: text_of(plan)}},
+        owner=owner_of(job),
+        annotations={WITHOUT_CLAIM: ",".join(without_claim)},
+    )
+
+
+def network_policy(job: Job) -> Json:
+    """Pods of the run reach each other on all ports; the driver's progress is for whoever asks."""
+    names, own = names_of(job), {"matchLabels": {JOB_LABEL: job.name}}
+    rules: list[Json] = [
+        {"from": [{"podSelector": own}]},
+        {"from": [{"namespaceSelector": {}}], "ports": [{"port": DRIVER_HTTP, "protocol": "TCP"}]},
+    ]
+    content = {"spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": rules}}
+    return manifest(NETWORK_POLICIES, job.namespace, names.shared, names.labels(), content, owner=owner_of(job))
+
+
+def worker_nodes(plan: Json) -> list[str]:
+    """Nodes that get a worker, in the plan's order."""
+    return [source["node"] for source in plan["sources"] if source["host"] is not None]
+
+
+def driver_pod(job: Job, plan: Json, frame: Frame, seconds_left: int) -> Json:
+    """`seconds_left`: what the kubelet lets it run; it then keeps the pod, and so its log."""
+    names = names_of(job)
+    pod = _pod(job, frame, DRIVER, ["driver"], job.spec.driver, cpu_limit="2")
+    pod |= {"hostname": "driver", "restartPolicy": "Never", "activeDeadlineSeconds": seconds_left}
+    if isinstance(job.spec.output, ClaimOutput):
+        # The volume may be new, and root's. No broker's volume is mounted here.
+        pod["securityContext"] |= {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
+        _mount_output(pod, job.spec.output)
+    labels = names.pod_labels(DRIVER, plan["attempt"])
+    return manifest(PODS, job.namespace, names.driver, labels, {"spec": pod}, owner=owner_of(job))
+
+
+def worker_pod(job: Job, plan: Json, node: str, frame: Frame, seconds_left: int, *, claim: bool = True) -> Json:
+    """Beside the volume of `node`, which it may only read; without a claim: somewhere."""
+    names, cores = names_of(job), job.spec.executor.cores
+    pod = _pod(job, frame, WORKER, ["worker"], job.spec.executor, cpu_limit=str(cores))
+    pod["containers"][0]["command"] += ["--node", node]
+    pod |= {
+        "hostname": names.worker_hostname(node),
+        "restartPolicy": "OnFailure",
+        "activeDeadlineSeconds": seconds_left,
+    }
+    if claim:
+        name = Names(job.namespace, job.spec.cluster).claim(*numbers_of(node))
+        _mount(pod, "store", f"{STORES}/{node}", {"persistentVolumeClaim": {"claimName": name, "readOnly": True}})
+    if isinstance(job.spec.output, ClaimOutput) and (plan["output"] or {}).get("shared"):
+        _mount_output(pod, job.spec.output)
+    labels = names.pod_labels(WORKER, plan["attempt"], node)
+    return manifest(PODS, job.namespace, names.worker(node), labels, {"spec": pod}, owner=owner_of(job))
+
+
+def names_of(job: Job) -> JobNames:
+    return JobNames(job.namespace, job.name, job.spec.cluster)
+
+
+def owner_of(job: Job) -> Json:
+    """The reference to a job in what it owns."""
+    return owned_by(STORE_JOBS, job.name, job.uid)
+
+
+def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Process, cpu_limit: str) -> Json:
+    names = names_of(job)
+    memory = process.memory_mib
+    container: Json = {
+        "name": name,
+        "image": job.spec.image or frame.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["tally-spark", *command, "--plan", PLAN_FILE],
+        "env": environment({"HOME": "/tmp"}),
+        "resources": process.resources
+        or {
+            "requests": {"cpu": "100m", "memory": f"{memory}Mi"},
+            "limits": {"cpu": cpu_limit, "memory": f"{memory + memory // 10 + OVERHEAD_MIB}Mi"},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": container_security(),
+        "volumeMounts": [],
+    }
+    if isinstance(job.spec.output, S3Output) and job.spec.output.secret:
+        container["envFrom"] = [{"secretRef": {"name": job.spec.output.secret}}]
+    pod: Json = {
+        "subdomain": names.shared,
+        "serviceAccountName": Names(job.namespace, job.spec.cluster).account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [],
+    }
+    _mount(pod, "tmp", "/tmp", {"emptyDir": {"sizeLimit": TMP_LIMIT}})
+    _mount(pod, "plan", "/etc/tallystick-job", {"configMap": {"name": names.shared}}, read_only=True)
+    _mount(
+        pod, "secret", "/etc/tallystick-job-secret", {"secret": {"secretName": names.secret(job.uid)}}, read_only=True
+    )
+    reader = {"secretName": Names(job.namespace, job.spec.cluster).reader, "optional": True}
+    _mount(pod, "reader", "/etc/tallystick-reader", {"secret": reader}, read_only=True)
+    if frame.priority_class:
+        pod["priorityClassName"] = frame.priority_class
+    if frame.pull_secrets:
+        pod["imagePullSecrets"] = list(frame.pull_secrets)
+    if job.spec.node_selector:
+        pod["nodeSelector"] = job.spec.node_selector
+    if job.spec.tolerations:
+        pod["tolerations"] = list(job.spec.tolerations)
+    return pod
+
+
+def _mount_output(pod: Json, output: ClaimOutput) -> None:
+    _mount(pod, "out", OUT, {"persistentVolumeClaim": {"claimName": output.name}})
+
+
+def _mount(pod: Json, name: str, path: str, volume: dict[str, Any], *, read_only: bool = False) -> None:
+    claim = volume.get("persistentVolumeClaim") or {}
+    mount: Json = {"name": name, "mountPath": path}
+    if read_only or claim.get("readOnly"):
+        mount["readOnly"] = True
+    pod["volumes"].append({"name": name, **volume})
+    pod["containers"][0]["volumeMounts"].append(mount)

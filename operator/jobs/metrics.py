@@ -1,0 +1,51 @@
+"""What the operator shows of StoreJobs to Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+BUCKETS = (10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
+
+
+class JobMetrics:
+    """Series of one operator. A run that is over is counted once, by the operator that saw its end."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.jobs = Gauge("tallystick_operator_store_jobs", "StoreJobs in each phase.", ["phase"], registry=registry)
+        self.ends = Counter(
+            "tallystick_operator_store_job_ends",
+            "Runs that are over, by job and verdict; Failed: they were given up.",
+            ["job", "verdict"],
+            registry=registry,
+        )
+        self.attempts_failed = Counter(
+            "tallystick_operator_store_job_failed_attempts",
+            "Attempts of runs that failed, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "tallystick_operator_store_job_seconds",
+            "From the start of a run to its end.",
+            ["job"],
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._phases: dict[tuple[str, str], str] = {}
+
+    def saw(self, namespace: str, name: str, phase: str) -> None:
+        """What a pass left it in."""
+        if self._phases.get((namespace, name)) != phase:
+            self._phases[namespace, name] = phase
+            self._show()
+
+    def forgot(self, namespace: str, name: str) -> None:
+        """It is gone."""
+        if self._phases.pop((namespace, name), None) is not None:
+            self._show()
+
+    def _show(self) -> None:
+        self.jobs.clear()
+        phases = list(self._phases.values())
+        for phase in sorted(set(phases)):
+            self.jobs.labels(phase).set(phases.count(phase))

@@ -1,0 +1,114 @@
+"""What a driver leaves when it ends: its exit status, and at most 4 KiB of JSON that Kubernetes keeps with its pod.
+
+0   done, whatever it found: the JSON is the result
+2   not done: the JSON says why
+1   a fault, and everything else
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tallystick.operator.jobs import reasons
+from tallystick.operator.jobs.observed import Ended
+from tallystick.operator.jobs.reasons import Refusal
+from tallystick.operator.kube import Json
+
+DONE, NOT_DONE = 0, 2
+MAX_TEXT = 1000
+MAX_DIFFERENCES = 64
+MAX_SOURCES = 320
+CLEAN = "Clean"
+FOUND = frozenset({"DifferencesFound", "DamageFound"})
+"""Verdicts that somebody should hear of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """As it stands in the status: only what has the type that the status gives it."""
+
+    status: Json
+
+    @property
+    def verdict(self) -> str:
+        return str(self.status["verdict"])
+
+    @property
+    def message(self) -> str:
+        return str(self.status.get("message") or "")
+
+
+def outcome(ended: Ended) -> Result | Refusal:
+    """The result, or why the attempt failed."""
+    said = _json(ended.message)
+    if ended.exit_code == DONE:
+        if isinstance(said.get("verdict"), str) and said["verdict"]:
+            return Result(_status(said))
+        return Refusal(reasons.NO_RESULT, "the driver ended well, and left no result")
+    told = _told(said, ended.message)
+    if ended.reason == reasons.DEADLINE_EXCEEDED:
+        return Refusal(reasons.DEADLINE_EXCEEDED, "it was stopped at its deadline")
+    if ended.exit_code == NOT_DONE:
+        return Refusal(reasons.NOT_DONE, told or "the driver does not say why")
+    if ended.exit_code is None:
+        return Refusal(reasons.DRIVER_LOST, f"{ended.reason}: {told}" if told else ended.reason)
+    exit_ = f"exit status {ended.exit_code}" + (f", {ended.reason}" if ended.reason not in ("", "Error") else "")
+    return Refusal(reasons.DRIVER_FAILED, f"{exit_}: {told}" if told else exit_)
+
+
+def _json(text: str) -> Mapping[str, Any]:
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _told(said: Mapping[str, Any], text: str) -> str:
+    for key in ("error", "message"):
+        if isinstance(said.get(key), str) and said[key]:
+            return str(said[key])[:MAX_TEXT]
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[:MAX_TEXT] if lines else ""
+
+
+def _status(said: Mapping[str, Any]) -> Json:
+    found: Json = {"verdict": said["verdict"], "message": str(said.get("message") or "")[:MAX_TEXT]}
+    if _is_number(said.get("seconds")):
+        found["seconds"] = said["seconds"]
+    figures = said.get("figures")
+    if isinstance(figures, dict):
+        found["figures"] = {name: value for name, value in figures.items() if _is_integer(value)}
+    if sources := _sources(said.get("sources")):
+        found["sources"] = sources
+    differences = said.get("differences")
+    if isinstance(differences, list) and differences:
+        found["differences"] = [str(each) for each in differences[:MAX_DIFFERENCES]]
+    if isinstance(said.get("output"), str):
+        found["output"] = said["output"]
+    return found
+
+
+def _sources(given: Any) -> list[Json]:
+    found: dict[str, Json] = {}
+    for each in given if isinstance(given, list) else ():
+        if not isinstance(each, dict) or not isinstance(each.get("node"), str) or not each["node"]:
+            continue
+        row: Json = {"node": each["node"]}
+        row |= {name: each[name] for name in ("bound", "records") if _is_integer(each.get(name))}
+        if isinstance(each.get("via"), str):
+            row["via"] = each["via"]
+        found.setdefault(each["node"], row)
+    return list(found.values())[:MAX_SOURCES]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,195 @@
+"""Which volumes a run reads, and beside which of them it gets a worker: pure, from what is there when it starts.
+
+An audit compares replicas, so it reads all members of its groups; a member whose volume cannot be read would make
+"clean" a half-truth, so the run waits for it. All other jobs read one member a group, as all hold the same log: a
+follower that is ready, rather than the leader, whom it would disturb; rather the leader than one that lags.
+
+A volume that admits one pod only (ReadWriteOncePod) gets no worker, and is read over its broker's HTTP. If that leaves
+no worker at all, one is made that has no volume: somebody has to run the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tallystick.operator.jobs import reasons
+from tallystick.operator.jobs.names import JobNames
+from tallystick.operator.jobs.reasons import Refusal
+from tallystick.operator.jobs.spec import ClaimOutput, Job
+from tallystick.operator.kube import FIELD_MANAGER, Json
+from tallystick.operator.names import CLUSTER, Names
+from tallystick.operator.spec import FORMED, is_set
+
+ONE_POD = "ReadWriteOncePod"
+MANY_NODES = "ReadWriteMany"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A volume that is read. `host`: its worker's name; None: it gets none. `claim`: what the worker mounts, if
+    anything."""
+
+    node: str
+    group: str
+    member: int
+    host: str | None = None
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a run can be made of, as the API server has it: a cluster, its BrokerNodes and claims by name, and the
+    output's claim. None: there is none."""
+
+    cluster: Json | None
+    nodes: Mapping[str, Json]
+    claims: Mapping[str, Json]
+    output: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`shared`: the output's volume can be mounted beside every volume."""
+
+    sources: tuple[Source, ...]
+    shared: bool = False
+
+
+def choose(job: Job, scene: Scene) -> Choice | Refusal:
+    """What to read, or why the run cannot start now."""
+    cluster = scene.cluster
+    if cluster is None:
+        return Refusal(reasons.CLUSTER_NOT_FOUND, f"there is no BrokerCluster {job.spec.cluster!r} in this namespace")
+    if cluster["metadata"].get("deletionTimestamp"):
+        return Refusal(reasons.CLUSTER_DELETING, f"BrokerCluster {job.spec.cluster!r} is being deleted")
+    count = int((cluster.get("spec") or {}).get("groups") or 1)
+    wanted = job.spec.groups if job.spec.groups is not None else tuple(range(count))
+    if absent := [group for group in wanted if group >= count]:
+        return Refusal(
+            reasons.GROUP_NOT_FOUND, f"{job.spec.cluster} has no group {_listed(absent)}, but {count} in all"
+        )
+    refused = _output_refusal(job, scene)
+    if refused is not None:
+        return refused
+    found: list[_Member] = []
+    for group in wanted:
+        members = _members(job, scene, group)
+        chosen = members if job.spec.job == "audit" else members[:1]
+        if problem := _unreadable(job, group, members, chosen):
+            return problem
+        found += chosen
+    return Choice(_with_workers(job, found), _is_shared(scene))
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """Of a group, as far as reading its volume goes."""
+
+    group: int
+    number: int
+    rank: int
+    """Lower is rather read."""
+    formed: bool
+    """Its volume is one of a group that has had a leader: there may be messages on it."""
+    modes: tuple[str, ...]
+    trouble: str
+    """Why its volume cannot be read, empty: it can."""
+
+
+def _members(job: Job, scene: Scene, group: int) -> list[_Member]:
+    """Of one group: for an audit by number, else the one to be read first."""
+    found = []
+    for name, node in sorted(scene.nodes.items()):
+        spec = node.get("spec") or {}
+        if spec.get("group") != group or node["metadata"].get("deletionTimestamp"):
+            continue
+        claim = scene.claims.get(Names(job.namespace, job.spec.cluster).claim(group, int(spec["member"])))
+        status = node.get("status") or {}
+        found.append(
+            _Member(
+                group=group,
+                number=int(spec["member"]),
+                rank=_rank(status),
+                formed=claim is not None and is_set(claim["metadata"], FORMED),
+                modes=tuple(((claim or {}).get("spec") or {}).get("accessModes") or ()),
+                trouble=_trouble(name, claim),
+            )
+        )
+    if job.spec.job == "audit":
+        return sorted(found, key=lambda member: member.number)
+    return sorted(found, key=lambda member: (bool(member.trouble), not member.formed, member.rank, member.number))
+
+
+def _rank(status: Mapping[str, str]) -> int:
+    role, ready = status.get("role"), status.get("phase") == "Ready"
+    if role == "Follower":
+        return 0 if ready else 2
+    return 1 if role == "Leader" else 3
+
+
+def _trouble(name: str, claim: Json | None) -> str:
+    if claim is None:
+        return f"{name} has no claim"
+    if claim["metadata"].get("deletionTimestamp"):
+        return f"the claim of {name} is being deleted"
+    phase = (claim.get("status") or {}).get("phase")
+    return "" if phase == "Bound" else f"the claim of {name} is {phase or 'not bound'}"
+
+
+def _unreadable(job: Job, group: int, members: Sequence[_Member], chosen: Sequence[_Member]) -> Refusal | None:
+    name = Names(job.namespace, job.spec.cluster).group(group)
+    if not any(member.formed for member in members):
+        troubles = [member.trouble for member in members if member.trouble]
+        told = f": {'; '.join(troubles)}" if troubles else ""
+        return Refusal(reasons.GROUP_NOT_FORMED, f"no volume of {name} belongs to a group that has formed{told}")
+    if troubles := [member.trouble for member in chosen if member.trouble]:
+        return Refusal(reasons.CLAIM_MISSING, f"{name}: {'; '.join(troubles)}")
+    return None
+
+
+def _with_workers(job: Job, members: Iterable[_Member]) -> tuple[Source, ...]:
+    own, names = JobNames(job.namespace, job.name, job.spec.cluster), Names(job.namespace, job.spec.cluster)
+    sources: list[Source] = []
+    left = job.spec.instances
+    for member in members:
+        node = names.node(member.group, member.number)
+        source = Source(node, names.group(member.group), member.number)
+        if ONE_POD not in member.modes and left != 0:
+            source = Source(
+                *(source.node, source.group, source.member),
+                host=own.worker_host(node),
+                claim=names.claim(member.group, member.number),
+            )
+            left = None if left is None else left - 1
+        sources.append(source)
+    if all(source.host is None for source in sources):
+        first = sources[0]
+        sources[0] = Source(first.node, first.group, first.member, host=own.worker_host(first.node))
+    return tuple(sources)
+
+
+def _output_refusal(job: Job, scene: Scene) -> Refusal | None:
+    output = job.spec.output
+    if not isinstance(output, ClaimOutput):
+        return None
+    if scene.output is None:
+        return Refusal(
+            reasons.OUTPUT_CLAIM_MISSING, f"there is no PersistentVolumeClaim {output.name!r} for the output"
+        )
+    labels = scene.output["metadata"].get("labels") or {}
+    if CLUSTER in labels and labels.get("app.kubernetes.io/managed-by") == FIELD_MANAGER:
+        return Refusal(reasons.OUTPUT_IS_STORE, f"{output.name!r} is a broker's volume: nothing is written to those")
+    return None
+
+
+def _is_shared(scene: Scene) -> bool:
+    return scene.output is not None and MANY_NODES in _modes(scene.output)
+
+
+def _modes(claim: Json) -> tuple[str, ...]:
+    return tuple((claim.get("spec") or {}).get("accessModes") or ())
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,155 @@
+"""A StoreJob with a schedule: which runs to make and to take away. Pure; what a CronJob does with Jobs, in its words.
+
+- Of the times that were missed (the operator was away, a run was going, it was suspended) the last one counts, once,
+  if it is no older than `startingDeadlineSeconds`.
+- A run's name is made from its time, so one is made once, whoever was killed before he could note it.
+- `Forbid` waits: when the run that goes on is over, the last time missed counts. `Replace` deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tallystick.operator.conditions import Condition, merged
+from tallystick.operator.events import timestamp
+from tallystick.operator.jobs.names import TEMPLATE_LABEL
+from tallystick.operator.jobs.reasons import OVER, Phase
+from tallystick.operator.jobs.schedule import MOST_MISSED
+from tallystick.operator.jobs.spec import RUN_FIELDS, Concurrency, Job
+from tallystick.operator.kube import FIELD_MANAGER, STORE_JOBS, Json
+from tallystick.operator.manifests.objects import manifest, owned_by
+from tallystick.operator.names import CLUSTER
+from tallystick.operator.reading import seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One that was made from the template."""
+
+    name: str
+    uid: str
+    created: float
+    phase: str
+    completed: float | None = None
+    deleting: bool = False
+
+    @property
+    def active(self) -> bool:
+        return self.phase not in OVER and not self.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event about the template."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is done now. Deletions first, then the run is made, then the status is written."""
+
+    scheduled: float | None = None
+    """The time that a run is made for, or was made for already (`make` is False then); None: none is due."""
+    make: bool = False
+    delete: tuple[Run, ...] = ()
+    told: tuple[Told, ...] = field(default=())
+    next: float | None = None
+
+
+def run_of(body: Json) -> Run:
+    metadata, status = body["metadata"], body.get("status") or {}
+    return Run(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        created=seconds(metadata.get("creationTimestamp")) or 0.0,
+        phase=str(status.get("phase") or ""),
+        completed=seconds(status.get("completionTime")),
+        deleting=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def turn(job: Job, runs: Iterable[Run], now: float) -> Turn:
+    """`runs`: those that this very template owns."""
+    schedule, listed = job.spec.schedule, sorted(runs, key=lambda run: (run.created, run.name))
+    assert schedule is not None, "a template has a schedule"
+    spent = _spent(job, listed)
+    if job.spec.suspend:
+        return Turn(delete=spent)
+    following = schedule.after(now)
+    since = seconds(job.status.get("lastScheduleTime")) or job.created
+    if job.spec.starting_deadline_seconds is not None:
+        since = max(since, now - job.spec.starting_deadline_seconds)
+    due, missed = schedule.missed(since, now)
+    told: tuple[Told, ...] = ()
+    if missed > MOST_MISSED:
+        told = (Told("TooManyMissedTimes", f"more than {MOST_MISSED} times were missed; the last one counts", True),)
+    if due is None:
+        return Turn(delete=spent, told=told, next=following)
+    name = run_name(job, due)
+    if any(run.name == name for run in listed):
+        return Turn(due, False, spent, told, following)
+    active = tuple(run for run in listed if run.active)
+    if active and job.spec.concurrency is Concurrency.FORBID:
+        waits = Told("JobAlreadyActive", f"it is time for {name}, and {active[0].name} is still going: it waits")
+        return Turn(None, False, spent, (*told, waits), following)
+    replaced = active if job.spec.concurrency is Concurrency.REPLACE else ()
+    return Turn(due, True, (*spent, *replaced), (*told, Told("JobStarted", f"made {name}")), following)
+
+
+def run_name(job: Job, scheduled: float) -> str:
+    """As a CronJob names its Jobs: with the minutes since 1970."""
+    return f"{job.name}-{int(scheduled // 60)}"
+
+
+def run_manifest(job: Job, spec: Mapping[str, Any], scheduled: float) -> Json:
+    """`spec`: the template's, as it is written."""
+    labels = {
+        "app.kubernetes.io/name": "tallystick",
+        "app.kubernetes.io/managed-by": FIELD_MANAGER,
+        CLUSTER: job.spec.cluster,
+        TEMPLATE_LABEL: job.name,
+    }
+    content = {"spec": {name: spec[name] for name in RUN_FIELDS if name in spec}}
+    owner = owned_by(STORE_JOBS, job.name, job.uid)
+    return manifest(STORE_JOBS, job.namespace, run_name(job, scheduled), labels, content, owner=owner)
+
+
+def template_status(job: Job, runs: Iterable[Run], chosen: Turn, now: float) -> Json:
+    """All of a template's status, after the turn was carried out on `runs`."""
+    before, gone = job.status, {run.uid for run in chosen.delete}
+    left = [run for run in runs if run.uid not in gone]
+    active = {run.name for run in left if run.active}
+    if chosen.scheduled is not None and chosen.make:
+        active.add(run_name(job, chosen.scheduled))
+    suspended = job.spec.suspend
+    phase = Phase.SUSPENDED if suspended else Phase.SCHEDULED
+    status: Json = {"observedGeneration": job.generation, "phase": str(phase)}
+    last = timestamp(chosen.scheduled) if chosen.scheduled is not None else before.get("lastScheduleTime")
+    if last is not None:
+        status["lastScheduleTime"] = last
+    ends = [run.completed for run in left if run.phase == Phase.COMPLETED and run.completed is not None]
+    success = max([*ends, seconds(before.get("lastSuccessfulTime")) or 0.0])
+    if success:
+        status["lastSuccessfulTime"] = timestamp(success)
+    if chosen.next is not None:
+        status["nextScheduleTime"] = timestamp(chosen.next)
+    if active:
+        status["active"] = sorted(active)
+    told = "suspend is set" if suspended else ""
+    found = [Condition("Scheduled", not suspended, "Suspended" if suspended else "OnTime", told)]
+    status["conditions"] = merged(before.get("conditions") or (), now, job.generation, found)
+    return status
+
+
+def _spent(job: Job, runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Of those that are over, the ones beyond what is kept, the oldest first."""
+    found: list[Run] = []
+    for phase, kept in ((Phase.COMPLETED, job.spec.successes_kept), (Phase.FAILED, job.spec.failures_kept)):
+        over = [run for run in runs if run.phase == phase and not run.deleting]
+        found += over[: max(len(over) - kept, 0)]
+    return tuple(found)
