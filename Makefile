@@ -24,10 +24,14 @@ $(VENV)/.dev: pyproject.toml $(KERNEL_SOURCES) # checkers, the operator's librar
 	$(INSTALL) '.[dev]'
 	touch $(VENV)/.built $@
 
+$(VENV)/s3-server: tests/spark/s3_server.txt # by itself: its libraries and the operator's want different python-dateutils
+	$(PYTHON) -m venv $@ || python3 -m venv $@; $@/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
 run: build ## name server, broker and HTTP in one process, in ./tally-data
 	$(BIN)/tally run
 
-test: $(VENV)/.dev ## all tests that need no Docker
+test: $(VENV)/.dev $(VENV)/s3-server ## all tests that need no Docker
 	$(BIN)/python -m pytest
 
 loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen/target/release/loadgen

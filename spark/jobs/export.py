@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -124,11 +125,11 @@ def cut(split: Split) -> list[Split]:
     if split.bytes <= 2 * CARRIED_BYTES:
         return [split]
     pieces = []
-    for batch in SplitScan(split, ["physical_offset", "size"], max_rows=1024):
-        end = batch.column(0)[-1].as_py() + batch.column(1)[-1].as_py()
-        if split.begin + CARRIED_BYTES <= end < split.end:
-            pieces.append(replace(split, end=end))
-            split = replace(split, begin=end)
+    for batch in SplitScan(split, ["physical_offset", "size"]):
+        ends = pc.add(batch.column(0), batch.column(1)).to_pylist()
+        while (number := bisect_left(ends, split.begin + CARRIED_BYTES)) < len(ends) and ends[number] < split.end:
+            pieces.append(replace(split, end=ends[number]))
+            split = replace(split, begin=ends[number])
     return [*pieces, split]
 
 

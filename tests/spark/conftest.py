@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from s3_lab import S3Lab
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +32,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Lab]:
+    with S3Lab() as lab:
+        yield lab
+
+
+@pytest.fixture(params=["folder", "carried", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> object:
+    """An output of each kind: a folder that tasks reach, one that only the driver does, a bucket."""
+    from tallystick.spark.outputs import FolderOutput
+
+    if request.param == "s3":
+        lab: S3Lab = request.getfixturevalue("s3")
+        return lab.output()
+    return FolderOutput(tmp_path / "out", shared=request.param == "folder")
