@@ -138,7 +138,7 @@ def test_a_run_that_is_killed_at_any_moment(
             assert len(recorded) == len(set(recorded)) and set(held) <= set(recorded) <= set(every), at
             held = recorded
         # Cut elsewhere: what was left does not just happen to be written again.
-        summary = export.run(replace(options, split_bytes=1_100_000), inline, place)
+        summary = export.run(replace(options, split_bytes=200_000), inline, place)
         assert rows_of(place) == every, number
         assert [each["added_rows"] for each in summary["sources"]] == [
             sum(1 for row in every if row[0] == source and row not in set(held)) for source in roots
