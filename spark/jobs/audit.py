@@ -141,9 +141,8 @@ def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str,
     digested = runner(
         digests, [task for each in replicas for task in _digest_tasks(each.volumes, each.begin, each.end)]
     )
-    findings = Findings.joined(
-        [*(part.findings for part in parts), *(end.findings for end in ends), compared(digested)]
-    )
+    differing = [compared(each for each in digested if each[0] in group.sources) for group in replicas]
+    findings = Findings.joined([*(part.findings for part in parts), *(end.findings for end in ends), *differing])
     return {
         "job": "audit",
         "clean": not findings.count,
@@ -201,6 +200,10 @@ class ReplicaGroup:
     volumes: tuple[Volume, ...]
     begin: int
     end: int
+
+    @property
+    def sources(self) -> set[str]:
+        return {volume.source for volume in self.volumes}
 
 
 def replica_groups(volumes: Iterable[Volume], groups: Mapping[str, str | None]) -> list[ReplicaGroup]:
@@ -289,7 +292,7 @@ def digests(task: DigestTask) -> tuple[str, dict[int, int]]:
 
 
 def compared(digested: Iterable[tuple[str, dict[int, int]]]) -> Findings:
-    """Chunks of the replicas side by side; one that differs from what most have is named."""
+    """Chunks of one group's replicas side by side; one that differs from what most have is named."""
     findings = Findings()
     by_pos: dict[int, dict[str, int]] = {}
     for source, chunks in digested:

@@ -145,7 +145,7 @@ def _pieces(function: Callable[[Item], Result], items: Iterator[Item]) -> Iterat
 def located(context: SparkContext, items: Sequence[Any], host_of: Callable[[Any], str | None]) -> Any:
     """An RDD with one partition for each item, preferred on its host.
 
-    Python has no public way to say so; this is the only place that uses Spark's own side of the bridge.
+    Python has no public way to say so; this and `executor_hosts` alone use Spark's own side of the bridge.
     """
     from pyspark import RDD, CPickleSerializer
 
@@ -160,3 +160,29 @@ def located(context: SparkContext, items: Sequence[Any], host_of: Callable[[Any]
     tag = jvm.scala.reflect.ClassTag.apply(context_._gateway.jvm.java.lang.Class.forName("[B"))
     made = context_._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag)
     return RDD(made.toJavaRDD(), context, serializer)
+
+
+def executor_hosts(context: SparkContext) -> list[str]:
+    """A host for each executor that Spark has now; the driver, whose ports are fixed, is none.
+
+    Python has no public way to ask that, either.
+    """
+    context_: Any = context
+    conf = context.getConf()
+    mine = f"{conf.get('spark.driver.host')}:{conf.get('spark.driver.blockManager.port')}"
+    addresses = context_._jvm.scala.jdk.javaapi.CollectionConverters.asJava(
+        context_._jsc.sc().getExecutorMemoryStatus().keys()
+    )
+    return [address.rpartition(":")[0] for address in addresses if address != mine]
+
+
+def completed_tasks(context: SparkContext) -> int:
+    """Tasks done of the stages that run now; 0 also when Spark has ended."""
+    from py4j.protocol import Py4JError
+
+    try:
+        tracker = context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    except (Py4JError, OSError):
+        return 0
+    return sum(stage.numCompletedTasks for stage in stages if stage is not None)

@@ -1,0 +1,41 @@
+"""Spark's settings for one run.
+
+The master is `local-cluster` with no workers of its own: Spark then keeps a standalone master in the driver's Java,
+which is all that the driver needs to take executors, and `worker.py` brings these.
+"""
+
+from __future__ import annotations
+
+from tallystick.spark.cluster.java import Ports
+from tallystick.spark.cluster.plan import JobPlan
+
+LOCALITY_WAIT_S = 10
+"""How long a task waits for its volume's host while another is idle. With ten minutes, "to be strict", the loss of a
+worker stalled a job: tasks that prefer a dead host wait for it as well."""
+
+
+def spark_settings(plan: JobPlan, secret: str, ports: Ports, folder: str) -> dict[str, str]:
+    """`folder`: for Spark's temporary files. Pure.
+
+    The application's id is the job's name, so that executors know it: what one fetches is refused under another id.
+    """
+    return {
+        "spark.master": f"local-cluster[0,1,{plan.executor_memory_mib}]",
+        "spark.app.name": plan.name,
+        "spark.deploy.appIdPattern": plan.name,
+        "spark.driver.host": plan.driver_host,
+        "spark.driver.bindAddress": "0.0.0.0",
+        "spark.driver.port": str(ports.driver),
+        "spark.driver.blockManager.port": str(ports.blocks),
+        "spark.executor.memory": f"{plan.executor_memory_mib}m",
+        "spark.executor.cores": str(plan.executor_cores),
+        "spark.locality.wait": f"{LOCALITY_WAIT_S}s",
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secret,
+        "spark.network.crypto.enabled": "true",
+        "spark.master.rest.enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+        "spark.local.dir": folder,
+    }

@@ -1,0 +1,240 @@
+"""The driver of one run: starts Spark, waits for executors, runs the job, and tells what came of it.
+
+    starting ─▶ waiting for executors ─▶ planning ─▶ reading ─▶ ... ─▶ writing ─▶ finished
+
+Its last word is `result.json` (`result.py`), written before Spark is taken down: what is known is not lost if that
+hangs. Exit: 0 done, whatever the verdict; 2 not done, with a reason; 1 a fault of ours, with a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.spark.cluster import progress as steps
+from tallystick.spark.cluster.configuration import spark_settings
+from tallystick.spark.cluster.java import Java, Ports, logging_options
+from tallystick.spark.cluster.place import PlacedRunner, SourceError
+from tallystick.spark.cluster.plan import JobPlan, PlanError
+from tallystick.spark.cluster.progress import Progress, served
+from tallystick.spark.cluster.result import failure_of, fitting, result_of
+from tallystick.spark.cluster.work import output_of, places_of, run_job, save_summary
+from tallystick.spark.jobs.export import ExportError
+from tallystick.spark.jobs.report import text_of
+from tallystick.spark.jobs.runner import completed_tasks, executor_hosts, on_spark
+from tallystick.spark.outputs import OutputError
+from tallystick.spark.store_client import StoreClientError
+from tallystick.spark.volume import VolumeError
+from tallystick.store._kernel import DamageError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_LOOK_S = 0.1
+_GATEWAY_S = 120.0
+_END_S = 5.0
+_EXPECTED = (SourceError, VolumeError, OutputError, ExportError, StoreClientError, DamageError, OSError, ValueError)
+"""What a job raises for reasons that are not its own."""
+
+
+class NotDoneError(Exception):
+    """The job cannot be done now, for the reason that is told."""
+
+
+class FaultError(Exception):
+    """What Spark or a task raised, in words."""
+
+
+class StoppedError(Exception):
+    """SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """What is not the plan's. `result`: where the last word goes; `secret`: file with Spark's shared secret."""
+
+    result: Path = Path("/dev/termination-log")
+    secret: Path = Path("/etc/tallystick-job-secret/secret")
+    ports: Ports = Ports()  # noqa: RUF009 -- frozen
+    java_options: tuple[str, ...] = ()
+
+
+def run_driver(plan_file: Path, settings: DriverSettings) -> int:
+    """0, 1 or 2: see the module's head."""
+    begin_s = time.monotonic()
+    plan: JobPlan | None = None
+    try:
+        plan = JobPlan.parse(plan_file.read_text())
+        with stopped_by(signal.SIGTERM):
+            return _drive(plan, settings)
+    except (NotDoneError, StoppedError, PlanError, *_EXPECTED) as error:
+        return _not_done(plan, settings, str(error) or repr(error), begin_s, 2)
+    except Exception as error:
+        traceback.print_exc()
+        return _not_done(plan, settings, f"a fault of ours: {str(error) or repr(error)}", begin_s, 1)
+
+
+def _drive(plan: JobPlan, settings: DriverSettings) -> int:
+    progress = Progress(len(plan.workers))
+    with ExitStack() as stack:
+        stack.enter_context(served(progress, settings.ports.progress))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-")))
+        secret = settings.secret.read_text().strip()
+        gateway = stack.enter_context(_gateway(plan, folder, (*logging_options(folder), *settings.java_options)))
+        output = output_of(plan)
+        context = _context(spark_settings(plan, secret, settings.ports, str(folder)), gateway)
+        stack.callback(context.stop)  # executors are told, and their workers end
+        progress.completed = lambda: completed_tasks(context)
+        progress.step(steps.WAITING)
+        _wait_for_executors(plan, context, progress)
+        runner = PlacedRunner(places_of(plan), lambda host_of: on_spark(context, host_of), progress)
+        with _watched(plan, context, progress) as lost:
+            try:
+                summary = run_job(plan, runner, output)
+            except _EXPECTED:
+                raise
+            except Exception as error:  # its text is in Java, which ends with this block
+                if lost.is_set():
+                    raise NotDoneError("all executors are gone") from error
+                reason = worker_reason(str(error))
+                if reason is None:
+                    raise FaultError(str(error)) from None
+                raise NotDoneError(reason) from None
+        result = result_of(plan, summary, runner.book.via, progress.seconds)
+        whole = {"name": plan.name, "attempt": plan.attempt} | result | {"read": runner.book.to_json()} | summary
+        if output is not None:
+            progress.step(steps.WRITING)
+            save_summary(plan, output, whole)
+        progress.step(steps.FINISHED)
+        settings.result.write_bytes(fitting(result | {"seconds": progress.seconds}))
+        print(text_of(summary))
+        for each in runner.book.to_json():
+            print(f"read: {each['node']} {each['via']} on {each['host']}: {each['items']} items")
+        print(json.dumps(whole), flush=True)
+    return 0
+
+
+def _not_done(plan: JobPlan | None, settings: DriverSettings, reason: str, begin_s: float, status: int) -> int:
+    print(f"tally-spark: {reason}", file=sys.stderr, flush=True)
+    result = failure_of(plan, reason, round(time.monotonic() - begin_s, 1))
+    settings.result.write_bytes(fitting(result))
+    print(json.dumps(result), flush=True)
+    return status
+
+
+def worker_reason(report: str) -> str | None:
+    """What an executor's Python raised, out of Spark's report; None: that is not what happened, or it is our fault."""
+    for line in reversed(report.splitlines()):
+        kind, separator, reason = line.strip().partition(": ")
+        if separator and kind.rpartition(".")[2] == StoreClientError.__name__:
+            return reason
+    return None
+
+
+@contextmanager
+def stopped_by(number: signal.Signals) -> Iterator[None]:
+    """StoppedError in the main thread, at the first such signal; later ones change nothing."""
+
+    def stop(*_: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise StoppedError("it was told to end")
+
+    before = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextmanager
+def _gateway(plan: JobPlan, folder: Path, options: Sequence[str]) -> Iterator[Path]:
+    """Java, starting; gives the file in which it will say how it is reached. Its end is that of its standard input."""
+    told = folder / "gateway"
+    environment = os.environ | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
+    command = Java.found().gateway(plan.driver_memory_mib, options)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+    try:
+        yield told
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _context(settings: Mapping[str, str], told: Path) -> SparkContext:
+    """Spark's context in the Java that `_gateway` has started. NotDoneError: it did not start."""
+    from pyspark import SparkConf, SparkContext  # while Java starts
+    from pyspark.serializers import UTF8Deserializer, read_int
+
+    until = time.monotonic() + _GATEWAY_S
+    while not told.exists():
+        if time.monotonic() > until:
+            raise NotDoneError("Java did not start")
+        time.sleep(_LOOK_S / 2)
+    with told.open("rb") as file:
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(read_int(file))
+        os.environ["PYSPARK_GATEWAY_SECRET"] = UTF8Deserializer().loads(file)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # what runs tasks: on every host, the same is installed
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(list(settings.items()))
+    return SparkContext(conf=conf)
+
+
+def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress) -> None:
+    """Until all are there, or as long as the plan says. NotDoneError: none is."""
+    until = time.monotonic() + plan.executors_wait_s
+    while True:
+        progress.executors = len(executor_hosts(context))
+        if progress.executors >= len(plan.workers):
+            return
+        if time.monotonic() >= until:
+            break
+        time.sleep(_LOOK_S)
+    if not progress.executors:
+        raise NotDoneError(f"no executor of {len(plan.workers)} came within {plan.executors_wait_s} seconds")
+    there = executor_hosts(context)
+    for place in plan.workers:
+        if place.host not in there:
+            print(f"tally-spark: no executor on {place.host}: {place.node} is read over HTTP", file=sys.stderr)
+
+
+@contextmanager
+def _watched(plan: JobPlan, context: SparkContext, progress: Progress) -> Iterator[threading.Event]:
+    """Ends Spark's jobs when there was no executor for as long as the first ones are waited for: Spark itself waits
+    for ever. The event says that this happened."""
+    done, lost = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        since = time.monotonic()
+        while not done.wait(1.0):
+            progress.executors = len(executor_hosts(context))
+            if progress.executors:
+                since = time.monotonic()
+            elif time.monotonic() - since > max(plan.executors_wait_s, 10):
+                lost.set()
+                context.cancelAllJobs()
+                return
+
+    thread = threading.Thread(target=watch, name="executors", daemon=True)
+    thread.start()
+    try:
+        yield lost
+    finally:
+        done.set()
+        thread.join(5)

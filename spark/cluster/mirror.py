@@ -1,0 +1,139 @@
+"""A store that is not here, as far as it is read: files of the right lengths, whose bytes come when asked for.
+
+A task that runs where its volume is not finds the store's folders below a temporary one, every file a hole of full
+length. `presence.bring` fills what is about to be read, in blocks, from the broker; so the code that reads mounted
+volumes reads this one, and only what it looks at crosses the network. Zeros are not written: an index of 400 MB with a
+few entries takes a few blocks. It goes with the task.
+
+Of the log nothing behind the committed position is there, not even as a file: the broker would not serve it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tallystick.spark.store_client import RemoteStore, StoreClient
+from tallystick.store.segment_files import segment_start
+
+BLOCK_BYTES = 64 << 10
+_DERIVED = ("consumequeue", "consumequeue_ext", "index")
+_ZEROS = bytes(BLOCK_BYTES)
+_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02  # fixed by Linux: fallocate(2)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Mirror:
+    """A `presence.Bringer`, and a context manager: `root` is there within it. StoreClientError, OSError."""
+
+    def __init__(self, http: str, parent: Path | None = None) -> None:
+        self._client = StoreClient(http)
+        self._parent = parent
+        self._readable: dict[Path, int] = {}
+        self._held: dict[Path, set[int]] = {}
+        self.fetched_bytes = 0
+
+    def __enter__(self) -> Mirror:
+        self._folder = Path(tempfile.mkdtemp(prefix="mirror-", dir=self._parent))
+        self.root = self._folder / "store"
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.__exit__()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _make(self) -> None:
+        derived = [each for folder in _DERIVED for each in self._client.store(folder).files]
+        store = self._client.store()  # last: what the queues name is below its bound, and nobody looks behind it
+        (self.root / store.log_folder).mkdir(parents=True)
+        for path, length in [*self._log_files(store), *derived]:
+            file = self.root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("wb") as new:
+                new.truncate(length)
+            start = _log_start(path)
+            self._readable[file] = length if start is None else max(0, min(length, store.committed - start))
+        if not store.closed:
+            (self.root / "abort").touch()
+
+    def _log_files(self, store: RemoteStore) -> list[tuple[str, int]]:
+        """Of both logs, if dledger went on with a plain one."""
+        older = () if store.log_folder == "commitlog" else self._client.store("commitlog").files
+        return [*older, *store.files]
+
+    def bring(self, path: Path, begin: int, end: int) -> None:
+        readable = self._readable.get(path)
+        if readable is None:
+            return  # a file that is no part of the store's
+        end = min(end, readable)
+        held = self._held.setdefault(path, set())
+        for first, last in _runs(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES), held):
+            try:
+                self._fetch(path, first * BLOCK_BYTES, min(last * BLOCK_BYTES, readable))
+            except FileNotFoundError:
+                self._forget(path)
+                raise
+            held.update(range(first, last))
+
+    def _fetch(self, path: Path, begin: int, end: int) -> None:
+        with path.open("r+b") as file:
+            for piece in self._client.read(path.relative_to(self.root).as_posix(), begin, end):
+                self.fetched_bytes += len(piece)
+                for at in range(0, len(piece), BLOCK_BYTES):
+                    block = piece[at : at + BLOCK_BYTES]
+                    if block != _ZEROS[: len(block)]:
+                        os.pwrite(file.fileno(), block, begin + at)
+                begin += len(piece)
+
+    def _forget(self, path: Path) -> None:
+        """It expired at the broker: it goes here too, and with it what went before it."""
+        there = {self.root / name for name, _ in self._log_files(self._client.store())}
+        for file in list(self._readable):
+            if file == path or (_log_start(file.relative_to(self.root).as_posix()) is not None and file not in there):
+                file.unlink(missing_ok=True)
+                del self._readable[file]
+
+    def release(self, path: Path, begin: int, end: int) -> None:
+        """Whole blocks of it become holes again, where the file system can do that."""
+        held = self._held.get(path)
+        first, last = -(-begin // BLOCK_BYTES), end // BLOCK_BYTES
+        if not held or first >= last or not path.exists():
+            return
+        held.difference_update(range(first, last))
+        with path.open("r+b") as file:
+            _libc.fallocate(
+                file.fileno(),
+                _KEEP_SIZE_PUNCH_HOLE,
+                ctypes.c_longlong(first * BLOCK_BYTES),
+                ctypes.c_longlong((last - first) * BLOCK_BYTES),
+            )
+
+
+def _log_start(path: str) -> int | None:
+    """Where a file of the log begins in it; None: it is another file of the store."""
+    parts = path.split("/")
+    in_log = parts[0] == "commitlog" or (parts[0].startswith("dledger-") and parts[1:2] == ["data"])
+    return segment_start(parts[-1]) if in_log else None
+
+
+def _runs(first: int, last: int, held: set[int]) -> Iterator[tuple[int, int]]:
+    """Stretches [a, b) of the blocks [first, last) that are not held."""
+    begin: int | None = None
+    for block in range(first, last):
+        if block in held:
+            if begin is not None:
+                yield begin, block
+                begin = None
+        elif begin is None:
+            begin = block
+    if begin is not None:
+        yield begin, last

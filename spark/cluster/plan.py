@@ -1,0 +1,267 @@
+"""What one run is to do: `plan.json`, written by the operator, read by the driver and by every worker.
+
+    {"version": 1, "job": "audit", "name": "nightly", "attempt": 1,
+     "arguments": {"topics": ["orders"], "queues": [0], "from": "...", "to": "...", "key": "...", "lagMillis": 10000,
+                   "settings": {"name": "value"}},
+     "driver": {"host": "driver.nightly-job", "memoryMiB": 512}, "executor": {"cores": 1, "memoryMiB": 512},
+     "executorsWaitSeconds": 60,
+     "sources": [{"node": "c-0-1", "group": "c-0", "member": 1, "root": "/stores/c-0-1/store",
+                  "host": "w-c-0-1.nightly-job", "http": "http://c-0-1.default.svc:8080"}],
+     "output": null | {"folder": "/out/sub", "shared": false}
+                    | {"s3": {"uri": "s3://bucket/prefix", "endpoint": "http://...", "region": "us-east-1"}}}
+
+Every argument may be left out or null, as may `endpoint`, `region` and `output`. A key that is not known is an error:
+what was meant by it would silently not be done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+VERSION = 1
+JOBS = ("stats", "audit", "export", "rebuild", "trace")
+T = TypeVar("T")
+
+
+class PlanError(ValueError):
+    """The plan is none that can be carried out; `field` is the place in it, as in `sources[1].host`."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"plan: {field or 'it'} {reason}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What to read and how. `from_` and `to`: queue offsets or times, as the option has them; None: not limited."""
+
+    topics: tuple[str, ...] | None = None
+    queues: tuple[int, ...] | None = None
+    from_: str | None = None
+    to: str | None = None
+    key: str | None = None
+    lag_ms: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store. `root`: where its volume is mounted, if it is; `host`: of the worker beside it, None: there is none;
+    `http`: the broker that has it open."""
+
+    node: str
+    group: str
+    member: int
+    root: str
+    host: str | None
+    http: str
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPlace:
+    """`shared`: the workers have it, too."""
+
+    folder: str
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlace:
+    uri: str
+    endpoint: str | None
+    region: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """Memory is that of Java alone, MiB."""
+
+    job: str
+    name: str
+    attempt: int
+    arguments: Arguments
+    driver_host: str
+    driver_memory_mib: int
+    executor_cores: int
+    executor_memory_mib: int
+    executors_wait_s: int
+    sources: tuple[Place, ...]
+    output: FolderPlace | BucketPlace | None
+
+    @property
+    def workers(self) -> tuple[Place, ...]:
+        """Those that have one beside them."""
+        return tuple(place for place in self.sources if place.host is not None)
+
+    @classmethod
+    def parse(cls, text: str) -> JobPlan:
+        """PlanError."""
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise PlanError("", f"is no JSON: {error}") from error
+        top = _Fields("", value)
+        top.integer("version", least=VERSION, most=VERSION)
+        job = top.one_of("job", JOBS)
+        driver, executor = top.fields("driver"), top.fields("executor")
+        plan = cls(
+            job=job,
+            name=top.text("name"),
+            attempt=top.integer("attempt", least=1),
+            arguments=_arguments(top.fields("arguments"), job),
+            driver_host=driver.text("host"),
+            driver_memory_mib=driver.integer("memoryMiB", least=1),
+            executor_cores=executor.integer("cores", least=1),
+            executor_memory_mib=executor.integer("memoryMiB", least=1),
+            executors_wait_s=top.integer("executorsWaitSeconds", least=0),
+            sources=tuple(_place(each) for each in top.list_of_fields("sources")),
+            output=top.optional("output", lambda name: _output(top.fields(name))),
+        )
+        for fields in (driver, executor, top):
+            fields.end()
+        nodes = [place.node for place in plan.sources]
+        if not nodes or len(set(nodes)) < len(nodes):
+            raise PlanError("sources", f"must name at least one node, each once, not {nodes}")
+        groups = [place.group for place in plan.sources]
+        if job != "audit" and len(set(groups)) < len(groups):
+            raise PlanError("sources", f"must name one member of a group, for {job}, not {groups}")
+        if job in ("export", "rebuild") and plan.output is None:
+            raise PlanError("output", f"is needed for {job}")
+        return plan
+
+
+def _arguments(fields: _Fields, job: str) -> Arguments:
+    found = Arguments(
+        topics=fields.optional("topics", fields.texts),
+        queues=fields.optional("queues", fields.integers),
+        from_=fields.optional("from", fields.text),
+        to=fields.optional("to", fields.text),
+        key=fields.optional("key", fields.text),
+        lag_ms=fields.optional("lagMillis", fields.integer),
+        settings=fields.optional("settings", fields.table) or (),
+    )
+    fields.end()
+    if job == "trace" and found.key is None:
+        raise PlanError("arguments.key", "is needed for trace")
+    return found
+
+
+def _place(fields: _Fields) -> Place:
+    found = Place(
+        node=fields.text("node"),
+        group=fields.text("group"),
+        member=fields.integer("member"),
+        root=fields.text("root").rstrip("/"),
+        host=fields.optional("host", fields.text),
+        http=fields.text("http"),
+    )
+    fields.end()
+    return found
+
+
+def _output(fields: _Fields) -> FolderPlace | BucketPlace:
+    if "s3" not in fields:
+        found = FolderPlace(fields.text("folder"), fields.boolean("shared"))
+        fields.end()
+        return found
+    s3 = fields.fields("s3")
+    fields.end()
+    uri = s3.text("uri")
+    if not uri.startswith("s3://"):
+        raise PlanError(f"{s3.name}.uri", f"must begin with s3://, not {uri!r}")
+    bucket = BucketPlace(uri.rstrip("/"), s3.optional("endpoint", s3.text), s3.optional("region", s3.text))
+    s3.end()
+    return bucket
+
+
+class _Fields:
+    """An object of the plan, whose keys are taken one by one; `end` says whether one was left."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise PlanError(name, f"must be an object, not {_shown(value)}")
+        self.name = name
+        self._values: Mapping[str, Any] = value
+        self._taken: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def place(self, name: str) -> str:
+        return f"{self.name}.{name}" if self.name else name
+
+    def end(self) -> None:
+        for name in self._values:
+            if name not in self._taken:
+                raise PlanError(self.place(name), "is not known")
+
+    def take(self, name: str, kind: type, word: str) -> Any:
+        self._taken.add(name)
+        if name not in self._values:
+            raise PlanError(self.place(name), "is missing")
+        value = self._values[name]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise PlanError(self.place(name), f"must be {word}, not {_shown(value)}")
+        return value
+
+    def optional(self, name: str, take: Callable[[str], T]) -> T | None:
+        self._taken.add(name)
+        return None if self._values.get(name) is None else take(name)
+
+    def text(self, name: str) -> str:
+        found: str = self.take(name, str, "a text")
+        if not found:
+            raise PlanError(self.place(name), "must not be empty")
+        return found
+
+    def boolean(self, name: str) -> bool:
+        found: bool = self.take(name, bool, "true or false")
+        return found
+
+    def integer(self, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
+        found: int = self.take(name, int, "a whole number")
+        if not least <= found <= most:
+            wanted = f"{least}" if least == most else f"at least {least}"
+            raise PlanError(self.place(name), f"must be {wanted}, not {found}")
+        return found
+
+    def one_of(self, name: str, choices: tuple[str, ...]) -> str:
+        found = self.text(name)
+        if found not in choices:
+            raise PlanError(self.place(name), f"must be one of {', '.join(choices)}, not {found!r}")
+        return found
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return self._all(name, str, "a text")
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        return self._all(name, int, "a whole number")
+
+    def _all(self, name: str, kind: type, word: str) -> tuple[Any, ...]:
+        items = self.take(name, list, "a list")
+        for number, item in enumerate(items):
+            if not isinstance(item, kind) or isinstance(item, bool):
+                raise PlanError(f"{self.place(name)}[{number}]", f"must be {word}, not {_shown(item)}")
+        return tuple(items)
+
+    def table(self, name: str) -> tuple[tuple[str, str], ...]:
+        table = self.take(name, dict, "an object")
+        for key, value in table.items():
+            if not isinstance(value, str):
+                raise PlanError(f"{self.place(name)}.{key}", f"must be a text, not {_shown(value)}")
+        return tuple(table.items())
+
+    def fields(self, name: str) -> _Fields:
+        return _Fields(self.place(name), self.take(name, dict, "an object"))
+
+    def list_of_fields(self, name: str) -> list[_Fields]:
+        items = self.take(name, list, "a list")
+        return [_Fields(f"{self.place(name)}[{number}]", item) for number, item in enumerate(items)]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

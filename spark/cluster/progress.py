@@ -1,0 +1,87 @@
+"""How far a run is: `GET /progress`, for the operator, and for workers that wait for the driver.
+
+    {"step": "reading", "done": 3, "of": 8, "executors": 3, "executorsWanted": 3, "seconds": 12.3}
+
+From the step after `starting` on the driver takes executors.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+STARTING, WAITING, PLANNING = "starting", "waiting for executors", "planning"
+READING, WRITING, FINISHED = "reading", "writing", "finished"
+
+
+class Progress:
+    """Of one run. Any thread may ask and tell. `completed`: asks Spark how many tasks of what it does now are done."""
+
+    def __init__(self, executors_wanted: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begin_s = clock()
+        self._lock = threading.Lock()
+        self._step, self._done, self._of = STARTING, 0, 0
+        self.executors = 0
+        self.executors_wanted = executors_wanted
+        self.completed: Callable[[], int] = lambda: 0
+
+    @property
+    def seconds(self) -> float:
+        return round(self._clock() - self._begin_s, 1)
+
+    def step(self, name: str, of: int = 0) -> None:
+        with self._lock:
+            self._step, self._done, self._of = name, 0, of
+
+    def advance(self) -> None:
+        """One more of the step is done."""
+        with self._lock:
+            self._done += 1
+
+    def to_json(self) -> dict[str, Any]:
+        with self._lock:
+            step, done, of = self._step, self._done, self._of
+        return {
+            "step": step,
+            "done": min(of, max(done, self.completed())) if done < of else of,
+            "of": of,
+            "executors": self.executors,
+            "executorsWanted": self.executors_wanted,
+            "seconds": self.seconds,
+        }
+
+
+@contextmanager
+def served(progress: Progress, port: int) -> Iterator[int]:
+    """On all addresses, while within; gives the port (0: any free one). OSError: it is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # a connection that says nothing is not kept
+
+        def do_GET(self) -> None:
+            known = self.path.partition("?")[0] == "/progress"
+            body = json.dumps(progress.to_json() if known else {"error": "there is /progress"}).encode()
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass  # the operator asks every few seconds
+
+    server = ThreadingHTTPServer(("", port), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,143 @@
+"""What a run came to, for the operator: at most 4096 bytes of JSON, all that Kubernetes keeps of a last word.
+
+    {"verdict": "Clean", "message": "clean: 3,313 records of 3 stores", "seconds": 31.2,
+     "figures": {"records": 3313, "bytes": 3175433, "rows": 0, "files": 0, "differing": 0},
+     "sources": [{"node": "c-0-1", "bound": 3175433, "records": 3313, "via": "local"}],
+     "differences": ["..."], "output": null, "error": "only if it was not done"}
+
+`verdict`: an audit ends `Clean` or `DifferencesFound`; other jobs end `Done`, or `DamageFound` if they met any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan
+from tallystick.spark.jobs.report import bytes_text, difference_text
+
+MOST_BYTES = 4096  # fixed by Kubernetes, for the termination messages of a container
+_SHORT = 160
+CLEAN, DIFFERENCES, DAMAGE, DONE = "Clean", "DifferencesFound", "DamageFound", "Done"
+
+Summary = Mapping[str, Any]
+
+
+def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None], seconds: float) -> dict[str, Any]:
+    """Of a job that was done. `via`: how a node's store was read. Pure."""
+    verdict, figures = verdict_of(summary), figures_of(summary)
+    return {
+        "verdict": verdict,
+        "message": message_of(verdict, figures, summary),
+        "seconds": seconds,
+        "figures": figures,
+        "sources": _sources(plan, summary, via),
+        "differences": _differences(summary),
+        "output": output_name(plan),
+    }
+
+
+def failure_of(plan: JobPlan | None, reason: str, seconds: float) -> dict[str, Any]:
+    """Of a job that was not done."""
+    output = None if plan is None else output_name(plan)
+    return {"message": f"not done: {reason}", "seconds": seconds, "output": output, "error": reason}
+
+
+def fitting(result: Mapping[str, Any], most: int = MOST_BYTES) -> bytes:
+    """The result as JSON of at most so many bytes: texts are cut, then the last differences and sources left out."""
+    kept = {name: _cut(value) if isinstance(value, str) else value for name, value in result.items()}
+    kept["differences"] = [_cut(text) for text in result.get("differences", ())]
+    kept["sources"] = list(result.get("sources", ()))
+    while len(data := json.dumps(kept, ensure_ascii=False).encode()) > most:
+        longest = max(("differences", "sources"), key=lambda name: len(kept[name]))
+        if not kept[longest]:
+            return json.dumps({"message": _cut(str(result.get("message", ""))), "error": "no room"}).encode()
+        kept[longest].pop()
+    return data
+
+
+def _cut(text: str, most: int = 3 * _SHORT) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def verdict_of(summary: Summary) -> str:
+    if summary["job"] == "audit":
+        return CLEAN if summary["clean"] else DIFFERENCES
+    if summary["job"] == "rebuild":
+        return DAMAGE if any(each["stopped"] or each["skipped"] for each in summary["volumes"]) else DONE
+    return DAMAGE if summary.get("damaged") else DONE
+
+
+def figures_of(summary: Summary) -> dict[str, int]:
+    """`records` and `bytes`: read of the log; `rows` and `files`: written or found; `differing`: places."""
+    figures = dict.fromkeys(("records", "bytes", "rows", "files", "differing"), 0)
+    match summary["job"]:
+        case "stats":
+            figures |= {"records": summary["messages"], "bytes": summary["bytes"]}
+        case "audit":
+            for name in ("records", "bytes"):
+                figures[name] = sum(source[name] for source in summary["sources"])
+            figures["differing"] = summary["differing"]
+        case "export":
+            figures |= {"rows": summary["added_rows"], "files": summary["added_files"]}
+            figures["bytes"] = sum(source["added_bytes"] for source in summary["sources"])
+        case "rebuild":
+            for each in summary["volumes"]:
+                figures["records"] += each["records"]
+                figures["files"] += each["files"]
+                figures["differing"] += len(each["differing"]) + len(each["missing"])
+        case "trace":
+            figures["rows"] = len(summary["events"])
+    return figures
+
+
+def message_of(verdict: str, figures: Mapping[str, int], summary: Summary) -> str:
+    """One line for people."""
+    match summary["job"]:
+        case "stats":
+            text = f"{figures['records']:,} messages, {bytes_text(figures['bytes'])}, {len(summary['topics'])} topics"
+        case "audit":
+            stores = len(summary["sources"])
+            found = "clean" if verdict == CLEAN else f"{figures['differing']:,} differences"
+            text = f"{found}: {figures['records']:,} records of {stores} {'store' if stores == 1 else 'stores'}"
+        case "export":
+            text = f"{figures['rows']:,} rows in {figures['files']:,} files added"
+        case "rebuild":
+            text = f"{figures['files']:,} files rebuilt of {figures['records']:,} records"
+        case _:
+            text = f"{figures['rows']:,} events of {summary['sought']}"
+    if verdict == DAMAGE:
+        text += f", {summary.get('damaged') or 'some'} damaged places"
+    return text
+
+
+def _sources(plan: JobPlan, summary: Summary, via: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    told = {each["source"]: each for each in summary.get("sources", summary.get("volumes", ()))}
+    found = []
+    for place in plan.sources:
+        each = told.get(source_name(plan, place.node), {})
+        records = each.get("records", each.get("added_rows"))
+        bound = each.get("bound", each.get("end"))
+        found.append({"node": place.node, "bound": bound, "records": records, "via": via(place.node)})
+    return found
+
+
+def source_name(plan: JobPlan, node: str) -> str:
+    """The name of a node's store in the job: an audit's are members, others take any member for its group."""
+    return node if plan.job == "audit" else next(place.group for place in plan.sources if place.node == node)
+
+
+def output_name(plan: JobPlan) -> str | None:
+    match plan.output:
+        case FolderPlace(folder):
+            return folder
+        case BucketPlace(uri):
+            return uri
+    return None
+
+
+def _differences(summary: Summary) -> Sequence[str]:
+    if summary["job"] == "audit":
+        return [difference_text(each) for each in summary["differences"][:40]]
+    return [str(each) for each in summary.get("damage", ())[:40]]

@@ -1,0 +1,76 @@
+"""From a plan to a job's summary: which job, with which options, over which stores, into which output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan, Place
+from tallystick.spark.jobs import audit, export, rebuild, stats, trace
+from tallystick.spark.jobs.report import page_of
+from tallystick.spark.jobs.runner import Runner
+from tallystick.spark.options import ReadOptions, StorePath
+from tallystick.spark.outputs import FolderOutput, Output
+
+SUMMARIES = "_summaries"
+
+
+def options_of(plan: JobPlan) -> ReadOptions:
+    """What the plan says to read. OptionError."""
+    given = plan.arguments
+    options = {"path": plan.sources[0].root}
+    for name, value in (("from", given.from_), ("to", given.to)):
+        if value is not None:
+            options[name] = value
+    parsed = ReadOptions.parse(options)
+    return replace(
+        parsed,
+        paths=tuple(StorePath(place.root, place.node, place.group, place.http) for place in plan.sources),
+        wanted=replace(parsed.wanted, topics=given.topics, queues=given.queues),
+    )
+
+
+def places_of(plan: JobPlan) -> dict[str, Place]:
+    """The stores by the names that the job's items have for them."""
+    return {place.node if plan.job == "audit" else place.group: place for place in plan.sources}
+
+
+def output_of(plan: JobPlan) -> Output | None:
+    """OutputError."""
+    match plan.output:
+        case FolderPlace(folder, shared):
+            return FolderOutput(Path(folder), shared=shared)
+        case BucketPlace(uri, endpoint, region):
+            from tallystick.spark.outputs_s3 import S3Output
+
+            return S3Output(uri, endpoint, region)
+    return None
+
+
+def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, Any]:
+    """The job's summary. Whatever the job raises."""
+    options, given = options_of(plan), plan.arguments
+    match plan.job:
+        case "stats":
+            return stats.run(options, runner)
+        case "audit":
+            return audit.run(options, runner, audit.LAG_MS if given.lag_ms is None else given.lag_ms)
+        case "trace":
+            assert given.key is not None, "JobPlan.parse sees to it"
+            return trace.run(options, runner, given.key)
+    assert output is not None, "JobPlan.parse sees to it"
+    if plan.job == "export":
+        return export.run(options, runner, output)
+    return rebuild.run(options, runner, output, dict(given.settings))
+
+
+def save_summary(plan: JobPlan, output: Output, summary: Mapping[str, Any]) -> None:
+    """The summary, and its page if the job has one, beside what the job wrote. OSError."""
+    name = f"{SUMMARIES}/{plan.name}-{plan.attempt}"
+    output.write(f"{name}.json", json.dumps(summary).encode())
+    page = page_of(dict(summary))
+    if page is not None:
+        output.write(f"{name}.html", page.encode())

@@ -1,0 +1,124 @@
+"""A plan is taken as it was meant or refused by the field that is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan, PlanError
+from tallystick.spark.cluster.work import options_of, places_of
+
+PLAN: dict[str, Any] = {
+    "version": 1,
+    "job": "audit",
+    "name": "nightly",
+    "attempt": 2,
+    "arguments": {"topics": None, "lagMillis": 5000},
+    "driver": {"host": "driver.nightly-job", "memoryMiB": 512},
+    "executor": {"cores": 1, "memoryMiB": 600},
+    "executorsWaitSeconds": 60,
+    "sources": [
+        {
+            "node": f"c-0-{member}",
+            "group": "c-0",
+            "member": member,
+            "root": f"/stores/c-0-{member}/store",
+            "host": None if member == 2 else f"w-c-0-{member}.nightly-job",
+            "http": f"http://c-0-{member}.n.svc:8080",
+        }
+        for member in range(3)
+    ],
+    "output": None,
+}
+
+
+def parsed(*changes: tuple[str, Any]) -> JobPlan:
+    """`PLAN` with some places in it changed; `...` takes the key away."""
+    value = copy.deepcopy(PLAN)
+    for place, new in changes:
+        *way, last = [int(part) if part.isdigit() else part for part in place.split(".")]
+        inner = value
+        for part in way:
+            inner = inner[part]
+        if new is ...:
+            del inner[last]
+        else:
+            inner[last] = new
+    return JobPlan.parse(json.dumps(value))
+
+
+def test_a_plan_says_what_to_read_and_where() -> None:
+    plan = parsed()
+    assert (plan.job, plan.name, plan.attempt, plan.executor_memory_mib) == ("audit", "nightly", 2, 600)
+    assert plan.arguments.lag_ms == 5000 and plan.arguments.topics is None
+    assert [place.node for place in plan.workers] == ["c-0-0", "c-0-1"]
+    assert sorted(places_of(plan)) == ["c-0-0", "c-0-1", "c-0-2"], "an audit's sources are members"
+    sources = options_of(plan).sources(members=True)
+    assert [(each.source, each.group, each.http) for each in sources][2] == ("c-0-2", "c-0", "http://c-0-2.n.svc:8080")
+
+
+def test_other_jobs_name_a_store_by_its_group() -> None:
+    one = PLAN["sources"][:1]
+    plan = parsed(
+        ("job", "export"),
+        ("sources", one),
+        ("output", {"folder": "/out", "shared": True}),
+        ("arguments", {"topics": ["a", "b"], "queues": [3], "from": "2026-11-22T00:00:00Z", "to": "7"}),
+    )
+    assert plan.output == FolderPlace("/out", True) and sorted(places_of(plan)) == ["c-0"]
+    options = options_of(plan)
+    assert [each.source for each in options.sources()] == ["c-0"]
+    assert options.wanted.topics == ("a", "b") and options.wanted.queues == (3,)
+    assert options.wanted.store_times_ms is not None and options.wanted.queue_offsets is not None
+    s3 = {"s3": {"uri": "s3://bucket/prefix/", "endpoint": None}}
+    assert parsed(("job", "export"), ("sources", one), ("output", s3)).output == BucketPlace(
+        "s3://bucket/prefix", None, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "field", "words"),
+    [
+        ("version", 2, "version", "must be 1, not 2"),
+        ("version", ..., "version", "is missing"),
+        ("job", "repair", "job", "one of stats, audit"),
+        ("name", "", "name", "must not be empty"),
+        ("attempt", 0, "attempt", "at least 1"),
+        ("attempt", True, "attempt", "a whole number, not true"),
+        ("speed", 3, "speed", "is not known"),
+        ("driver.cores", 3, "driver.cores", "is not known"),
+        ("driver", "x", "driver", "must be an object"),
+        ("executor.memoryMiB", "512m", "executor.memoryMiB", "a whole number"),
+        ("arguments.topics", "orders", "arguments.topics", "must be a list"),
+        ("arguments.queues", [1, "2"], "arguments.queues[1]", "a whole number"),
+        ("arguments.settings", {"a": 1}, "arguments.settings.a", "must be a text"),
+        ("arguments.form", "x", "arguments.form", "is not known"),
+        ("sources", [], "sources", "at least one node"),
+        ("sources.1.host", 3, "sources[1].host", "must be a text"),
+        ("sources.1.node", "c-0-0", "sources", "each once"),
+        ("sources.1.root", ..., "sources[1].root", "is missing"),
+        ("job", "stats", "sources", "one member of a group"),
+        ("output", {"folder": "/out"}, "output.shared", "is missing"),
+        ("output", {"s3": {"uri": "http://x"}}, "output.s3.uri", "must begin with s3://"),
+        ("output", {"s3": {"uri": "s3://x"}, "folder": "/out"}, "output.folder", "is not known"),
+    ],
+)
+def test_what_is_wrong_is_named(place: str, value: Any, field: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words.replace("(", "\\(")) as raised:
+        parsed((place, value))
+    assert raised.value.field == field and field in str(raised.value)
+
+
+def test_jobs_that_need_more_say_so() -> None:
+    one = ("sources", PLAN["sources"][:1])
+    with pytest.raises(PlanError, match="output is needed for rebuild"):
+        parsed(("job", "rebuild"), one)
+    with pytest.raises(PlanError, match=r"arguments\.key is needed for trace"):
+        parsed(("job", "trace"), one)
+    with pytest.raises(PlanError, match="is no JSON"):
+        JobPlan.parse("{")
+    with pytest.raises(PlanError, match="must be an object, not 3"):
+        JobPlan.parse("3")
