@@ -117,8 +117,8 @@ wheel: build ## dist/tallystick-*.whl, with the kernel in it
 	rm -rf build/lib build/bdist.* dist/tallystick-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-images: wheel ## tallystick-node and tallystick-operator as Docker images: VERSION=x (a tag), DOCKER_BUILD_ARGS=...
-	for target in node operator; do \
+images: wheel ## tallystick-node, -operator and -jobs as Docker images: VERSION=x (a tag), TARGETS=..., DOCKER_BUILD_ARGS=...
+	for target in $(or $(TARGETS),node operator jobs); do \
 	    docker build --target $$target --tag tallystick-$$target:$(VERSION) --build-arg VERSION=$(VERSION) $(DOCKER_BUILD_ARGS) \
 	        $(foreach name,$(PIP_SETTINGS),$(if $($(name)),--build-arg $(name))) . || exit 1; \
 	done
