@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from simulated_api import Json, Key, SimulatedApi, stamp
@@ -68,6 +69,9 @@ class JobLab:
         self.job_metrics = JobMetrics(self.metrics.registry)
         self.reconciler: JobsReconciler | None = None
         self.writes_left: int | None = None
+        self.fuse: int | None = None
+        """Writes until the operator's process ends, once, in whatever pass that is; of those that `fuse_counts`."""
+        self.fuse_counts: Callable[[Key], bool] = lambda key: True
         self.scripts: dict[str, Sequence[Script]] = {}
         """By job: of each attempt; the last one counts for those after it, too. Runs are found by their template."""
         self.machine_up = True
@@ -118,8 +122,9 @@ class JobLab:
 
     def delete(self, plural: str, name: str) -> None:
         self.api.hook, hook = (lambda *args: None), self.api.hook
-        self.api("DELETE", f"/{_resource(plural).path(NAMESPACE, name)[1:]}", {}, {}, "application/json")
-        self.api.hook = hook
+        self.api.failing, failing = 0, self.api.failing
+        self.api("DELETE", _resource(plural).path(NAMESPACE, name), {}, {}, "application/json")
+        self.api.hook, self.api.failing = hook, failing
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 
@@ -140,6 +145,9 @@ class JobLab:
 
     def jobs(self) -> list[str]:
         return [body["metadata"]["name"] for body in self.api.all("storejobs")]
+
+    def job_start(self, name: str = "audit") -> float:
+        return datetime.fromisoformat(self.status(name)["startTime"]).timestamp()
 
     def pods(self, name: str = "audit") -> dict[str, Json]:
         return {
@@ -287,6 +295,11 @@ class JobJudge:
         if resource is kube.EVENTS:
             return
         lab = self._lab
+        if lab.fuse is not None and lab.fuse_counts(key):
+            if lab.fuse == 0:
+                lab.fuse, lab.writes_left = None, 0  # and nothing more of this process
+            else:
+                lab.fuse -= 1
         if lab.writes_left is not None:
             if lab.writes_left <= 0:
                 raise CutOff
@@ -300,7 +313,7 @@ class JobJudge:
         elif method == "DELETE":
             self._deleted(plural, name)
         else:
-            self._made(plural, name, body or {})
+            self._made(method, plural, name, body or {})
 
     def _status(self, name: str, status: Json) -> None:
         uid, phase = self._lab.body(name)["metadata"]["uid"], status["phase"]
@@ -342,18 +355,16 @@ class JobJudge:
             if any(owner["uid"] == uid for owner in body["metadata"].get("ownerReferences") or ())
         ]
 
-    def _made(self, plural: str, name: str, body: Json) -> None:
+    def _made(self, method: str, plural: str, name: str, body: Json) -> None:
         metadata = body["metadata"]
         (owner,) = metadata["ownerReferences"]
         job = self._lab.body(owner["name"])
         assert (owner["kind"], owner["uid"]) == ("StoreJob", job["metadata"]["uid"]), f"{name} is not its own"
         assert owner["uid"] not in self.over, f"{name} is made, and the run is over"
         live = self._lab.api.get(plural, name)
-        if live is not None:
+        if live is not None and method != "POST":
             owners = [each["uid"] for each in live["metadata"].get("ownerReferences") or ()]
-            assert plural == "secrets" or owner["uid"] in owners, (
-                f"{plural}/{name} is somebody else's, and is overwritten"
-            )
+            assert owner["uid"] in owners, f"{plural}/{name} is somebody else's, and is overwritten"
         if plural == "configmaps":
             there = self._lab.pods(job["metadata"]["name"])
             assert not there, f"the plan is written while {sorted(there)} are there"
