@@ -130,5 +130,5 @@ def progress_of(answer: object) -> Progress | None:
     return Progress(
         answer["step"][:64],
         done if isinstance(done, int) else 0,
-        of if isinstance(of, int) else None,
+        of if isinstance(of, int) and of > 0 else None,
     )

@@ -44,7 +44,7 @@ def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
     result = decision.result.status if decision.result is not None else before.get("result")
     if result is not None and (phase is Phase.SUCCEEDING or phase is Phase.COMPLETED):
         status["result"] = result
-    found = _conditions(job, decision, status)
+    found = _conditions(job, seen, decision, status)
     status["conditions"] = merged(before.get("conditions") or (), seen.now, job.generation, found)
     return status
 
@@ -97,7 +97,7 @@ def _progress(before: Mapping[str, Any], seen: Seen) -> Json | None:
     return shown if seen.progress.of is None else shown | {"of": seen.progress.of}
 
 
-def _conditions(job: Job, decision: Decision, status: Json) -> list[Condition]:
+def _conditions(job: Job, seen: Seen, decision: Decision, status: Json) -> list[Condition]:
     phase, message = decision.phase, status.get("message", "")
     begun = phase in BEGUN or (phase in OVER and "startTime" in status)
     waits = decision.reason or str(phase)
@@ -114,15 +114,18 @@ def _conditions(job: Job, decision: Decision, status: Json) -> list[Condition]:
         started,
         Condition("Complete", phase is Phase.COMPLETED, result.get("verdict") or str(phase), result.get("message", "")),
         Condition("Failed", phase is Phase.FAILED, why if failed else str(phase), message if failed else ""),
-        _local(result.get("sources") or (), over),
+        _local(result.get("sources") or (), len(seen.plan["sources"]) if seen.plan is not None else 0, over),
     ]
 
 
-def _local(sources: Sequence[Mapping[str, Any]], over: bool) -> Condition:
-    """Whether every volume was read where it is."""
-    if not sources:
+def _local(sources: Sequence[Mapping[str, Any]], planned: int, over: bool) -> Condition:
+    """Whether every volume was read where it is. A result has room for so many sources only: the rest are not known."""
+    read = [source for source in sources if source.get("via")]
+    if not read:
         return Condition("Local", None, "NothingRead" if over else "NotKnownYet")
-    elsewhere = [source["node"] for source in sources if source.get("via") != LOCAL]
-    if not elsewhere:
-        return Condition("Local", True, "ReadInPlace", f"{len(sources)} volumes were read where they are")
-    return Condition("Local", False, "ReadOverHttp", f"read over HTTP, in part or all: {', '.join(elsewhere)}")
+    elsewhere = [source["node"] for source in read if source["via"] != LOCAL]
+    if elsewhere:
+        return Condition("Local", False, "ReadOverHttp", f"read over HTTP, in part or all: {', '.join(elsewhere)}")
+    if len(sources) < planned:
+        return Condition("Local", None, "NotAllTold", f"{len(sources)} of {planned} volumes were; see the driver's log")
+    return Condition("Local", True, "ReadInPlace", f"{len(read)} volumes were read where they are")

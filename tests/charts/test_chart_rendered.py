@@ -192,8 +192,32 @@ def test_images_follow_the_chart_unless_told_otherwise() -> None:
     plain, told = rendered("default"), rendered("everything")
     assert dict(pods(plain))["mq-tallystick"]["containers"][0]["image"] == f"tallystick-operator:{version}"
     assert environment(plain)["TALLYSTICK_NODE_IMAGE"] == f"tallystick-node:{version}"
+    assert environment(plain)["TALLYSTICK_JOBS_IMAGE"] == f"tallystick-jobs:{version}"
     image = dict(pods(told))["mq-tallystick"]["containers"][0]["image"]
     assert image == "registry.example.com:5000/mq/operator:1.2.3"
+
+
+def test_jobs_come_after_everything_else() -> None:
+    manifests = rendered("default")
+    (made,) = of_kind(manifests, "PriorityClass")
+    assert (made["value"], made["preemptionPolicy"], made["globalDefault"]) == (-10, "Never", False)
+    assert environment(manifests)["JOBS_PRIORITY_CLASS"] == made["metadata"]["name"] == "mq-tallystick-jobs"
+
+
+@pytest.mark.parametrize(("name", "told"), [("", ""), ("theirs", "theirs")])
+def test_without_the_right_to_make_a_class_there_is_none_or_somebody_elses(name: str, told: str) -> None:
+    values = ("--set", "jobs.priorityClass.create=false", "--set", f"jobs.priorityClass.name={name}")
+    manifests = rendered("default", *values)
+    assert of_kind(manifests, "PriorityClass") == [] and environment(manifests)["JOBS_PRIORITY_CLASS"] == told
+
+
+def test_the_only_objects_made_and_not_applied_are_pods_and_jobs() -> None:
+    """What is created without patch is never changed: a pod's account, mounts and image stay as they were made."""
+    found = [rule for name, rule in rules(rendered("default")) if name == "mq-tallystick"]
+    verbs = {resource: set(rule["verbs"]) for rule in found for resource in rule["resources"]}
+    assert verbs["pods"] == {"get", "list", "watch", "create", "delete"}
+    assert verbs["storejobs"] == {"get", "list", "watch", "create", "delete"}
+    assert verbs["storejobs/status"] == {"get", "patch"} and verbs["storejobs/finalizers"] == {"update"}
 
 
 def test_definitions_are_part_of_the_release_and_kept() -> None:

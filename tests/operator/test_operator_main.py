@@ -59,6 +59,20 @@ async def test_it_leads_and_ends_in_order(world: Cluster) -> None:
     assert holder(world) == ""
 
 
+async def test_jobs_are_found_without_events_too(world: Cluster) -> None:
+    """Those that are over, and do not go by themselves, are not looked at again."""
+    for name, status in (("new", {}), ("done", {"phase": "Completed"})):
+        body = {"metadata": {"name": name}, "spec": {"clusterName": "later", "job": "audit"}, "status": status}
+        world.by_hand("POST", "/apis/tallystick.dev/v1beta1/namespaces/shop/storejobs", body)
+    running = asyncio.create_task(main.run(SETTINGS, InlineKube(world.api)))
+    await until(lambda: (world.api.get("storejobs", "new") or {})["status"])
+    assert (world.api.get("storejobs", "new") or {})["status"]["phase"] == "SubmissionFailed"
+    assert (world.api.get("storejobs", "done") or {})["status"] == {"phase": "Completed"}
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(30):
+        assert await running == 0
+
+
 async def test_one_that_stands_by_ends_at_once(world: Cluster) -> None:
     other = main.Lease(InlineKube(world.api), "system", "tallystick-operator", "operator-1", 15.0, lambda: 0.0)
     await other.acquire()

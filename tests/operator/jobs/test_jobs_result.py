@@ -85,6 +85,7 @@ def test_nothing_that_a_driver_leaves_ends_a_pass(code: int, said: Any) -> None:
         ({"step": "reading", "done": 3, "of": 8, "executors": 3, "seconds": 1.2}, Progress("reading", 3, 8)),
         ({"step": "planning", "done": 0, "of": None}, Progress("planning", 0, None)),
         ({"step": "starting"}, Progress("starting")),
+        ({"step": "starting", "done": 0, "of": 0}, Progress("starting")),
         ({"step": 1}, None),
         ([], None),
         (None, None),

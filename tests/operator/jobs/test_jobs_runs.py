@@ -75,6 +75,17 @@ def test_whether_volumes_were_read_where_they_are(lab: JobLab, via: str, status:
     assert via == "local" or "orders-0-1" in lab.condition("Local")["message"]
 
 
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [(["local", None, "local"], "ReadInPlace"), ([None] * 3, "NothingRead"), (["local"], "NotAllTold")],
+)
+def test_what_was_not_read_or_not_told_is_not_made_up(lab: JobLab, told: list[Any], reason: str) -> None:
+    rows = [{"node": f"orders-0-{number}", "via": via} for number, via in enumerate(told)]
+    lab.job("audit", Script(message=result(sources=rows)))
+    lab.until("Completed")
+    assert lab.condition("Local")["reason"] == reason
+
+
 def test_a_verdict_that_is_bad_news_is_told_as_such(lab: JobLab) -> None:
     told = ["orders-0-2: queue created/0, unit 3"]
     lab.job("audit", Script(message=result("DifferencesFound", differences=told, figures={"differing": 1})))

@@ -1,0 +1,102 @@
+"""Both sides of a run's contract: the plan that the operator writes is one that the job's runtime reads, and what that
+leaves is what the operator understands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from jobs_lab import JobLab
+
+from tallystick.operator.jobs import driver_http
+from tallystick.operator.jobs.driver_http import DriverHttp
+from tallystick.operator.jobs.observed import Ended
+from tallystick.operator.jobs.reasons import Refusal
+from tallystick.operator.jobs.result import Result, outcome
+from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan
+from tallystick.spark.cluster.progress import READING, Progress, served
+from tallystick.spark.cluster.result import failure_of, fitting, result_of
+
+EXPORT = {"job": "export", "arguments": {"topics": ["a"], "queues": [0], "from": "0", "to": "9"}}
+
+
+def plan_of(lab: JobLab, name: str = "audit") -> JobPlan:
+    lab.one_pass(name)
+    config = lab.api.get("configmaps", f"{name}-job")
+    assert config is not None, lab.status(name)
+    return JobPlan.parse(config["data"]["plan.json"])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"job": "stats", "groups": [1]},
+        {"job": "trace", "arguments": {"key": "k"}},
+        {"job": "audit", "arguments": {"lagMillis": 0}, "executor": {"instances": 2, "cores": 3, "memory": "1Gi"}},
+        EXPORT | {"output": {"s3": {"uri": "s3://lake"}}},
+        EXPORT | {"output": {"claim": {"name": "lake", "path": "a"}}},
+        {"job": "rebuild", "arguments": {"settings": {"a": "b"}}, "output": {"claim": {"name": "lake"}}},
+    ],
+)
+def test_the_runtime_reads_every_plan(spec: dict[str, Any]) -> None:
+    lab = JobLab(groups=2)
+    lab.put("persistentvolumeclaims", "lake", {"spec": {"accessModes": ["ReadWriteMany"]}})
+    lab.job("audit", **spec)
+    plan = plan_of(lab)
+    assert (plan.job, plan.name, plan.attempt) == (spec.get("job", "audit"), "audit", 1)
+    pods = lab.pods()
+    assert {place.node for place in plan.workers} == {
+        pod["metadata"]["labels"]["tallystick.dev/job-node"] for name, pod in pods.items() if "-w-" in name
+    }
+    for place in plan.workers:
+        (pod,) = [each for each in pods.values() if each["spec"]["hostname"] == f"w-{place.node}"]
+        assert place.host == f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}"
+        paths = [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]
+        assert any(place.root.startswith(f"{path}/") for path in paths)
+    assert plan.driver_host == f"driver.{pods['audit-driver']['spec']['subdomain']}"
+    if "output" in spec:
+        assert isinstance(plan.output, BucketPlace if "s3" in spec["output"] else FolderPlace)
+
+
+def test_the_operator_understands_what_is_left() -> None:
+    plan = plan_of(_with_job(JobLab()))
+    summary = {"job": "audit", "clean": False, "differing": 1, "differences": [], "sources": []}
+    said = fitting(result_of(plan, summary, lambda node: "local", 31.2)).decode()
+    found = outcome(Ended(0, "Completed", said))
+    assert isinstance(found, Result) and found.verdict == "DifferencesFound"
+    assert found.status["figures"]["differing"] == 1
+    assert [row["via"] for row in found.status["sources"]] == ["local"] * 3
+    failure = outcome(Ended(2, "Error", fitting(failure_of(plan, "no store", 1.0)).decode()))
+    assert failure == Refusal("NotDone", "no store")
+
+
+def _with_job(lab: JobLab) -> JobLab:
+    lab.job("audit")
+    return lab
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def test_progress_over_http(session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Progress(3)
+    progress.step(READING, 8)
+    progress.advance()
+    with served(progress, 0) as port:
+        monkeypatch.setattr(driver_http, "DRIVER_HTTP", port)
+        found = await DriverHttp(session).progress("127.0.0.1")
+        assert found is not None and (found.step, found.done, found.of) == ("reading", 1, 8)
+    assert await DriverHttp(session).progress("127.0.0.1") is None, "nobody is there any more"
+
+
+def test_the_plan_in_the_config_map_is_plain_json() -> None:
+    lab = _with_job(JobLab())
+    lab.one_pass()
+    assert json.loads(json.dumps(lab.plan())) == lab.plan()
