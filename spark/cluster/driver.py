@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ class FaultError(Exception):
     """What Spark or a task raised, in words."""
 
 
-class StoppedError(Exception):
+class StoppedError(BaseException):  # as KeyboardInterrupt is: libraries on the way take every Exception for theirs
     """SIGTERM."""
 
 
@@ -95,12 +96,13 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
         gateway = stack.enter_context(_gateway(plan, folder, (*logging_options(folder), *settings.java_options)))
         output = output_of(plan)
         context = _context(spark_settings(plan, secret, settings.ports, str(folder)), gateway)
-        stack.callback(context.stop)  # executors are told, and their workers end
+        stack.push(partial(_stop, context))
         progress.completed = lambda: completed_tasks(context)
         progress.step(steps.WAITING)
-        _wait_for_executors(plan, context, progress)
+        driver = f"{plan.driver_host}:{settings.ports.blocks}"
+        _wait_for_executors(plan, context, progress, driver)
         runner = PlacedRunner(places_of(plan), lambda host_of: on_spark(context, host_of), progress)
-        with _watched(plan, context, progress) as lost:
+        with _watched(plan, context, progress, driver) as lost:
             try:
                 summary = run_job(plan, runner, output)
             except _EXPECTED:
@@ -124,6 +126,13 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
             print(f"read: {each['node']} {each['via']} on {each['host']}: {each['items']} items")
         print(json.dumps(whole), flush=True)
     return 0
+
+
+def _stop(context: SparkContext, kind: type[BaseException] | None, *_: object) -> None:
+    """Executors are told, and their workers end. Not after a signal: it may have come in the middle of what Python and
+    Java say to each other, and the next word would never be answered. Java's end tells executors as well."""
+    if kind is not StoppedError:
+        context.stop()
 
 
 def _not_done(plan: JobPlan | None, settings: DriverSettings, reason: str, begin_s: float, status: int) -> int:
@@ -196,11 +205,11 @@ def _context(settings: Mapping[str, str], told: Path) -> SparkContext:
     return SparkContext(conf=conf)
 
 
-def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress) -> None:
+def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress, driver: str) -> None:
     """Until all are there, or as long as the plan says. NotDoneError: none is."""
     until = time.monotonic() + plan.executors_wait_s
     while True:
-        progress.executors = len(executor_hosts(context))
+        progress.executors = len(executor_hosts(context, driver))
         if progress.executors >= len(plan.workers):
             return
         if time.monotonic() >= until:
@@ -208,14 +217,14 @@ def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress
         time.sleep(_LOOK_S)
     if not progress.executors:
         raise NotDoneError(f"no executor of {len(plan.workers)} came within {plan.executors_wait_s} seconds")
-    there = executor_hosts(context)
+    there = executor_hosts(context, driver)
     for place in plan.workers:
         if place.host not in there:
             print(f"tally-spark: no executor on {place.host}: {place.node} is read over HTTP", file=sys.stderr)
 
 
 @contextmanager
-def _watched(plan: JobPlan, context: SparkContext, progress: Progress) -> Iterator[threading.Event]:
+def _watched(plan: JobPlan, context: SparkContext, progress: Progress, driver: str) -> Iterator[threading.Event]:
     """Ends Spark's jobs when there was no executor for as long as the first ones are waited for: Spark itself waits
     for ever. The event says that this happened."""
     done, lost = threading.Event(), threading.Event()
@@ -223,7 +232,7 @@ def _watched(plan: JobPlan, context: SparkContext, progress: Progress) -> Iterat
     def watch() -> None:
         since = time.monotonic()
         while not done.wait(1.0):
-            progress.executors = len(executor_hosts(context))
+            progress.executors = len(executor_hosts(context, driver))
             if progress.executors:
                 since = time.monotonic()
             elif time.monotonic() - since > max(plan.executors_wait_s, 10):

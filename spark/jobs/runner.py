@@ -162,18 +162,16 @@ def located(context: SparkContext, items: Sequence[Any], host_of: Callable[[Any]
     return RDD(made.toJavaRDD(), context, serializer)
 
 
-def executor_hosts(context: SparkContext) -> list[str]:
-    """A host for each executor that Spark has now; the driver, whose ports are fixed, is none.
+def executor_hosts(context: SparkContext, driver: str) -> list[str]:
+    """A host for each executor that Spark has now. `driver`: host and port for blocks of the driver, which is none.
 
     Python has no public way to ask that, either.
     """
     context_: Any = context
-    conf = context.getConf()
-    mine = f"{conf.get('spark.driver.host')}:{conf.get('spark.driver.blockManager.port')}"
     addresses = context_._jvm.scala.jdk.javaapi.CollectionConverters.asJava(
         context_._jsc.sc().getExecutorMemoryStatus().keys()
     )
-    return [address.rpartition(":")[0] for address in addresses if address != mine]
+    return [address.rpartition(":")[0] for address in addresses if address != driver]
 
 
 def completed_tasks(context: SparkContext) -> int:

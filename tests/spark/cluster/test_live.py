@@ -1,0 +1,186 @@
+"""Audits of a group of real processes while it is written to: clean, until something is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from group_lab import GroupLab, Ledger
+
+from tallystick.node.client import ClusterClient
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner
+from tallystick.spark.cluster.plan import Place
+from tallystick.spark.cluster.progress import Progress
+from tallystick.spark.jobs import audit
+from tallystick.spark.options import ReadOptions, StorePath
+
+QUEUES = 4
+
+
+class MountedOn:
+    """Does items one after the other, each as on the worker of its node if that is among those with a worker."""
+
+    def __init__(self, workers: Sequence[str]) -> None:
+        self.workers = workers
+
+    def __call__(self, function: Callable[[Any], Any], pairs: Sequence[Any]) -> list[Any]:
+        return list(self.stream(function, pairs))
+
+    def stream(self, function: Callable[[Any], Any], pairs: Sequence[Any]) -> Iterator[Any]:
+        for pair in pairs:
+            os.environ[NODE_VARIABLE] = pair[1].node if pair[1].node in self.workers else ""
+            yield function(pair)
+
+
+def places_of(lab: GroupLab) -> list[Place]:
+    return [
+        Place(f"g-{n}", "g", n, str(process.folder / "store"), "x", f"http://{process.places['http']}")
+        for n, process in sorted(lab.members.items())
+    ]
+
+
+def audited(places: list[Place], workers: Sequence[str], **given: str) -> tuple[dict[str, Any], PlacedRunner]:
+    options = replace(
+        ReadOptions.parse({"path": "x", "splitBytes": "200000"} | given),
+        paths=tuple(StorePath(each.root, each.node, each.group, each.http) for each in places),
+    )
+    runner = PlacedRunner({each.node: each for each in places}, lambda _: MountedOn(workers), Progress(1))
+    return audit.run(options, runner), runner
+
+
+async def make_topic(client: ClusterClient, address: str) -> None:
+    ext = {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES)}
+    ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+
+def flipped(root: Path, at: int) -> Path:
+    """Flips a byte of a queue's first file, and gives its path."""
+    path = min(root.glob("consumequeue/orders/1/*"))
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NODE_VARIABLE, "")
+
+
+async def test_a_group_under_load_is_clean_and_what_is_flipped_is_named(tmp_path: Path) -> None:
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.master(client, leader)
+            await make_topic(client, lab.address(leader))
+            ledger = Ledger(client, "orders", QUEUES)
+            await ledger.produce(300, 16, b"before")
+            places = places_of(lab)
+            load = asyncio.create_task(ledger.produce(100_000, 16, b"during" * 30))
+            records = 0
+            for workers in (["g-0", "g-1", "g-2"], [f"g-{leader}"], []):
+                summary, runner = await asyncio.to_thread(audited, places, workers)
+                assert summary["differences"] == [] and summary["clean"]
+                assert summary["sources"][leader]["records"] >= 300, "others may be a moment behind"
+                assert sum(each["records"] for each in summary["sources"]) > records
+                records = sum(each["records"] for each in summary["sources"])
+                (compared,) = summary["replicas_compared"]
+                assert compared["members"] == 3 and compared["end"] == min(each["bound"] for each in summary["sources"])
+                assert [runner.book.via(each.node) == "local" for each in places] == [
+                    each.node in workers for each in places
+                ]
+            assert not load.done(), "all of it was under load"
+            broken = places[(leader + 1) % 3]
+            path = flipped(Path(broken.root), 20 * 7 + 7)
+            for workers in ([broken.node], []):
+                (difference,) = (await asyncio.to_thread(audited, places, workers))[0]["differences"]
+                assert (difference["source"], difference["file"], difference["offset"]) == (broken.node, str(path), 140)
+            assert not load.done()
+            load.cancel()
+
+
+async def test_a_member_that_lags_is_compared_as_far_as_it_came(tmp_path: Path) -> None:
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.master(client, leader)
+            await make_topic(client, lab.address(leader))
+            ledger = Ledger(client, "orders", QUEUES)
+            await ledger.produce(200, 16, b"before")
+            places = places_of(lab)
+            behind = (leader + 1) % 3
+            lab.kill(behind)
+            await ledger.produce(200, 16, b"after")
+            summary, _ = await asyncio.to_thread(audited, places, [each.node for each in places])
+            assert summary["clean"], json.dumps(summary["differences"])
+            bounds = {each["source"]: each["bound"] for each in summary["sources"]}
+            assert bounds[f"g-{behind}"] < bounds[f"g-{leader}"]
+            assert summary["replicas_compared"][0]["end"] == bounds[f"g-{behind}"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_what_expires_meanwhile_is_no_difference(golden: Callable[[str], Path], step: int) -> None:
+    """Before its `step`th step the job loses the first two files of the log, and what was derived of them."""
+    root = golden("clean")
+    (root / "abort").touch()
+    place = Place("g-0", "g", 0, str(root), "x", "http://127.0.0.1:9")
+    log = sorted(root.glob("commitlog/*"))
+    begin = int(log[2].name)
+
+    class Expiring(MountedOn):
+        steps = 0
+
+        def __call__(self, function: Callable[[Any], Any], pairs: Sequence[Any]) -> list[Any]:
+            Expiring.steps += 1
+            if Expiring.steps == step + 1:
+                for path in [*log[:2], *expired_queues(root, begin)]:
+                    path.unlink()
+            return super().__call__(function, pairs)
+
+    options = replace(ReadOptions.parse({"path": "x", "splitBytes": "70000"}), paths=(StorePath(place.root, "g-0"),))
+    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Expiring(["g-0"]), Progress(1)))
+    assert Expiring.steps > step
+    assert summary["differences"] == []
+    (source,) = summary["sources"]
+    assert source["expired_bytes"] == (begin if step == 1 else 0) and source["records"] > 0
+
+
+def expired_queues(root: Path, begin: int) -> list[Path]:
+    """Files of queues all of whose units name what lies before `begin`."""
+    found = []
+    for path in sorted(root.glob("consumequeue/*/*/*")):
+        data = path.read_bytes()
+        units = [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 20) if any(data[at : at + 20])]
+        if units and max(units) < begin and len(list(path.parent.iterdir())) > 1:
+            found.append(path)
+    return found
+
+
+def test_a_file_that_is_missing_in_the_middle_is_a_difference(golden: Callable[[str], Path]) -> None:
+    root = golden("clean")
+    place = Place("g-0", "g", 0, str(root), "x", "http://127.0.0.1:9")
+    victim = sorted(root.glob("commitlog/*"))[2]
+
+    class Losing(MountedOn):
+        steps = 0
+
+        def __call__(self, function: Callable[[Any], Any], pairs: Sequence[Any]) -> list[Any]:
+            Losing.steps += 1
+            if Losing.steps == 2:
+                victim.unlink()
+            return super().__call__(function, pairs)
+
+    options = replace(ReadOptions.parse({"path": "x"}), paths=(StorePath(place.root, "g-0"),))
+    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Losing(["g-0"]), Progress(1)))
+    logs = [(each["file"], each["reason"]) for each in summary["differences"] if each["what"] == "log"]
+    assert logs == [(str(victim), "the file is gone, and older ones are there")]
