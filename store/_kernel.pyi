@@ -55,8 +55,11 @@ class Door:
     def lie(self, op: str, path_part: str) -> None:
         """Test side: `sync` or `sync_dir` of such paths does nothing and returns. To prove that a test would notice."""
 
+    def slow(self, op: str, path_part: str, millis: int) -> None:
+        """Test side: calls of `op` (see `fail`) on such paths take so much longer, as on a busy disk."""
+
     def heal(self) -> None:
-        """Test side: forgets every fail, tear and lie."""
+        """Test side: forgets every fail, tear, slow and lie."""
 
     def counts(self) -> dict[str, int]:
         """Calls by op, stores into mappings left out."""

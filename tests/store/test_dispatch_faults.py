@@ -323,3 +323,26 @@ def test_readers_and_dispatch_share_it_without_waiting_for_each_other_forever(tm
     assert failures == []
     dispatch.write_out()
     assert opened(tmp_path, index_entries=4000).recover_queues() == end
+
+
+def test_on_a_slow_disk_dispatch_waits_for_a_file_not_for_all_of_them(tmp_path: Path) -> None:
+    """A writer that lets go of the lock and takes it again at once would keep it: dispatch, on the loop, has its turns."""
+    queues = 60
+    _, end = write_log(tmp_path / "commitlog", [*records(queues, queues), *records(50, 1, "Late")], LOG_SEGMENT)
+    door = Door()
+    dispatch = opened(tmp_path, door)
+    while not dispatch.units(b"T", queues - 1, 0, 1):
+        dispatch.run(end, 1)
+    door.slow("create", "consumequeue/T/", 20)
+    writer = threading.Thread(target=dispatch.write_out)
+    before = door.counts()["create"]
+    writer.start()
+    while door.counts()["create"] == before:
+        pass
+    made = []
+    while writer.is_alive():
+        begun = door.counts()["create"]
+        if dispatch.run(end, 1).records:
+            made.append(door.counts()["create"] - begun)
+    writer.join()
+    assert max(made) <= 8, made  # one; more only if this thread did not run meanwhile

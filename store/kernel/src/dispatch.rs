@@ -9,9 +9,11 @@
 //! earlier. `run` reads below the position it is given and nothing else, so what is not committed never gets in.
 //!
 //! Locks, in this order: `runner` (one `run` at a time), `queues`, `index`; the log's maps have their own, innermost.
-//! `run` holds queues and index while it works, but looks every few records whether a reader waits, and lets go then:
-//! a pull on the event loop waits microseconds, not for the batch. No lock is held during a sync. Python's lock is
-//! always let go before waiting for one of these.
+//! `run` and `write_out` work under these for long, in turns of half a millisecond. For a reader they let go at once: a
+//! pull on the event loop waits microseconds, or for one file to be made. They hand over to who waits (`unlock_fair`):
+//! whoever lets go and locks again at once gets it again nearly always, and others starved, the event loop among them,
+//! while the files of 50 000 queues were made. No lock is held during a sync. Python's lock is always let go before
+//! waiting for one of these.
 
 mod python;
 mod time;
@@ -19,8 +21,9 @@ mod time;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 pub use python::register;
 
 use crate::door::Door;
@@ -32,12 +35,13 @@ use crate::queue::{Put, Queues, Unit};
 use crate::record::{Bad, Delays, Known, Record};
 use crate::scan::{walk, Bounds, Visit};
 
-/// `run` looks for waiting readers once in so many records.
+/// `run` looks for those that wait once in so many records.
 const LOOK_EVERY: u64 = 16;
+/// Those that work under the locks for long take turns of this length. To make a queue's file takes a fifth of it, and
+/// seconds for a file system that is busy; to dispatch a record a thousandth.
+const TURN: Duration = Duration::from_micros(500);
 /// Units in memory beyond this are written by `run` itself.
 const MOST_PENDING: usize = 32 << 20;
-/// Queues written, or cleaned, under one hold of the lock.
-const QUEUES_A_TURN: usize = 64;
 /// So many files are synced one by one (50 000 of them took 13 to 21 s); beyond, their whole file system at once.
 const MOST_SINGLE_SYNCS: usize = 256;
 const MOST_SKIPPED: usize = 100;
@@ -58,13 +62,8 @@ struct Core {
     position: AtomicU64,
     last_store_timestamp: AtomicI64,
     damaged: AtomicU64,
-    waiting: AtomicU32,
+    readers: AtomicU32,
     loaded: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere is a bug that was reported there; the tables themselves are changed step by step.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Default)]
@@ -84,43 +83,42 @@ type WrittenPoint = (u64, i64, usize, i64, String, i32);
 struct Tables<'a> {
     queues: MutexGuard<'a, Queues>,
     index: MutexGuard<'a, Index>,
+    since: Instant,
+}
+
+impl Tables<'_> {
+    fn hand_over(self) {
+        MutexGuard::unlock_fair(self.index);
+        MutexGuard::unlock_fair(self.queues);
+    }
 }
 
 impl Core {
     fn tables(&self) -> Tables<'_> {
         Tables {
-            queues: lock(&self.queues),
-            index: lock(&self.index),
+            queues: self.queues.lock(),
+            index: self.index.lock(),
+            since: Instant::now(),
         }
     }
 
-    fn someone_waits(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    /// Steps back until those that wait have had their turn (or for a while: they may come without end).
-    #[cold]
-    fn let_others(&self) {
-        for _ in 0..1000 {
-            if !self.someone_waits() {
-                return;
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// Locks as one whom `run` should make room for.
+    /// Locks for a moment: those that hold it for long hand it over at once.
     fn wait_for<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let guard = lock(mutex);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        let guard = mutex.lock();
+        self.readers.fetch_sub(1, Ordering::Relaxed);
         guard
+    }
+
+    /// Whether one who holds a lock since then should hand it over.
+    fn turn_is_over(&self, since: Instant) -> bool {
+        self.readers.load(Ordering::Relaxed) > 0 || since.elapsed() >= TURN
     }
 
     // ------------------------------------------------------------------ dispatch
 
     fn run(&self, upto: u64, max_bytes: u64, check_crc: bool) -> Outcome<Run> {
-        let _runner = lock(&self.runner);
+        let _runner = self.runner.lock();
         let from = self.position.load(Ordering::Acquire);
         let bounds = Bounds {
             from,
@@ -132,9 +130,10 @@ impl Core {
         let mut run = Run::default();
         let mut tables = Some(self.tables());
         let end = walk(&self.log, &bounds, |visit| {
-            if run.records % LOOK_EVERY == 0 && self.someone_waits() {
-                drop(tables.take());
-                self.let_others();
+            if run.records % LOOK_EVERY == 0 {
+                if let Some(held) = tables.take_if(|held| self.turn_is_over(held.since)) {
+                    held.hand_over();
+                }
             }
             let held = tables.get_or_insert_with(|| self.tables());
             let next = match visit {
@@ -149,7 +148,7 @@ impl Core {
             };
             run.records += 1;
             self.position.store(next, Ordering::Release);
-            while held.queues.pending_bytes() > MOST_PENDING && !held.queues.write_some(QUEUES_A_TURN)? {}
+            while held.queues.pending_bytes() > MOST_PENDING && !held.queues.write_some(1)? {}
             Ok(if next - from >= max_bytes {
                 ControlFlow::Break(())
             } else {
@@ -157,6 +156,9 @@ impl Core {
             })
         })?;
         self.position.store(end.pos, Ordering::Release);
+        if let Some(held) = tables {
+            held.hand_over();
+        }
         run.stopped = end.stopped;
         Ok(run)
     }
@@ -218,29 +220,42 @@ impl Core {
     fn write_out(&self) -> Outcome<()> {
         let mut left = self.wait_for(&self.queues).dirty_count();
         while left > 0 {
-            let some = left.min(QUEUES_A_TURN);
-            if self.wait_for(&self.queues).write_some(some)? {
-                break;
-            }
-            left -= some;
-            std::thread::yield_now();
+            self.queue_by_queue(|queues| {
+                left = if queues.write_some(1)? { 0 } else { left - 1 };
+                Ok(left > 0)
+            })?;
         }
+        Ok(())
+    }
+
+    /// Does something to one queue after the other under one hold of the lock, while there is more (`act` says
+    /// so) and its turn is not over.
+    fn queue_by_queue(&self, mut act: impl FnMut(&mut Queues) -> Outcome<bool>) -> Outcome<()> {
+        let mut queues = self.queues.lock();
+        let since = Instant::now();
+        while act(&mut queues)? && !self.turn_is_over(since) {}
+        MutexGuard::unlock_fair(queues);
         Ok(())
     }
 
     /// Writes out and says what the files then hold: a state between two records.
     fn written_point(&self) -> Outcome<WrittenPoint> {
         loop {
-            let mut queues = self.wait_for(&self.queues);
-            if queues.write_some(QUEUES_A_TURN)? {
+            let mut point = None;
+            self.queue_by_queue(|queues| {
+                if !queues.write_some(1)? {
+                    return Ok(true);
+                }
                 let (count, units) = queues.totals();
-                let (index_name, index_count) = lock(&self.index).newest();
+                let (index_name, index_count) = self.index.lock().newest();
                 let position = self.position.load(Ordering::Acquire);
                 let store_timestamp = self.last_store_timestamp.load(Ordering::Relaxed);
-                return Ok((position, store_timestamp, count, units, index_name, index_count));
+                point = Some((position, store_timestamp, count, units, index_name, index_count));
+                Ok(false)
+            })?;
+            if let Some(point) = point {
+                return Ok(point);
             }
-            drop(queues);
-            std::thread::yield_now();
         }
     }
 
@@ -251,7 +266,7 @@ impl Core {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
-                    lock(&self.queues).sync_failed(&files, &folders);
+                    self.queues.lock().sync_failed(&files, &folders);
                     let path = self.root.clone();
                     return Err(Fault::Io { path, error });
                 }
@@ -259,7 +274,7 @@ impl Core {
         }
         for (i, file) in files.iter().enumerate() {
             if let Err(fault) = file.sync(&self.door) {
-                lock(&self.queues).sync_failed(&files[i..], &folders);
+                self.queues.lock().sync_failed(&files[i..], &folders);
                 return Err(fault);
             }
         }
@@ -267,7 +282,7 @@ impl Core {
             match self.door.sync_dir(folder) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    lock(&self.queues).sync_failed(&[], &folders[i..]);
+                    self.queues.lock().sync_failed(&[], &folders[i..]);
                     return Err(Fault::Io {
                         path: folder.clone(),
                         error,
@@ -299,20 +314,21 @@ impl Core {
                 None => Ok(()),
             });
         if let Err(fault) = synced {
-            lock(&self.index).sync_failed(&files, folder.is_some());
+            self.index.lock().sync_failed(&files, folder.is_some());
             return Err(fault);
         }
         Ok(end_timestamp)
     }
 
-    /// Does something to every queue, a few under one hold of the lock.
+    /// Does something to every queue.
     fn each_queue(&self, mut act: impl FnMut(&mut Queues, u32) -> Outcome<()>) -> Outcome<()> {
         let all = self.wait_for(&self.queues).all();
-        for turn in all.chunks(QUEUES_A_TURN) {
-            let mut queues = self.wait_for(&self.queues);
-            for &q in turn {
-                act(&mut queues, q)?;
-            }
+        let mut rest = all.iter();
+        while !rest.as_slice().is_empty() {
+            self.queue_by_queue(|queues| match rest.next() {
+                Some(&q) => act(queues, q).map(|()| true),
+                None => Ok(false),
+            })?;
         }
         Ok(())
     }

@@ -5,8 +5,8 @@
 //! Folders that `create_sized` makes on the way, as a kindness to derived files, are not synced.
 //!
 //! A test can stand in the door. Then it may
-//! * let calls fail (`fail`), tear a write (`tear`), or let a sync do nothing and say it did (`lie`, to prove that a test
-//!   would notice): see `door/rules.rs`;
+//! * let calls fail (`fail`), tear a write (`tear`), take their time (`slow`), or let a sync do nothing and say it did
+//!   (`lie`, to prove that a test would notice): see `door/rules.rs`;
 //! * record what is not yet durable, and take it away as a power loss would (`Door(record=True)`, `crash`): see
 //!   `door/power.rs` for what may be lost.
 //!
@@ -22,6 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -117,9 +118,15 @@ impl Door {
                 return Err(eio());
             }
         }
-        match plan.rules.judge(op, &path.to_string_lossy()) {
-            Verdict::Go if plan.power.is_some() => Ok(Pass::Recorded(plan)),
-            Verdict::Go => Ok(Pass::Free),
+        let verdict = plan.rules.judge(op, &path.to_string_lossy());
+        if let Verdict::Slow(time) = verdict {
+            drop(plan); // others pass meanwhile
+            std::thread::sleep(time);
+            plan = self.plan();
+        }
+        match verdict {
+            Verdict::Go | Verdict::Slow(_) if plan.power.is_some() => Ok(Pass::Recorded(plan)),
+            Verdict::Go | Verdict::Slow(_) => Ok(Pass::Free),
             Verdict::Lie => Ok(Pass::Lied),
             Verdict::Tear(keep) => Ok(Pass::Torn(plan, keep)),
             Verdict::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -496,6 +503,12 @@ impl Door {
         Ok(())
     }
 
+    #[pyo3(name = "slow")]
+    fn py_slow(&self, op: &str, path_part: &str, millis: u64) -> PyResult<()> {
+        self.slow(op_of(op)?, path_part, Duration::from_millis(millis));
+        Ok(())
+    }
+
     #[pyo3(name = "heal")]
     fn py_heal(&self) {
         self.heal();
@@ -541,7 +554,13 @@ impl Door {
         self.0.watched.store(true, Ordering::Release);
     }
 
-    /// Forgets every `fail`, `tear` and `lie`.
+    /// Calls of `op` on such paths take so much longer, as on a disk that is busy.
+    pub fn slow(&self, op: Op, path_part: &str, time: Duration) {
+        self.plan().rules.add(op, path_part, Verdict::Slow(time), 0, None);
+        self.0.watched.store(true, Ordering::Release);
+    }
+
+    /// Forgets every `fail`, `tear`, `slow` and `lie`.
     pub fn heal(&self) {
         let mut plan = self.plan();
         plan.rules = Rules::default();

@@ -3,13 +3,13 @@
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
-use super::{lock, Core, WrittenPoint};
+use super::{Core, WrittenPoint};
 use crate::door::Door;
 use crate::ext::{is_address, ExtFiles, ExtUnit};
 use crate::fault::Fault;
@@ -41,7 +41,7 @@ pub struct Dispatch(Core);
 impl Dispatch {
     /// Runs `act` on a locked table: at once if it is free, otherwise after letting go of Python's lock.
     fn with<T: Send, R: Send>(&self, py: Python<'_>, mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R + Send) -> R {
-        if let Ok(mut guard) = mutex.try_lock() {
+        if let Some(mut guard) = mutex.try_lock() {
             return act(&mut guard);
         }
         py.detach(|| act(&mut self.0.wait_for(mutex)))
@@ -210,7 +210,7 @@ impl Dispatch {
             position: AtomicU64::new(0),
             last_store_timestamp: AtomicI64::new(0),
             damaged: AtomicU64::new(0),
-            waiting: AtomicU32::new(0),
+            readers: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
             door,
         }))
@@ -286,7 +286,7 @@ impl Dispatch {
 
     fn start(&self, py: Python<'_>, pos: u64) {
         py.detach(|| {
-            let _runner = lock(&self.0.runner);
+            let _runner = self.0.runner.lock();
             self.0.position.store(pos, Ordering::Release);
         });
     }

@@ -1,5 +1,7 @@
 //! What a test wants to go wrong: rules over operations and paths, the first that applies decides.
 
+use std::time::Duration;
+
 /// What passes the door. `Write` is also a store into a mapping, `Sync` also a mapping's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -63,6 +65,7 @@ pub enum Verdict {
     Fail(i32),
     Tear(usize),
     Lie,
+    Slow(Duration),
 }
 
 struct Rule {
