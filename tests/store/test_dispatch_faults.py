@@ -326,7 +326,7 @@ def test_readers_and_dispatch_share_it_without_waiting_for_each_other_forever(tm
 
 
 def test_on_a_slow_disk_dispatch_waits_for_a_file_not_for_all_of_them(tmp_path: Path) -> None:
-    """A writer that lets go of the lock and takes it again at once would keep it: dispatch, on the loop, has its turns."""
+    """A writer that lets go of the lock and takes it again at once would keep it, and dispatch runs on the loop."""
     queues = 60
     _, end = write_log(tmp_path / "commitlog", [*records(queues, queues), *records(50, 1, "Late")], LOG_SEGMENT)
     door = Door()
