@@ -140,6 +140,7 @@ class JobsReconciler:
             return NEXT[decision.phase]
         if decision.delete:
             return MOVING_SECONDS
+        self._memory.pop((job.namespace, job.name), None)
         expires = expires_at(job)
         return None if expires is None else min(max(expires - seen.now, MOVING_SECONDS), EXPIRY_SECONDS)
 

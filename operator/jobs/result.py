@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from tallystick.operator.kube import Json
 
 DONE, NOT_DONE = 0, 2
 MAX_TEXT = 1000
+_WORD = re.compile("[A-Za-z][A-Za-z0-9]{0,63}")
+"""A verdict: it becomes the reason of a condition, and the API server asks for a word there."""
 MAX_DIFFERENCES = 64
 MAX_SOURCES = 320
 CLEAN = "Clean"
@@ -46,7 +49,7 @@ def outcome(ended: Ended) -> Result | Refusal:
     """The result, or why the attempt failed."""
     said = _json(ended.message)
     if ended.exit_code == DONE:
-        if isinstance(said.get("verdict"), str) and said["verdict"]:
+        if isinstance(said.get("verdict"), str) and _WORD.fullmatch(said["verdict"]):
             return Result(_status(said))
         return Refusal(reasons.NO_RESULT, "the driver ended well, and left no result")
     told = _told(said, ended.message)

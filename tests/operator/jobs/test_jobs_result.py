@@ -25,6 +25,7 @@ from tallystick.operator.jobs.result import Result, outcome
         (Ended(None, "Evicted", "low on memory"), "DriverLost", "Evicted: low on memory"),
         (Ended(0, "Completed", ""), "NoResult", "the driver ended well, and left no result"),
         (Ended(0, "Completed", "[]"), "NoResult", "the driver ended well, and left no result"),
+        (Ended(0, "Completed", '{"verdict": "all well"}'), "NoResult", "the driver ended well, and left no result"),
         (Ended(0, "Completed", '{"verdict": 1}'), "NoResult", "the driver ended well, and left no result"),
     ],
 )
