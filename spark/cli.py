@@ -31,7 +31,7 @@ _HELP = {
     "stats": "messages, bytes, sizes and producers by topic, queue, tag and hour",
     "audit": "log, queues, index and replicas against each other",
     "export": "messages as Parquet files; run again, it adds what came since",
-    "rebuild": "queues and index made anew from the log, beside the store",
+    "rebuild": "queues and index made anew from the log, beside the store, and compared with its own",
     "trace": "all that happened to a key or message id",
 }
 
@@ -58,7 +58,8 @@ def is_wrong(summary: dict[str, Any]) -> bool:
     if summary["job"] == "audit":
         return not summary["clean"]
     if summary["job"] == "rebuild":
-        return any(each["stopped"] or each["skipped"] for each in summary["volumes"])
+        looked = ("stopped", "skipped") if summary["out"] else ("stopped", "skipped", "differing", "missing")
+        return any(each[name] for each in summary["volumes"] for name in looked)
     return bool(summary.get("damaged"))
 
 
@@ -71,7 +72,12 @@ def _run(args: argparse.Namespace, options: ReadOptions, runner: Runner) -> dict
         case "export":
             return export.run(options, runner, output_at(args.out))
         case "rebuild":
-            return rebuild.run(options, runner, Path(args.out), dict(item.split("=", 1) for item in args.set))
+            return rebuild.run(
+                options,
+                runner,
+                None if args.out is None else output_at(args.out),
+                dict(item.split("=", 1) for item in args.set),
+            )
         case "trace":
             return trace.run(options, runner, args.sought)
     raise AssertionError(args.job)
@@ -94,7 +100,10 @@ def _parser() -> argparse.ArgumentParser:
                     f"--{option}", dest=f"read_{option}", metavar="X", help=f"option {option} of the source"
                 )
         if name in ("export", "rebuild"):
-            job.add_argument("--out", required=True, metavar="PLACE", help="folder or s3://bucket/prefix of the result")
+            place = "folder or s3://bucket/prefix of the result" + (
+                "" if name == "export" else "; without: only compare"
+            )
+            job.add_argument("--out", required=name == "export", metavar="PLACE", help=place)
         if name == "audit":
             job.add_argument("--lag-ms", type=int, default=audit.LAG_MS, help="how far derived files may be behind")
         if name == "rebuild":

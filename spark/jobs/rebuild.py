@@ -1,108 +1,475 @@
-"""`rebuild`: ConsumeQueues and index of a store, made from its log alone, byte for byte what its broker makes.
+"""`rebuild`: ConsumeQueues and index of a store, made from its log alone, and compared with what its broker has made.
 
-The result is a folder beside the store, never in it: whoever runs the broker installs it while it stands still. The
-kernel's own dispatcher does the work, so the rules are the broker's; the settings that the files cannot tell are found
-by looking at the queues that are there, or given.
+The kernel's own dispatcher does the work, so the rules are the broker's; the settings that the files cannot tell are
+found by looking at the queues that are there, or given. The result goes beside the store, never into it: whoever runs
+the broker installs it while it stands still. What "the same" means, of a live store too, `rebuild_compare.py` says.
+
+    no output               made in a temporary folder, compared, thrown away
+    a folder for all        made in it, aside, and renamed when it is whole: out/<source>/consumequeue/..., index/...
+    a folder of the driver  made where the volume is; the bytes that are not zero travel, piece by piece
+    a bucket                made where the volume is, uploaded as out/<source>/<path>.zst: an index file is 420 MB of
+                            mostly zeros, and an object has no holes
+
+Extensions of queues are made where the store has them, with the tags codes and times of the log, and without bit maps:
+these say which consumers' filters a message may pass, and no log knows the filters. Without one a broker looks at the
+message itself; an empty one would hide it.
 """
 
 from __future__ import annotations
 
-import filecmp
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import errno
+import mmap
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from tallystick.spark.jobs.audit import LAG_MS, last_store_ms
+from tallystick.spark.jobs.findings import SETTLED
+from tallystick.spark.jobs.rebuild_compare import Comparison, Snapshot, compare
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import OptionError, ReadOptions
-from tallystick.spark.volume import Volume
-from tallystick.store._kernel import Door
+from tallystick.spark.outputs import ASIDE, FolderOutput, Output
+from tallystick.spark.planning import PlanTask, plan_tasks, volume_of
+from tallystick.spark.presence import bring, bring_folder, release
+from tallystick.spark.volume import Volume, VolumeError, open_volume
+from tallystick.store import _kernel
 from tallystick.store.dump import overridden, settings_of
-from tallystick.store.recovery import log_layout, open_dispatch
+from tallystick.store.queue_format import INDEX_HEADER, IndexGeometry, IndexHeader
+from tallystick.store.recovery import log_layout
+from tallystick.store.settings import StoreSettings
 
+PIECE_BYTES = 8 << 20
+"""So many bytes that are not zero go from a task to the driver at a time."""
+_BLOCK_BYTES = 64 << 10
+_FRAME_BYTES = 4 << 20
 _STEP_BYTES = 64 << 20
+_LOOKS = 5
+_ZEROS = bytes(_BLOCK_BYTES)
+_CLAIMS = "_tally/rebuilding"
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """`same`, `differing`, `missing`: files of the store that are as rebuilt, are not, or are not there at all."""
+    """`same`, `differing`, `missing`: files of the store that are as rebuilt, are not, or are not there at all;
+    `beyond`: that hold nothing of what was rebuilt. `behind`: units and entries that the newest records of a store that
+    is open still lack."""
 
     source: str
-    folder: str
+    folder: str | None
     records: int
+    begin: int
     end: int
+    bound: int
     stopped: str | None
     skipped: int
     files: int
     same: int
     differing: list[str]
     missing: list[str]
+    beyond: int
+    behind: dict[str, int]
+    compared: dict[str, Any]
 
 
-def run(options: ReadOptions, runner: Runner, out: Path, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Rebuilds each store into `out`/<source>. OptionError: `out` is in a store, or a folder in it has something."""
-    volumes = options.volumes()
-    for volume in volumes:
-        if out.resolve().is_relative_to(Path(volume.root).resolve()):
-            raise OptionError("out", f"{out} is within the store {volume.root}")
-        folder = _folder(out, volume)
-        if folder.exists() and any(folder.iterdir()):
-            raise OptionError("out", f"{folder} has something in it")
-    built = runner(partial(rebuild, out=str(out), settings=dict(settings or {})), volumes)
-    return {"job": "rebuild", "volumes": [asdict(each) for each in built]}
+@dataclass(frozen=True, slots=True)
+class BuildTask:
+    """`token`: of this run; `place`: folder in which to make it aside, None: a temporary one; `keep`: for pieces."""
+
+    of: PlanTask
+    settings: tuple[tuple[str, str], ...]
+    lag_ms: int
+    token: str
+    place: str | None
+    keep: bool
+
+    @property
+    def source(self) -> str:
+        return self.of.source
 
 
-def _folder(out: Path, volume: Volume) -> Path:
-    return out / volume.source.strip("/").replace("/", "_")
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes [begin, end) of a file of what was built from [log_begin, log_bound) of the log, by these settings."""
+
+    task: BuildTask
+    chosen: StoreSettings
+    log_begin: int
+    log_bound: int
+    name: str
+    begin: int
+    end: int
+
+    @property
+    def source(self) -> str:
+        return self.task.source
 
 
-def rebuild(volume: Volume, out: str, settings: Mapping[str, str]) -> Rebuilt:
-    """One store. Reads the log up to its bound; OSError, DamageError, SettingsError."""
-    root, folder = Path(volume.root), _folder(Path(out), volume)
-    folder.mkdir(parents=True, exist_ok=True)
-    chosen = overridden(settings_of(root), settings)
-    log_folder, entry_header_bytes = log_layout(root, chosen)
-    dispatch = open_dispatch(Door(), folder, log_folder, chosen, entry_header_bytes)
+Files = list[tuple[str, int, list[tuple[int, int]]]]
+"""Name, bytes, and the stretches that hold something, each of about `PIECE_BYTES` of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """`files`: those that are kept for pieces."""
+
+    rebuilt: Rebuilt
+    chosen: StoreSettings
+    files: Files
+
+
+def run(
+    options: ReadOptions,
+    runner: Runner,
+    output: Output | None,
+    settings: Mapping[str, str] | None = None,
+    lag_ms: int = LAG_MS,
+) -> dict[str, Any]:
+    """Rebuilds each store. OptionError: the output lies in a store, or has something where a result would go;
+    VolumeError, OSError, DamageError, SettingsError, OutputError."""
+    if output is not None:
+        for source in options.sources():
+            _prepare(output, source.source, Path(source.root))
+        output.clear_aside()
+    in_folder = output.folder if isinstance(output, FolderOutput) and output.shared else None
+    tasks = [
+        BuildTask(
+            of=task,
+            settings=tuple((settings or {}).items()),
+            lag_ms=lag_ms,
+            token=uuid.uuid4().hex,
+            place=None if in_folder is None else str(in_folder),
+            keep=output is not None and not output.shared,
+        )
+        for task in plan_tasks(options)
+    ]
+    try:
+        built = runner(partial(build, output=output if output is not None and output.shared else None), tasks)
+        if output is not None and not output.shared:
+            _carry(runner, output, tasks, built)
+    finally:
+        if output is not None and not output.shared:
+            runner(forget, tasks)
+    if output is not None:
+        for task in tasks:
+            output.remove(_claim(task.source))
+    summaries = [replace(each.rebuilt, folder=_place(output, each.rebuilt.source)) for each in built]
+    return {
+        "job": "rebuild",
+        "out": None if output is None else output.place,
+        "volumes": [asdict(each) for each in summaries],
+    }
+
+
+def folder_name(source: str) -> str:
+    """Of a source's results in the output."""
+    return source.strip("/").replace("/", "_")
+
+
+def _place(output: Output | None, source: str) -> str | None:
+    return None if output is None else f"{output.place}/{folder_name(source)}"
+
+
+def _claim(source: str) -> str:
+    return f"{_CLAIMS}/{folder_name(source)}"
+
+
+def _prepare(output: Output, source: str, root: Path) -> None:
+    """Nothing is where the result will go; what a killed run left there, it had claimed."""
+    if isinstance(output, FolderOutput) and output.folder.resolve().is_relative_to(root.resolve()):
+        raise OptionError("out", f"{output.place} is within the store {root}")
+    there = output.names(folder_name(source))
+    if output.read(_claim(source)) is not None:
+        for name in there:
+            output.remove(name)
+    elif there:
+        raise OptionError("out", f"{output.place}/{folder_name(source)} has something in it")
+    output.write(_claim(source), b"")
+
+
+# -- a task ------------------------------------------------------------------------------------------------------------
+
+
+def build(task: BuildTask, output: Output | None) -> Built:
+    """Makes and compares one store's files, and brings them to the output, unless that is not reached from here."""
+    with _building(task) as folder:
+        rebuilt, chosen = _built(task, folder)
+        files: Files = []
+        if task.keep:
+            files = [(name, (folder / name).stat().st_size, _stretches(folder / name)) for name in _names(folder)]
+            _kept_in(task).parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(_kept_in(task))
+        elif task.place is not None:
+            target = Path(task.place) / folder_name(task.source)
+            for empty, _, _ in os.walk(target, topdown=False):
+                Path(empty).rmdir()  # there were no files in it when we began
+            folder.rename(target)
+        elif output is not None:
+            for name in _names(folder):
+                with output.create(f"{folder_name(task.source)}/{name}.zst") as file:
+                    for frame in _compressed(folder / name):
+                        file.write(frame)
+        return Built(rebuilt, chosen, files)
+
+
+def _built(task: BuildTask, folder: Path) -> tuple[Rebuilt, StoreSettings]:
+    for _ in range(_LOOKS):
+        volume, chosen = volume_of(task.of), _chosen(task)
+        stats = _made(volume, chosen, folder)
+        comparison = compare(folder, Path(volume.root), _snapshot(volume, task.lag_ms, chosen.enableConsumeQueueExt))
+        if _chosen(task) == chosen and (stats.end >= volume.bound or _log_begin(volume) <= volume.begin):
+            return _rebuilt(volume, stats, comparison), chosen
+        # Retention took the beginning while it was read: what was made of it may be half of something. Or the store is
+        # so young that the first file that tells a size was made meanwhile.
+        for path in folder.iterdir():
+            shutil.rmtree(path)
+    raise VolumeError(f"{task.of.of.root}: its files change faster than its log is read")
+
+
+@contextmanager
+def _building(task: BuildTask) -> Iterator[Path]:
+    """A folder that is gone afterwards, unless it was renamed."""
+    parent = None if task.place is None else Path(task.place) / ASIDE
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"rebuild-{task.token}-", dir=parent))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class _Stats:
+    records: int = 0
+    skipped: int = 0
+    end: int = 0
+    stopped: str | None = None
+
+
+def _made(volume: Volume, chosen: StoreSettings, folder: Path) -> _Stats:
+    """Queues and index in `folder`."""
+    if len({file.entry_header_bytes for file in volume.files}) > 1:
+        raise VolumeError(f"{volume.root}: a log that dledger went on with is not rebuilt: it is two")
+    stats = _dispatched(volume, chosen, folder)
+    _name_index_files(folder)
+    return stats
+
+
+def _chosen(task: BuildTask) -> StoreSettings:
+    return overridden(_settings_of(Path(task.of.of.root)), dict(task.settings))
+
+
+def _pinned(task: BuildTask, begin: int, bound: int) -> Volume:
+    volume = open_volume(Path(task.of.of.root), task.source, bound)
+    if (volume.begin, volume.bound) != (begin, bound):
+        raise VolumeError(
+            f"{volume.root} has [{volume.begin}, {volume.bound}) of its log, [{begin}, {bound}) is needed"
+        )
+    return volume
+
+
+def _log_begin(volume: Volume) -> int:
+    return next((file.start for file in volume.files if Path(file.path).exists()), volume.bound)
+
+
+def _settings_of(root: Path) -> StoreSettings:
+    """As `settings_of`; of a store that is open, whose newest index file may be written to while it is looked at."""
+    bring_folder(root / "index")
+    chosen = settings_of(root)
+    for _ in range(_LOOKS):
+        fullest = 0
+        for path in sorted(root.glob("index/*")):
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry
+                if count > fullest and (found := IndexGeometry.of_file(data)) is not None:
+                    fullest = count
+                    chosen = replace(chosen, maxHashSlotNum=found.slots, maxIndexNum=found.entries)
+        if fullest:
+            break
+    return chosen
+
+
+def _dispatched(volume: Volume, chosen: StoreSettings, folder: Path) -> _Stats:
+    log_folder, entry_header_bytes = log_layout(Path(volume.root), chosen)
+    dispatch = _kernel.Dispatch(
+        _kernel.Door(),
+        str(folder),
+        str(log_folder),
+        log_segment_bytes=chosen.mappedFileSizeCommitLog,
+        queue_segment_bytes=chosen.queue_segment_bytes,
+        index_slots=chosen.maxHashSlotNum,
+        index_entries=chosen.maxIndexNum,
+        index_enabled=chosen.messageIndexEnable,
+        delay_ms=chosen.delay_levels_ms(),
+        max_open_files=chosen.maxOpenQueueFiles,
+        entry_header_bytes=entry_header_bytes,
+        ext_segment_bytes=chosen.mappedFileSizeConsumeQueueExt if chosen.enableConsumeQueueExt else 0,
+    )
     dispatch.load()
     dispatch.start(volume.begin)
-    records = skipped = 0
-    while True:
+    stats = _Stats()
+    while dispatch.position < volume.bound:
         before = dispatch.position
+        _bring_log(volume, before)
         result = dispatch.run(volume.bound, _STEP_BYTES)
-        records, skipped = records + result.records, skipped + len(result.skipped)
-        if result.stopped is not None or dispatch.position in (before, volume.bound):
+        stats.records, stats.skipped = stats.records + result.records, stats.skipped + len(result.skipped)
+        stats.stopped = result.stopped
+        if result.stopped is not None or dispatch.position == before:
             break
+    stats.end = dispatch.position
+    if stats.end < volume.bound and stats.stopped is None:
+        stats.stopped = f"the log has nothing at {stats.end}"
     dispatch.write_out()
     dispatch.sync()
-    same, differing, missing = _compared(folder, root)
+    return stats
+
+
+def _bring_log(volume: Volume, pos: int) -> None:
+    """What one step reads, and a largest record more."""
+    for file in volume.files:
+        begin, end = max(file.start, pos), min(file.end, pos + 2 * _STEP_BYTES, volume.bound)
+        if file.start < pos:
+            release(file.path, 0, min(file.end, pos) - file.start)
+        if begin < end:
+            try:
+                bring(file.path, begin - file.start, end - file.start)
+            except FileNotFoundError:
+                return  # it expired: the dispatcher will not find it either
+
+
+def _snapshot(volume: Volume, lag_ms: int, extended: bool) -> Snapshot:
+    settled = SETTLED if not (Path(volume.root) / "abort").exists() else last_store_ms(volume) - lag_ms
+    return Snapshot(volume, settled, extended)
+
+
+def _rebuilt(volume: Volume, stats: _Stats, found: Comparison) -> Rebuilt:
     return Rebuilt(
         source=volume.source,
-        folder=str(folder),
-        records=records,
-        end=dispatch.position,
-        stopped=result.stopped,
-        skipped=skipped,
-        files=same + len(differing) + len(missing),
-        same=same,
-        differing=differing,
-        missing=missing,
+        folder=None,
+        records=stats.records,
+        begin=volume.begin,
+        end=stats.end,
+        bound=volume.bound,
+        stopped=stats.stopped,
+        skipped=stats.skipped,
+        files=found.same + len(found.differing) + len(found.missing),
+        same=found.same,
+        differing=found.differing,
+        missing=found.missing,
+        beyond=found.beyond,
+        behind=found.behind,
+        compared=found.compared(),
     )
 
 
-def _compared(folder: Path, root: Path) -> tuple[int, list[str], list[str]]:
-    """Queues by name. Index files are named by the time of their making: theirs are compared in their order."""
-    same, differing, missing = 0, [], []
-    pairs = [(path, root / path.relative_to(folder)) for path in sorted(folder.glob("consumequeue/*/*/*"))]
-    theirs = sorted(root.glob("index/*"))
-    for number, path in enumerate(sorted(folder.glob("index/*"))):
-        pairs.append((path, theirs[number] if number < len(theirs) else root / path.relative_to(folder)))
-    for ours, there in pairs:
-        name = str(ours.relative_to(folder))
-        if not there.exists():
-            missing.append(name)
-        elif filecmp.cmp(ours, there, shallow=False):
-            same += 1
-        else:
-            differing.append(name)
-    return same, differing, missing
+def _name_index_files(folder: Path) -> None:
+    """By the time of their first record, not of their making: another try makes the same names."""
+    last, renamed = "", []
+    for path in sorted(folder.glob("index/*")):
+        with path.open("rb") as file:
+            begin_ms = IndexHeader(*INDEX_HEADER.unpack(file.read(INDEX_HEADER.size))).begin_timestamp_ms
+        name = datetime.fromtimestamp(max(0, min(begin_ms, 253402300799999)) / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[
+            :17
+        ]
+        last = max(name, f"{int(last or 0) + 1:017d}")
+        aside = path.with_name(f"new-{last}")
+        path.rename(aside)
+        renamed.append(aside)
+    for path in renamed:
+        path.rename(path.with_name(path.name.removeprefix("new-")))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _blocks(path: Path, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of the blocks of [begin, end) that are not all zeros; holes are not read."""
+    with path.open("rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        end = length if end is None else min(end, length)
+        while begin < end:
+            try:
+                begin = max(begin, os.lseek(file.fileno(), begin, os.SEEK_DATA) // _BLOCK_BYTES * _BLOCK_BYTES)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return  # a hole up to the end
+            if begin >= end:
+                return
+            block = os.pread(file.fileno(), min(_BLOCK_BYTES, end - begin), begin)
+            if block != _ZEROS[: len(block)]:
+                yield begin, block
+            begin += _BLOCK_BYTES
+
+
+def _stretches(path: Path) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    held = 0
+    for at, block in _blocks(path):
+        if not found or held + len(block) > PIECE_BYTES:
+            found.append((at, at + len(block)))
+            held = 0
+        found[-1] = found[-1][0], at + len(block)
+        held += len(block)
+    return found
+
+
+def _compressed(path: Path) -> Iterator[bytes]:
+    """Frames of zstd: one behind the other they are the file."""
+    codec = pa.Codec("zstd")
+    with path.open("rb") as file:
+        while block := file.read(_FRAME_BYTES):
+            yield codec.compress(block, asbytes=True)
+
+
+# -- through the driver ------------------------------------------------------------------------------------------------
+
+
+def _carry(runner: Runner, output: Output, tasks: Sequence[BuildTask], built: Sequence[Built]) -> None:
+    pieces = [
+        Piece(task, each.chosen, each.rebuilt.begin, each.rebuilt.bound, name, begin, end)
+        for task, each in zip(tasks, built, strict=True)
+        for name, _, stretches in each.files
+        for begin, end in stretches
+    ]
+    results = runner.stream(blocks_of, pieces)
+    for task, each in zip(tasks, built, strict=True):
+        for name, length, stretches in each.files:
+            with output.create(f"{folder_name(task.source)}/{name}") as file:
+                for _ in stretches:
+                    for at, block in next(results):
+                        file.seek(at)
+                        file.write(block)
+                file.truncate(length)
+
+
+def blocks_of(piece: Piece) -> list[tuple[int, bytes]]:
+    """What of the piece is not zero. Made once more, where another task than the one before gets to do it."""
+    kept = _kept_in(piece.task)
+    if not kept.exists():
+        with _building(piece.task) as folder:
+            _made(_pinned(piece.task, piece.log_begin, piece.log_bound), piece.chosen, folder)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(kept)
+    return list(_blocks(kept / piece.name, piece.begin, piece.end))
+
+
+def _kept_in(task: BuildTask) -> Path:
+    return Path(tempfile.gettempdir()) / f"tally-rebuild-{task.token}" / folder_name(task.source)
+
+
+def forget(task: BuildTask) -> None:
+    """What was kept for pieces is not needed any more. A worker's temporary folder goes with it anyway."""
+    shutil.rmtree(_kept_in(task).parent, ignore_errors=True)

@@ -99,13 +99,13 @@ def _audit_text(summary: Summary) -> str:
         if source["expired_bytes"]:
             lines.append(f"expired before they were read: {source['expired_bytes']:,} bytes of {source['source']}")
     lines += [f"behind: {count} {what}" for what, count in summary["behind"].items()]
-    lines += [_difference(each) for each in summary["differences"][:_MOST_ROWS]]
+    lines += [difference_text(each) for each in summary["differences"][:_MOST_ROWS]]
     if summary["differing"] > _MOST_ROWS:
         lines.append(f"... and {summary['differing'] - _MOST_ROWS} more")
     return "\n".join(lines)
 
 
-def _difference(each: dict[str, Any]) -> str:
+def difference_text(each: dict[str, Any]) -> str:
     place = f"{each['file']} at byte {each['offset']}" if each["file"] else f"position {each['offset']}"
     return f"{each['source']}: {each['what']}: {place}: {each['reason']}"
 
@@ -122,10 +122,16 @@ def _export_text(summary: Summary) -> str:
 def _rebuild_text(summary: Summary) -> str:
     lines = []
     for each in summary["volumes"]:
-        lines.append(f"{each['source']}: {each['records']:,} records up to {each['end']:,} into {each['folder']}")
+        place = f" into {each['folder']}" if each["folder"] else ""
+        lines.append(f"{each['source']}: {each['records']:,} records up to {each['end']:,}{place}")
         lines.append(f"  {each['same']} of {each['files']} files are as the store has them")
         lines += [f"  differs: {name}" for name in each["differing"]]
         lines += [f"  not in the store: {name}" for name in each["missing"]]
+        lines += [f"  behind: {count:,} {what}" for what, count in each["behind"].items()]
+        compared = each["compared"]
+        words = "every byte" if compared["to_the_byte"] else "what lies below the bound and is kept"
+        counts = f"{compared['queue_units']:,} queue units, {compared['index_entries']:,} index entries"
+        lines.append(f"  compared: {words}; {counts}")
         if each["stopped"]:
             lines.append(f"  stopped: {each['stopped']}")
     return "\n".join(lines)

@@ -202,7 +202,7 @@ def test_ranges_are_joined() -> None:
 @pytest.mark.parametrize("name", ["clean", "killed", "edge", "dledger-n2", "flipped-body"])
 def test_rebuilt_files_are_the_brokers(golden: Golden, tmp_path: Path, name: str) -> None:
     root = golden(name)
-    (found,) = rebuild.run(options_of(root), inline, tmp_path / "out")["volumes"]
+    (found,) = rebuild.run(options_of(root), inline, FolderOutput(tmp_path / "out"))["volumes"]
     assert found["differing"] == found["missing"] == [] and found["stopped"] is None
     assert found["same"] == len([*root.glob("consumequeue/*/*/*"), *root.glob("index/*")])
 
@@ -215,7 +215,7 @@ def test_a_store_that_lost_its_queues_gets_them_back(golden: Golden, tmp_path: P
 
     real = settings_of(whole)
     settings = {name: str(getattr(real, name)) for name in settings}
-    (found,) = rebuild.run(options_of(lost), inline, tmp_path / "out", settings)["volumes"]
+    (found,) = rebuild.run(options_of(lost), inline, FolderOutput(tmp_path / "out"), settings)["volumes"]
     rebuilt = Path(found["folder"])
     for path in sorted(whole.glob("consumequeue/*/*/*")):
         assert (rebuilt / path.relative_to(whole)).read_bytes() == path.read_bytes()
@@ -224,11 +224,11 @@ def test_a_store_that_lost_its_queues_gets_them_back(golden: Golden, tmp_path: P
 def test_nothing_is_rebuilt_into_a_store(golden: Golden, tmp_path: Path) -> None:
     root = golden("clean")
     with pytest.raises(OptionError, match="within the store"):
-        rebuild.run(options_of(root), inline, root / "new")
+        rebuild.run(options_of(root), inline, FolderOutput(root / "new"))
     (tmp_path / "out" / "n0").mkdir(parents=True)
     (tmp_path / "out" / "n0" / "x").touch()
     with pytest.raises(OptionError, match="something in it"):
-        rebuild.run(options_of(root), inline, tmp_path / "out")
+        rebuild.run(options_of(root), inline, FolderOutput(tmp_path / "out"))
 
 
 # -- trace -------------------------------------------------------------------------------------------------------------
