@@ -20,6 +20,7 @@ _HOMES = {
     "brokernodes": _OURS,
     "topics": _OURS,
     "consumergroups": _OURS,
+    "storejobs": _OURS,
     "statefulsets": "apis/apps/v1",
     "deployments": "apis/apps/v1",
     "leases": "apis/coordination.k8s.io/v1",

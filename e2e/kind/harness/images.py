@@ -16,6 +16,7 @@ from harness.shell import run
 _BUILD_S = 1200
 _BUILT = "e2e"
 _NAMES = ("tallystick-node", "tallystick-operator")
+_JOBS = "tallystick-jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,22 @@ class Images:
     def next_node(self) -> str:
         return f"tallystick-node:{self.next_tag}"
 
+    @property
+    def jobs(self) -> str:
+        return f"{_JOBS}:{self.tag}"
+
+    def load_jobs(self, kind: Kind) -> None:
+        """The image of StoreJobs, built and on the workers: it is large, and few tests need it. ToolError."""
+        if not TAG:
+            run("make", "images", f"VERSION={_BUILT}", "TARGETS=jobs", folder=ROOT, timeout_s=_BUILD_S)
+        run("docker", "tag", f"{_JOBS}:{TAG or _BUILT}", self.jobs)
+        kind.load([self.jobs], kind.workers())
+
 
 def build(kind: Kind) -> Images:
-    """Both images on all nodes. ToolError."""
+    """Those of brokers and operator, on all nodes. ToolError."""
     if not TAG:
-        run("make", "images", f"VERSION={_BUILT}", folder=ROOT, timeout_s=_BUILD_S)
+        run("make", "images", f"VERSION={_BUILT}", "TARGETS=node operator", folder=ROOT, timeout_s=_BUILD_S)
     source = TAG or _BUILT
     identities = [run("docker", "image", "inspect", "--format", "{{.Id}}", f"{name}:{source}") for name in _NAMES]
     images = Images(TAG or f"e2e-{hashlib.sha256(''.join(identities).encode()).hexdigest()[:10]}")

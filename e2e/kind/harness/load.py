@@ -107,6 +107,11 @@ class Load:
         lost = sum((send.queue, send.queue_offset, send.key) not in there for send in acknowledged)
         return Verdict(found.lines(), len(acknowledged), lost)
 
+    def final(self) -> dict[Queue, Reading]:
+        """All that the topic has in the end, as the first member tells it. ToolError."""
+        (reading,) = self._read([self.brokers.member_address(min(self.brokers.nodes()))]).values()
+        return reading
+
     def failed(self) -> int:
         """Messages of the probe that were not acknowledged within the time of a send, with all its tries."""
         return sum(end_s is None for _, end_s, _ in self.deliveries)

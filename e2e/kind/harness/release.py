@@ -37,7 +37,7 @@ class Release:
 
     def values(self, tag: str) -> Json:
         return {
-            "image": {"operator": {"tag": tag}, "node": {"tag": tag}},
+            "image": {"operator": {"tag": tag}, "node": {"tag": tag}, "jobs": {"tag": self.images.tag}},
             "clusterWide": True,
             "secretNamespaces": [NAMESPACE],
             "nodeSelector": {_CONTROL_PLANE: ""},
