@@ -85,7 +85,7 @@ class Java:
     def command(self, main: str, memory_mib: int, options: Sequence[str], arguments: Sequence[str]) -> list[str]:
         archive = [] if self.archive is None else [f"-XX:SharedArchiveFile={self.archive}"]
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-        reach = ["-Djdk.reflect.useDirectMethodHandle=false", "-Dio.netty.tryReflectionSetAccessible=true"]
+        reach = ["-Dio.netty.tryReflectionSetAccessible=true", "-Dio.netty.allocator.type=pooled"]
         return [
             *(self.program, f"-Xmx{memory_mib}m", *_SHORT_LIVED, *archive, *opened, *reach, *options),
             *("-cp", ":".join(self.jars), main, *arguments),
