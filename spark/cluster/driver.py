@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tallystick.spark.cluster import progress as steps
 from tallystick.spark.cluster.configuration import spark_settings
@@ -188,8 +188,9 @@ def _gateway(plan: JobPlan, folder: Path, options: Sequence[str]) -> Iterator[Pa
 
 def _context(settings: Mapping[str, str], told: Path) -> SparkContext:
     """Spark's context in the Java that `_gateway` has started. NotDoneError: it did not start."""
-    from pyspark import SparkConf, SparkContext  # while Java starts
-    from pyspark.serializers import UTF8Deserializer, read_int
+    from pyspark import SparkConf, SparkContext, serializers  # while Java starts
+
+    forms: Any = serializers
 
     until = time.monotonic() + _GATEWAY_S
     while not told.exists():
@@ -197,8 +198,8 @@ def _context(settings: Mapping[str, str], told: Path) -> SparkContext:
             raise NotDoneError("Java did not start")
         time.sleep(_LOOK_S / 2)
     with told.open("rb") as file:
-        os.environ["PYSPARK_GATEWAY_PORT"] = str(read_int(file))
-        os.environ["PYSPARK_GATEWAY_SECRET"] = UTF8Deserializer().loads(file)
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(forms.read_int(file))
+        os.environ["PYSPARK_GATEWAY_SECRET"] = forms.UTF8Deserializer().loads(file)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # what runs tasks: on every host, the same is installed
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings.items()))

@@ -46,7 +46,7 @@ def failure_of(plan: JobPlan | None, reason: str, seconds: float) -> dict[str, A
 
 def fitting(result: Mapping[str, Any], most: int = MOST_BYTES) -> bytes:
     """The result as JSON of at most so many bytes: texts are cut, then the last differences and sources left out."""
-    kept = {name: _cut(value) if isinstance(value, str) else value for name, value in result.items()}
+    kept: dict[str, Any] = {name: _cut(value) if isinstance(value, str) else value for name, value in result.items()}
     kept["differences"] = [_cut(text) for text in result.get("differences", ())]
     kept["sources"] = list(result.get("sources", ()))
     while len(data := json.dumps(kept, ensure_ascii=False).encode()) > most:

@@ -123,7 +123,7 @@ def wait_for_driver(ask: Ask, sleep: Callable[[float], None]) -> bool:
         answer = ask()
         step = None if answer is None else answer.get("step")
         if step not in (None, STARTING):
-            return step != FINISHED
+            return bool(step != FINISHED)
         if answer is None and seen:
             return False
         seen = seen or answer is not None

@@ -175,7 +175,8 @@ class QueueAudit:
         key = (f"{kind}/{topic}", queue)
         if key not in self._files:
             folder = self.root / kind / topic / str(queue)
-            self._files[key] = self._stack.enter_context(Segments(folder))
+            self._files[key] = Segments(folder)
+            self._stack.enter_context(self._files[key])
         return self._files[key]
 
 
