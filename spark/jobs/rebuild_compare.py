@@ -217,10 +217,7 @@ class _Queue:
 
     def _may_differ(self, our: bytes, their: bytes) -> bool:
         if not _is_record(our):
-            if _is_record(their):
-                return self._records.is_elsewhere(UNIT.unpack(their)[0])
-            # Both name nothing: a queue that began in the middle has blanks in front, and so has a trimmed one.
-            return self._records.begin > 0
+            return _is_record(their) and self._records.is_elsewhere(UNIT.unpack(their)[0])
         return self._records.snapshot.extended and _alike(
             self._extended(our, self._our_ext), self._extended(their, self._their_ext)
         )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +16,12 @@ from typing import Any
 import pyarrow.dataset as dataset
 import pytest
 from golden_rows import expected
+from s3_lab import S3Lab
 
 from tallystick.spark import cli
 from tallystick.spark.jobs import audit, export, rebuild, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
-from tallystick.spark.jobs.runner import inline
+from tallystick.spark.jobs.runner import inline, on_spark
 from tallystick.spark.jobs.stats import percentile
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import FolderOutput
@@ -312,23 +317,48 @@ def test_pages_escape_what_producers_named() -> None:
 
 
 def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path) -> None:
-    """Each gives what it gives here, and an item can prefer a host."""
-    from tallystick.spark.jobs.runner import located, on_spark
-
+    """Each gives what it gives here."""
     root = golden("clean")
     options, runner = options_of(root, splitBytes="200000"), on_spark(spark.sparkContext)
     for run in (stats.run, audit.run):
         assert run(options, runner) == run(options, inline)
     there, here = tmp_path / "spark", tmp_path / "inline"
-    ours, theirs = export.run(options, runner, there), export.run(options, inline, here)
+    ours, theirs = export.run(options, runner, FolderOutput(there)), export.run(options, inline, FolderOutput(here))
     assert ours["added_rows"] == theirs["added_rows"] and ours["added_files"] == theirs["added_files"]
     assert exported_rows(there).sort_by("physical_offset").equals(exported_rows(here).sort_by("physical_offset"))
     assert spark.read.parquet(str(there)).count() == ours["added_rows"]
-    (rebuilt,) = rebuild.run(options, runner, tmp_path / "rebuilt")["volumes"]
+    (rebuilt,) = rebuild.run(options, runner, FolderOutput(tmp_path / "rebuilt"))["volumes"]
     assert rebuilt["differing"] == []
+    carried = FolderOutput(tmp_path / "carried", shared=False)
+    assert export.run(options, runner, carried)["added_rows"] == ours["added_rows"]
+    assert exported_rows(carried.folder).num_rows == ours["added_rows"]
+    shutil.rmtree(carried.folder)
+    rebuild.run(options, runner, carried)
+    made = [path.relative_to(carried.folder) for path in carried.folder.rglob("*") if path.is_file()]
+    assert len(made) == rebuilt["files"]
+    assert all((carried.folder / name).read_bytes() == (tmp_path / "rebuilt" / name).read_bytes() for name in made)
+    assert not list(Path(tempfile.gettempdir()).glob("tally-rebuild-*"))
+
+
+def test_executors_write_to_a_bucket(s3: S3Lab, golden: Golden) -> None:
+    """By the credentials in their environment: a process of its own, whose Java begins with them."""
+    pytest.importorskip("pyspark.sql", reason="needs the group `spark`")
+    output = s3.output()
+    command = [sys.executable, "-m", "tallystick.spark.cli", "export", "--path", f"n0={golden('edge')}", "--master"]
+    command += ["local[1]", "--json", "--out", output.place]
+    environment = os.environ | {"AWS_ENDPOINT_URL": s3.endpoint, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    names = [name for name in output.names() if name.endswith(".parquet")]
+    assert json.loads(done.stdout)["added_files"] == len(names) > 0
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in done.stdout + done.stderr
+
+
+def test_an_item_can_prefer_a_host(spark: Any) -> None:
+    from tallystick.spark.jobs.runner import located
+
     rdd = located(spark.sparkContext, ["a", "b"], lambda item: f"host-{item}")
     java = rdd._jrdd.rdd()
     preferred = [java.preferredLocations(part).mkString(",") for part in java.partitions()]
     assert preferred == ["host-a", "host-b"]
     assert on_spark(spark.sparkContext, lambda item: "elsewhere")(len, [[1], [2, 3]]) == [1, 2]
-    shutil.rmtree(there)
