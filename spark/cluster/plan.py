@@ -128,7 +128,7 @@ class JobPlan:
         groups = [place.group for place in plan.sources]
         if job != "audit" and len(set(groups)) < len(groups):
             raise PlanError("sources", f"must name one member of a group, for {job}, not {groups}")
-        if job in ("export", "rebuild") and plan.output is None:
+        if job == "export" and plan.output is None:
             raise PlanError("output", f"is needed for {job}")
         return plan
 

@@ -65,7 +65,11 @@ def verdict_of(summary: Summary) -> str:
     if summary["job"] == "audit":
         return CLEAN if summary["clean"] else DIFFERENCES
     if summary["job"] == "rebuild":
-        return DAMAGE if any(each["stopped"] or each["skipped"] for each in summary["volumes"]) else DONE
+        if any(each["stopped"] or each["skipped"] for each in summary["volumes"]):
+            return DAMAGE
+        if summary["out"] is not None:
+            return DONE
+        return DIFFERENCES if any(each["differing"] or each["missing"] for each in summary["volumes"]) else CLEAN
     return DAMAGE if summary.get("damaged") else DONE
 
 
@@ -104,7 +108,8 @@ def message_of(verdict: str, figures: Mapping[str, int], summary: Summary) -> st
         case "export":
             text = f"{figures['rows']:,} rows in {figures['files']:,} files added"
         case "rebuild":
-            text = f"{figures['files']:,} files rebuilt of {figures['records']:,} records"
+            differ = f", {figures['differing']:,} differ" if figures["differing"] else ""
+            text = f"{figures['files']:,} files rebuilt of {figures['records']:,} records{differ}"
         case _:
             text = f"{figures['rows']:,} events of {summary['sought']}"
     if verdict == DAMAGE:

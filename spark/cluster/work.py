@@ -61,9 +61,8 @@ def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, A
         case "trace":
             assert given.key is not None, "JobPlan.parse sees to it"
             return trace.run(options, runner, given.key)
-    assert output is not None, "JobPlan.parse sees to it"
-    if plan.job == "export":
-        return export.run(options, runner, output)
+        case "export":
+            return export.run(options, runner, output)
     return rebuild.run(options, runner, output, dict(given.settings))
 
 

@@ -75,8 +75,8 @@ def test_what_is_wrong_is_named(place: str, value: Any, field: str, words: str) 
 
 def test_jobs_that_need_more_say_so() -> None:
     one = ("sources", PLAN["sources"][:1])
-    with pytest.raises(PlanError, match="output is needed for rebuild"):
-        parsed(("job", "rebuild"), one)
+    with pytest.raises(PlanError, match="output is needed for export"):
+        parsed(("job", "export"), one)
     with pytest.raises(PlanError, match=r"arguments\.key is needed for trace"):
         parsed(("job", "trace"), one)
     with pytest.raises(PlanError, match="is no JSON"):
