@@ -140,17 +140,19 @@ def run(
         for source in options.sources():
             _prepare(output, source.source, Path(source.root))
         output.clear_aside()
+    # First of all, and by a task of its own: a store that is read over HTTP has what was settled when its task began.
+    volumes = runner(volume_of, plan_tasks(options))
     in_folder = output.folder if isinstance(output, FolderOutput) and output.shared else None
     tasks = [
         BuildTask(
-            of=task,
+            of=replace(task, committed=volume.bound),
             settings=tuple((settings or {}).items()),
             lag_ms=lag_ms,
             token=uuid.uuid4().hex,
             place=None if in_folder is None else str(in_folder),
             keep=output is not None and not output.shared,
         )
-        for task in plan_tasks(options)
+        for task, volume in zip(plan_tasks(options), volumes, strict=True)
     ]
     try:
         built = runner(partial(build, output=output if output is not None and output.shared else None), tasks)
