@@ -17,7 +17,6 @@ from tallystick.operator.quantity import quantity
 from tallystick.operator.reading import seconds
 
 JOBS = ("stats", "audit", "export", "rebuild", "trace")
-WITH_OUTPUT = ("export", "rebuild")
 MIB = 1 << 20
 RUN_FIELDS = (
     *("clusterName", "job", "groups", "arguments", "executor", "driver", "output", "activeDeadlineSeconds"),
@@ -102,8 +101,8 @@ class JobSpec:
         if job == "trace" and not arguments.get("key"):
             raise JobSpecError("spec.arguments.key is needed by job trace: what is traced")
         output = _output(spec.get("output"))
-        if job in WITH_OUTPUT and output is None:
-            raise JobSpecError(f"spec.output is needed by job {job}: nothing is written to a broker's volume")
+        if job == "export" and output is None:
+            raise JobSpecError("spec.output is needed by job export: nothing is written to a broker's volume")
         groups = spec.get("groups")
         return cls(
             cluster=str(spec.get("clusterName") or ""),
