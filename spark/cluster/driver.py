@@ -115,7 +115,8 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
                     raise FaultError(str(error)) from None
                 raise NotDoneError(reason) from None
         result = result_of(plan, summary, runner.book.via, progress.seconds)
-        whole = {"name": plan.name, "attempt": plan.attempt} | result | {"read": runner.book.to_json()} | summary
+        whole = {"name": plan.name, "attempt": plan.attempt} | result | summary
+        whole |= {"read": runner.book.to_json(), "steps": progress.steps}
         if output is not None:
             progress.step(steps.WRITING)
             save_summary(plan, output, whole)
@@ -124,6 +125,7 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
         print(text_of(summary))
         for each in runner.book.to_json():
             print(f"read: {each['node']} {each['via']} on {each['host']}: {each['items']} items")
+        print("; ".join(f"{name} from {seconds:.1f} s" for name, seconds in progress.steps))
         print(json.dumps(whole), flush=True)
     return 0
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 VERSION = 1
+LEAST_MEMORY_MIB = 480
+"""Spark does not start with less."""
 JOBS = ("stats", "audit", "export", "rebuild", "trace")
 T = TypeVar("T")
 
@@ -113,9 +115,9 @@ class JobPlan:
             attempt=top.integer("attempt", least=1),
             arguments=_arguments(top.fields("arguments"), job),
             driver_host=driver.text("host"),
-            driver_memory_mib=driver.integer("memoryMiB", least=1),
+            driver_memory_mib=driver.integer("memoryMiB", least=LEAST_MEMORY_MIB),
             executor_cores=executor.integer("cores", least=1),
-            executor_memory_mib=executor.integer("memoryMiB", least=1),
+            executor_memory_mib=executor.integer("memoryMiB", least=LEAST_MEMORY_MIB),
             executors_wait_s=top.integer("executorsWaitSeconds", least=0),
             sources=tuple(_place(each) for each in top.list_of_fields("sources")),
             output=top.optional("output", lambda name: _output(top.fields(name))),

@@ -27,6 +27,7 @@ class Progress:
         self._begin_s = clock()
         self._lock = threading.Lock()
         self._step, self._done, self._of = STARTING, 0, 0
+        self._steps: list[tuple[str, float]] = [(STARTING, 0.0)]
         self.executors = 0
         self.executors_wanted = executors_wanted
         self.completed: Callable[[], int] = lambda: 0
@@ -35,9 +36,15 @@ class Progress:
     def seconds(self) -> float:
         return round(self._clock() - self._begin_s, 1)
 
+    @property
+    def steps(self) -> list[tuple[str, float]]:
+        """What began when, in seconds from the first."""
+        return list(self._steps)
+
     def step(self, name: str, of: int = 0) -> None:
         with self._lock:
             self._step, self._done, self._of = name, 0, of
+            self._steps.append((name, self.seconds))
 
     def advance(self) -> None:
         """One more of the step is done."""

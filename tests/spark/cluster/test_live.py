@@ -20,6 +20,7 @@ from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
 from tallystick.spark.jobs import audit
 from tallystick.spark.options import ReadOptions, StorePath
+from tallystick.store.dump import settings_of
 
 QUEUES = 4
 
@@ -148,11 +149,42 @@ def test_what_expires_meanwhile_is_no_difference(golden: Callable[[str], Path], 
             return super().__call__(function, pairs)
 
     options = replace(ReadOptions.parse({"path": "x", "splitBytes": "70000"}), paths=(StorePath(place.root, "g-0"),))
+    undisturbed = audit.run(options, PlacedRunner({"g-0": place}, lambda _: MountedOn(["g-0"]), Progress(1)))
     summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Expiring(["g-0"]), Progress(1)))
     assert Expiring.steps > step
-    assert summary["differences"] == []
+    assert summary["differences"] == [] and summary["behind"] == undisturbed["behind"]
     (source,) = summary["sources"]
     assert source["expired_bytes"] == (begin if step == 1 else 0) and source["records"] > 0
+
+
+@pytest.mark.parametrize("healing", [True, False])
+def test_what_a_broker_was_about_to_write_is_no_difference(golden: Callable[[str], Path], healing: bool) -> None:
+    """A unit and an index entry are not there yet when they are first looked for."""
+    root = golden("clean")
+    (root / "abort").touch()
+    place = Place("g-0", "g", 0, str(root), "x", "http://127.0.0.1:9")
+    queue, index = min(root.glob("consumequeue/GoldA/0/*")), min(root.glob("index/*"))
+    whole = {path: path.read_bytes() for path in (queue, index)}
+    queue.write_bytes(whole[queue][:40] + bytes(20) + whole[queue][60:])
+    at = 40 + 4 * settings_of(root).maxHashSlotNum + 20 + 3  # in the first entry's hash
+    index.write_bytes(whole[index][:at] + bytes([whole[index][at] ^ 1]) + whole[index][at + 1 :])
+    steps: list[str] = []
+
+    class Healing(MountedOn):
+        def __call__(self, function: Callable[[Any], Any], pairs: Sequence[Any]) -> list[Any]:
+            name = getattr(function, "keywords", {})["function"]
+            steps.append(getattr(name, "__name__", "plan"))
+            if healing and steps[-2:] == ["audit_split", "audit_split"]:
+                queue.write_bytes(whole[queue])
+            if healing and steps[-2:] == ["audit_volume", "audit_volume"]:
+                index.write_bytes(whole[index])
+            return super().__call__(function, pairs)
+
+    options = replace(ReadOptions.parse({"path": "x"}), paths=(StorePath(place.root, "g-0"),))
+    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Healing(["g-0"]), Progress(1)))
+    assert steps.count("audit_split") == 2 and steps.count("audit_volume") == 2
+    found = {each["what"] for each in summary["differences"]}
+    assert found == (set() if healing else {"queue", "index"})
 
 
 def expired_queues(root: Path, begin: int) -> list[Path]:

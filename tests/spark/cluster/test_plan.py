@@ -53,6 +53,7 @@ def test_other_jobs_name_a_store_by_its_group() -> None:
         ("driver.cores", 3, "driver.cores", "is not known"),
         ("driver", "x", "driver", "must be an object"),
         ("executor.memoryMiB", "512m", "executor.memoryMiB", "a whole number"),
+        ("driver.memoryMiB", 300, "driver.memoryMiB", "at least 480"),
         ("arguments.topics", "orders", "arguments.topics", "must be a list"),
         ("arguments.queues", [1, "2"], "arguments.queues[1]", "a whole number"),
         ("arguments.settings", {"a": 1}, "arguments.settings.a", "must be a text"),

@@ -135,6 +135,7 @@ def test_progress_is_what_was_told_or_what_spark_counts() -> None:
         progress.advance()
     progress.completed = lambda: 99
     assert progress.to_json()["done"] == 8
+    assert progress.steps == [("starting", 0.0), ("reading", 12.3)]
 
 
 def test_progress_is_served() -> None:
