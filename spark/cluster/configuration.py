@@ -30,6 +30,7 @@ def spark_settings(plan: JobPlan, secret: str, ports: Ports, folder: str) -> dic
         "spark.executor.memory": f"{plan.executor_memory_mib}m",
         "spark.executor.cores": str(plan.executor_cores),
         "spark.locality.wait": f"{LOCALITY_WAIT_S}s",
+        "spark.standalone.executorRemoveDelayOnDisconnection": "1s",  # no master will say why it is gone
         "spark.authenticate": "true",
         "spark.authenticate.secret": secret,
         "spark.network.crypto.enabled": "true",

@@ -101,7 +101,12 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
         progress.step(steps.WAITING)
         driver = f"{plan.driver_host}:{settings.ports.blocks}"
         _wait_for_executors(plan, context, progress, driver)
-        runner = PlacedRunner(places_of(plan), lambda host_of: on_spark(context, host_of), progress)
+        runner = PlacedRunner(
+            places_of(plan),
+            lambda host_of: on_spark(context, host_of),
+            progress,
+            lambda: executor_hosts(context, driver),
+        )
         with _watched(plan, context, progress, driver) as lost:
             try:
                 summary = run_job(plan, runner, output)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -111,7 +111,8 @@ class Book:
 class PlacedRunner:
     """A `Runner` whose items go where `places` (by the items' source) says. SourceError: a store cannot be read.
 
-    `progress`: told of each step, and of each item that is done.
+    `progress`: told of each step, and of each item that is done. `hosts`: those that have an executor now, asked at
+    each step; None: all have. What prefers a host that has none would wait for it while the others' tasks last.
     """
 
     def __init__(
@@ -119,10 +120,12 @@ class PlacedRunner:
         places: Mapping[str, Place],
         runner_of: Callable[[Callable[[Any], str | None]], Runner],
         progress: Progress,
+        hosts: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self._places = places
         self._runner = runner_of(lambda pair: pair[1].host)
         self._progress = progress
+        self._hosts = hosts
         self.book = Book()
 
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -136,7 +139,13 @@ class PlacedRunner:
     def _placed(self, items: Sequence[Item]) -> list[tuple[Item, Place]]:
         planning = any(isinstance(item, PlanTask) for item in items)
         self._progress.step(PLANNING if planning else READING, len(items))
-        return [(item, self._places[getattr(item, "source")]) for item in items]  # noqa: B009 -- every item has one
+        places = dict(self._places)
+        if self._hosts is not None:
+            there = self._hosts()
+            places = {
+                name: place if place.host in there else replace(place, host=None) for name, place in places.items()
+            }
+        return [(item, places[getattr(item, "source")]) for item in items]  # noqa: B009 -- every item has one
 
     def _results(self, visits: Iterable[Visit]) -> Iterator[Any]:
         for each in visits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tallystick.spark.cluster.archive import merged_classes
 from tallystick.spark.cluster.configuration import spark_settings
 from tallystick.spark.cluster.driver import worker_reason
 from tallystick.spark.cluster.java import ARCHIVE_VARIABLE, GATEWAY, Java, Ports
-from tallystick.spark.cluster.place import Book, Visit, relocated
+from tallystick.spark.cluster.place import Book, PlacedRunner, Visit, relocated
 from tallystick.spark.cluster.plan import PlanError
 from tallystick.spark.cluster.progress import READING, Progress, served
 from tallystick.spark.cluster.result import MOST_BYTES, failure_of, fitting, result_of
@@ -28,7 +29,8 @@ from tallystick.spark.cluster.worker import (
     worker_environment,
 )
 from tallystick.spark.jobs.findings import Difference, Findings
-from tallystick.spark.volume import LogFile, Volume
+from tallystick.spark.jobs.runner import Inline
+from tallystick.spark.volume import LogFile, Source, Volume
 
 # -- Java and Spark ----------------------------------------------------------------------------------------------------
 
@@ -228,6 +230,27 @@ def test_paths_are_moved_wherever_they_are() -> None:
         "a": [Findings(1, [Difference("c", "queue", "/s/x", 0, "why")], {"units": 1})],
         "b": ("/tmp/mx", b"/tmp/m"),
     }
+
+
+def test_nothing_prefers_a_host_without_an_executor() -> None:
+    places = {place.node: place for place in parsed().sources}
+    there = {"w-c-0-0.nightly-job", "w-c-0-1.nightly-job"}
+    preferred: list[list[str | None]] = []
+
+    class Recording(Inline):
+        def __init__(self, host_of: Callable[[Any], str | None]) -> None:
+            self.host_of = host_of
+
+        def __call__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+            preferred.append([self.host_of(item) for item in items])
+            return []
+
+    runner = PlacedRunner(places, Recording, Progress(2), lambda: there)
+    items = [Source(f"c-0-{member}", "/") for member in range(3)]
+    runner(len, items)  # type: ignore[arg-type]
+    there.remove("w-c-0-1.nightly-job")
+    runner(len, items)  # type: ignore[arg-type]
+    assert preferred == [["w-c-0-0.nightly-job", "w-c-0-1.nightly-job", None], ["w-c-0-0.nightly-job", None, None]]
 
 
 def test_the_book_says_how_a_node_was_read() -> None:
