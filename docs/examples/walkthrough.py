@@ -46,6 +46,7 @@ _MASKS = tuple(
         (r"#\d+", "#N"),  # Spark's own numbers of columns
         (r"-{2,}", "-"),
         (r" {2,}", " "),
+        (r" *\| *", "|"),  # Spark leaves out a time's last zeros, and fills the cell up
     )
 )
 

@@ -85,7 +85,7 @@ def test_what_cells_print_replaces_what_they_printed(walkthrough: ModuleType) ->
 
 def test_only_what_changes_with_each_run_may_differ(walkthrough: ModuleType) -> None:
     page = "60 stored in 0.01 s (9,347 a second)\n|2026-11-22 06:10:49.043|\n+---+\n127.0.0.1:9876 orders 0/55\n"
-    later = "60 stored in 2.40 s (25 a second)\n|2027-01-02 16:00:00.1|\n+-----+\n127.0.0.1:4711 orders  0/55\n"
+    later = "60 stored in 2.40 s (25 a second)\n|2027-01-02 16:00:00.1   |\n+-----+\n127.0.0.1:4711 orders  0/55\n"
     assert walkthrough.difference(page, later) == []
     for wrong in (later.replace("0/55", "0/56"), later.replace("60 stored", "59 stored"), later + "more\n"):
         assert walkthrough.difference(page, wrong) != []
