@@ -70,31 +70,38 @@ RUN apt-get update -qq \
 java.instrument,java.logging,java.management,java.naming,java.net.http,java.security.jgss,java.security.sasl,java.sql,\
 java.xml,jdk.crypto.ec,jdk.management,jdk.net,jdk.security.auth,jdk.unsupported,jdk.zipfs
 
-FROM built AS built-jobs
+FROM ${BASE} AS built-spark
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
 # The versions that placement was measured with: it uses Spark's own side of the bridge to Java, in two functions.
 ARG PYSPARK=4.3.0
 ARG PYARROW=26.0.1
-ENV JAVA_HOME=/opt/java
-RUN python3 -m pip --python /opt/tallystick/bin/python3 install \
-        "$(echo /dist/*.whl)[spark]" pyspark==${PYSPARK} pyarrow==${PYARROW}
-# Jobs are RDDs of Python functions. What Spark has for tables, models, streams, Hive and Kubernetes is not loaded (360 of
+RUN python3 -m pip install --quiet --no-cache-dir --no-compile --target /opt/spark pyspark==${PYSPARK} pyarrow==${PYARROW}
+# Jobs are RDDs of Python functions. What Spark has for tables, models, streams, Hive and Kubernetes is not loaded (340 of
 # 460 MB), nor are natives of other systems, nor what Arrow has for its own network protocol. If too much went, the
 # archive below cannot be made: that takes a whole run.
-RUN cd /opt/tallystick/lib/python3*/site-packages/pyspark \
- && rm -r bin data examples ml mllib pandas pipelines python sbin && mv jars all && mkdir jars \
+RUN cd /opt/spark/pyspark && rm -r ../bin bin data examples ml mllib pandas pipelines python sbin && mv jars all && mkdir jars \
  && for family in spark-core spark-config spark-common-utils spark-network spark-kvstore spark-launcher spark-tags \
         spark-udf-worker-core spark-unsafe scala-library scala-reflect scala-xml scala-parallel hadoop-client-api \
         hadoop-client-runtime jackson json4s log4j slf4j jul-to jcl-over netty metrics py4j kryo-shaded minlog chill \
         objenesis paranamer tink gson protobuf-java commons-codec commons-collections4 commons-crypto commons-io \
         commons-lang3 commons-logging commons-text jakarta javax.servlet jersey xbean stream ivy RoaringBitmap shims \
-        guava failureaccess lz4 zstd snappy compress-lzf avro-1 HikariCP; do \
+        guava failureaccess lz4 zstd snappy compress-lzf avro-1; do \
         find all -name "$family*" -exec mv {} jars/ ';'; \
     done \
  && rm -r all \
  && rm -f jars/netty-*-osx-* jars/netty-*-windows-* jars/netty-*-riscv64* jars/netty-tcnative-boringssl-* \
- && cd ../pyarrow && rm -rf include tests ./*flight* ./*.pyx ./*.pxi
+ && cd ../pyarrow && rm -rf include tests ./*flight* ./*.pyx ./*.pxi \
+ && cd / && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/spark
+
+FROM built AS built-jobs
+ENV JAVA_HOME=/opt/java
 COPY --from=built-java /opt/java /opt/java
-RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib \
+COPY --from=built-spark /opt/spark /opt/spark
+# Nothing is installed any more: that is how pip says whether these are the versions that the wheel asks for.
+RUN mv /opt/spark/* /opt/tallystick/lib/python3*/site-packages/ \
+ && python3 -m pip --python /opt/tallystick/bin/python3 install --quiet --no-index "$(echo /dist/*.whl)[spark]" \
  && PATH=/opt/tallystick/bin:$PATH tally-spark archive /opt/java/tallystick.jsa
 
 FROM base AS jobs
