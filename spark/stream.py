@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from tallystick.spark.options import ReadOptions
@@ -36,9 +36,10 @@ class DataLossError(Exception):
         self.lost = lost
 
 
-class MessageStreamReader(DataSourceStreamReader):
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
+        self._stop_at: Offset | None = None
         self.schema = to_arrow_schema(schema, timezone="UTC")
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -51,9 +52,16 @@ class MessageStreamReader(DataSourceStreamReader):
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         latest = dict(start)
         for volume in self.options.volumes():
-            begin = max(start.get(volume.source, volume.begin), volume.begin)
-            latest[volume.source] = max(_end_within(volume, begin, most), start.get(volume.source, 0))
+            done = start.get(volume.source, 0)
+            end = _end_within(volume, max(start.get(volume.source, volume.begin), volume.begin), most)
+            if self._stop_at is not None:
+                end = min(end, self._stop_at.get(volume.source, done))
+            latest[volume.source] = max(end, done)
         return latest
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is read, in as many steps as `maxBytesPerTrigger` makes of it; what comes later is not."""
+        self._stop_at = self.reportLatestOffset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self.options.max_bytes_per_trigger

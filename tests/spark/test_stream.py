@@ -67,6 +67,19 @@ async def test_bounded_steps_come_to_the_end(tmp_path: Path) -> None:
     assert steps > 4
 
 
+async def test_what_comes_after_the_begin_of_a_run_to_the_end_is_not_read(tmp_path: Path) -> None:
+    async with opened(small(tmp_path)) as store:
+        await store.put(message(b"before"))
+    reader = reader_of(tmp_path)
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(reader.initialOffset())
+    async with opened(small(tmp_path)) as store:
+        await store.put(message(b"later"))
+    assert reader.latestOffset(end) == end
+    assert bodies(reader, reader.initialOffset(), end) == [b"before"]
+    assert reader_of(tmp_path).latestOffset()["n"] > end["n"]
+
+
 async def test_what_was_deleted_unread_is_a_loss(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         for _ in range(60):
@@ -86,11 +99,13 @@ def test_a_query_goes_on_where_it_was(spark: Any, golden: Callable[[str], Path],
     total = reader_of(root).latestOffset()["n"]
     whole = spark.read.format("tallystick").option("columns", "physical_offset").load(str(root))
     middle = sorted(row[0] for row in whole.collect())[whole.count() // 2]
+    steps: list[int] = []
     for committed in (middle, total, total):
         query = (
             spark.readStream.format("tallystick")
             .option("columns", "physical_offset,topic")
             .option("committed", committed)
+            .option("maxBytesPerTrigger", total // 8)
             .load(f"n={root}")
             .writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -99,5 +114,7 @@ def test_a_query_goes_on_where_it_was(spark: Any, golden: Callable[[str], Path],
         )
         query.awaitTermination(180)
         assert query.exception() is None
+        steps.append(sum(1 for each in query.recentProgress if each["numInputRows"]))
         written = sorted(row[0] for row in spark.read.parquet(str(out)).select("physical_offset").collect())
         assert written == sorted(row[0] for row in whole.where(f"physical_offset < {committed}").collect())
+    assert steps[0] > 1 and steps[1] > 1 and steps[2] == 0, "as many steps as the option makes of it"
