@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import signal
@@ -201,9 +202,9 @@ class Ledger:
                 raise RemotingError("no master is known")
         return self._address
 
-    async def produce(self, count: int, workers: int, prefix: bytes) -> None:
-        """`count` messages by so many senders at once."""
-        numbers = iter(range(count))
+    async def produce(self, count: int | None, workers: int, prefix: bytes) -> None:
+        """`count` messages by so many senders at once; None: until it is cancelled."""
+        numbers = itertools.count() if count is None else iter(range(count))
 
         async def work() -> None:
             for number in numbers:

@@ -87,7 +87,7 @@ async def test_a_group_under_load_is_clean_and_what_is_flipped_is_named(tmp_path
             ledger = Ledger(client, "orders", QUEUES)
             await ledger.produce(300, 16, b"before")
             places = places_of(lab)
-            load = asyncio.create_task(ledger.produce(100_000, 16, b"during" * 30))
+            load = asyncio.create_task(ledger.produce(None, 16, b"during" * 30))
             records = 0
             for workers in (["g-0", "g-1", "g-2"], [f"g-{leader}"], []):
                 summary, runner = await asyncio.to_thread(audited, places, workers)
@@ -100,7 +100,7 @@ async def test_a_group_under_load_is_clean_and_what_is_flipped_is_named(tmp_path
                 assert [runner.book.via(each.node) == "local" for each in places] == [
                     each.node in workers for each in places
                 ]
-            assert not load.done(), "all of it was under load"
+            assert not load.done(), "nothing may have failed"
             broken = places[(leader + 1) % 3]
             path = flipped(Path(broken.root), 20 * 7 + 7)
             for workers in ([broken.node], []):
