@@ -5,7 +5,8 @@
      "sources": [{"node": "c-0-1", "bound": 3175433, "records": 3313, "via": "local"}],
      "differences": ["..."], "output": null, "error": "only if it was not done"}
 
-`verdict`: an audit ends `Clean` or `DifferencesFound`; other jobs end `Done`, or `DamageFound` if they met any.
+`verdict`: an audit ends `Clean` or `DifferencesFound`, and so does a rebuild, if there was no damage; other jobs end
+`Done`, or `DamageFound` if they met any.
 """
 
 from __future__ import annotations
@@ -67,8 +68,6 @@ def verdict_of(summary: Summary) -> str:
     if summary["job"] == "rebuild":
         if any(each["stopped"] or each["skipped"] for each in summary["volumes"]):
             return DAMAGE
-        if summary["out"] is not None:
-            return DONE
         return DIFFERENCES if any(each["differing"] or each["missing"] for each in summary["volumes"]) else CLEAN
     return DAMAGE if summary.get("damaged") else DONE
 

@@ -162,6 +162,12 @@ def audit_summary(differences: int) -> dict[str, Any]:
     }
 
 
+def rebuild_summary(**found: Any) -> dict[str, Any]:
+    """With an output: that it is kept says nothing about whether it is what the broker has."""
+    volume = {"source": "c-0", "records": 7, "files": 5, "stopped": None, "skipped": 0, "differing": [], "missing": []}
+    return {"job": "rebuild", "out": "/out/rebuilt", "volumes": [volume | found]}
+
+
 @pytest.mark.parametrize("differences", [0, 1, 1000])
 def test_a_result_fits_and_keeps_what_matters(differences: int) -> None:
     via = {"c-0-0": "local", "c-0-1": "http"}
@@ -199,6 +205,10 @@ def test_a_long_reason_and_many_sources_fit_too() -> None:
             "2 dama",
         ),
         ({"job": "trace", "sought": "k", "events": [1, 2], "sources": []}, "Done", "2 events of k"),
+        (rebuild_summary(), "Clean", "5 files rebuilt of 7 records"),
+        (rebuild_summary(differing=["consumequeue/a/0/0"]), "DifferencesFound", "5 files"),
+        (rebuild_summary(missing=["consumequeue/a/0/0"]), "DifferencesFound", "5 files"),
+        (rebuild_summary(skipped=1), "DamageFound", "5 files"),
     ],
 )
 def test_verdicts(summary: dict[str, Any], verdict: str, words: str) -> None:
