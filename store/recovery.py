@@ -120,9 +120,17 @@ def log_layout(root: Path, settings: StoreSettings) -> tuple[Path, int]:
 
 
 def open_dispatch(
-    door: Door, root: Path, log_folder: Path, settings: StoreSettings, entry_header_bytes: int
+    door: Door,
+    root: Path,
+    log_folder: Path,
+    settings: StoreSettings,
+    entry_header_bytes: int,
+    ext_segment_bytes: int = 0,
 ) -> Dispatch:
-    """The queues and the index in `root`, of the log in `log_folder`; neither is read yet."""
+    """The queues and the index in `root`, of the log in `log_folder`; neither is read yet.
+
+    `ext_segment_bytes`: new units get an extension in files of this size; 0: none.
+    """
     return _kernel.Dispatch(
         door,
         str(root),
@@ -135,6 +143,7 @@ def open_dispatch(
         delay_ms=settings.delay_levels_ms(),
         max_open_files=settings.maxOpenQueueFiles,
         entry_header_bytes=entry_header_bytes,
+        ext_segment_bytes=ext_segment_bytes,
     )
 
 

@@ -45,7 +45,7 @@ from tallystick.spark.volume import Volume, VolumeError, open_volume
 from tallystick.store import _kernel
 from tallystick.store.dump import overridden, settings_of
 from tallystick.store.queue_format import INDEX_HEADER, IndexGeometry, IndexHeader
-from tallystick.store.recovery import log_layout
+from tallystick.store.recovery import log_layout, open_dispatch
 from tallystick.store.settings import StoreSettings
 
 PIECE_BYTES = 8 << 20
@@ -304,20 +304,8 @@ def _settings_of(root: Path) -> StoreSettings:
 
 def _dispatched(volume: Volume, chosen: StoreSettings, folder: Path) -> _Stats:
     log_folder, entry_header_bytes = log_layout(Path(volume.root), chosen)
-    dispatch = _kernel.Dispatch(
-        _kernel.Door(),
-        str(folder),
-        str(log_folder),
-        log_segment_bytes=chosen.mappedFileSizeCommitLog,
-        queue_segment_bytes=chosen.queue_segment_bytes,
-        index_slots=chosen.maxHashSlotNum,
-        index_entries=chosen.maxIndexNum,
-        index_enabled=chosen.messageIndexEnable,
-        delay_ms=chosen.delay_levels_ms(),
-        max_open_files=chosen.maxOpenQueueFiles,
-        entry_header_bytes=entry_header_bytes,
-        ext_segment_bytes=chosen.mappedFileSizeConsumeQueueExt if chosen.enableConsumeQueueExt else 0,
-    )
+    extension_bytes = chosen.mappedFileSizeConsumeQueueExt if chosen.enableConsumeQueueExt else 0
+    dispatch = open_dispatch(_kernel.Door(), folder, log_folder, chosen, entry_header_bytes, extension_bytes)
     dispatch.load()
     dispatch.start(volume.begin)
     stats = _Stats()
