@@ -140,26 +140,29 @@ def run(
         for source in options.sources():
             _prepare(output, source.source, Path(source.root))
         output.clear_aside()
+    # Tasks write to the one themselves, or else what they made is carried to the other.
+    shared = output if output is not None and output.shared else None
+    carried_to = output if shared is None else None
+    planned = plan_tasks(options)
     # First of all, and by a task of its own: a store that is read over HTTP has what was settled when its task began.
-    volumes = runner(volume_of, plan_tasks(options))
-    in_folder = output.folder if isinstance(output, FolderOutput) and output.shared else None
+    volumes = runner(volume_of, planned)
     tasks = [
         BuildTask(
             of=replace(task, committed=volume.bound),
             settings=tuple((settings or {}).items()),
             lag_ms=lag_ms,
             token=uuid.uuid4().hex,
-            place=None if in_folder is None else str(in_folder),
-            keep=output is not None and not output.shared,
+            place=str(shared.folder) if isinstance(shared, FolderOutput) else None,
+            keep=carried_to is not None,
         )
-        for task, volume in zip(plan_tasks(options), volumes, strict=True)
+        for task, volume in zip(planned, volumes, strict=True)
     ]
     try:
-        built = runner(partial(build, output=output if output is not None and output.shared else None), tasks)
-        if output is not None and not output.shared:
-            _carry(runner, output, tasks, built)
+        built = runner(partial(build, output=shared), tasks)
+        if carried_to is not None:
+            _carry(runner, carried_to, tasks, built)
     finally:
-        if output is not None and not output.shared:
+        if carried_to is not None:
             runner(forget, tasks)
     if output is not None:
         for task in tasks:
