@@ -23,6 +23,7 @@ except ImportError:
 from tallystick.spark.jobs import audit, export, rebuild, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
 from tallystick.spark.jobs.runner import Runner, inline, on_spark
+from tallystick.spark.jobs.verdicts import is_wrong
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
 from tallystick.spark.volume import VolumeError
@@ -52,15 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(json.dumps(summary) if args.json else text_of(summary))
     return 1 if is_wrong(summary) else 0
-
-
-def is_wrong(summary: dict[str, Any]) -> bool:
-    if summary["job"] == "audit":
-        return not summary["clean"]
-    if summary["job"] == "rebuild":
-        looked = ("stopped", "skipped") if summary["out"] else ("stopped", "skipped", "differing", "missing")
-        return any(each[name] for each in summary["volumes"] for name in looked)
-    return bool(summary.get("damaged"))
 
 
 def _run(args: argparse.Namespace, options: ReadOptions, runner: Runner) -> dict[str, Any]:

@@ -5,8 +5,7 @@
      "sources": [{"node": "c-0-1", "bound": 3175433, "records": 3313, "via": "local"}],
      "differences": ["..."], "output": null, "error": "only if it was not done"}
 
-`verdict`: an audit ends `Clean` or `DifferencesFound`, and so does a rebuild, if there was no damage; other jobs end
-`Done`, or `DamageFound` if they met any.
+`verdict`: see `jobs/verdicts.py`.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from typing import Any
 
 from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan
 from tallystick.spark.jobs.report import bytes_text, difference_text
+from tallystick.spark.jobs.verdicts import CLEAN, DAMAGE, Summary, verdict_of
 
 MOST_BYTES = 4096  # fixed by Kubernetes, for the termination messages of a container
 _SHORT = 160
-CLEAN, DIFFERENCES, DAMAGE, DONE = "Clean", "DifferencesFound", "DamageFound", "Done"
-
-Summary = Mapping[str, Any]
 
 
 def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None], seconds: float) -> dict[str, Any]:
@@ -60,16 +57,6 @@ def fitting(result: Mapping[str, Any], most: int = MOST_BYTES) -> bytes:
 
 def _cut(text: str, most: int = 3 * _SHORT) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def verdict_of(summary: Summary) -> str:
-    if summary["job"] == "audit":
-        return CLEAN if summary["clean"] else DIFFERENCES
-    if summary["job"] == "rebuild":
-        if any(each["stopped"] or each["skipped"] for each in summary["volumes"]):
-            return DAMAGE
-        return DIFFERENCES if any(each["differing"] or each["missing"] for each in summary["volumes"]) else CLEAN
-    return DAMAGE if summary.get("damaged") else DONE
 
 
 def figures_of(summary: Summary) -> dict[str, int]:

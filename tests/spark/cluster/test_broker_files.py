@@ -22,9 +22,9 @@ from tallystick.node.http import Probes, application
 from tallystick.spark.cluster.place import PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
-from tallystick.spark.cluster.result import CLEAN, DIFFERENCES, verdict_of
 from tallystick.spark.jobs import audit, export, rebuild, stats
 from tallystick.spark.jobs.runner import inline
+from tallystick.spark.jobs.verdicts import CLEAN, DIFFERENCES, verdict_of
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput
 from tallystick.spark.store_client import TOKEN_FILE_VARIABLE
