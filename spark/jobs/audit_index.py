@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
-from tallystick.spark.presence import bring, release
+from tallystick.spark.jobs.index_files import geometry_of, mapped_index
+from tallystick.spark.presence import release
 from tallystick.spark.scan import SplitScan, has_expired
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import Volume
@@ -30,7 +28,7 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
     if not files:
         return
     closed = settled_ms == SETTLED
-    geometry = _geometry(files, 1 if closed else _SURE_ENTRIES)
+    geometry = geometry_of(files, 1 if closed else _SURE_ENTRIES)
     if geometry is None:
         return
     entries = _entries(volume, files, geometry, findings, closed)
@@ -67,42 +65,13 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
                     findings.add(Difference(volume.source, "index", file, at, reason))
 
 
-def _geometry(files: list[Path], least_entries: int) -> IndexGeometry | None:
-    """Of all files, found in the fullest one; None: none of them has so many entries."""
-    fullest, geometry = least_entries, None
-    for path in files:
-        with _mapped(path) as data:
-            if data is None:
-                continue
-            count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry - 1
-            if count >= fullest and (found := IndexGeometry.of_file(data)) is not None:
-                fullest, geometry = count, found
-    return geometry
-
-
-@contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap | None]:
-    """None: it has expired, or is just being made and has no header yet."""
-    with ExitStack() as stack:
-        data = None
-        try:
-            bring(path)
-            file = stack.enter_context(path.open("rb"))
-        except FileNotFoundError:
-            pass
-        else:
-            if file.seek(0, 2) >= INDEX_HEADER.size:
-                data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        yield data
-
-
 def _entries(
     volume: Volume, files: list[Path], geometry: IndexGeometry, findings: Findings, closed: bool
 ) -> dict[int, list[tuple[int, str, int]]]:
     """(hash, file, byte in it) of all entries below the bound, by position."""
     found: dict[int, list[tuple[int, str, int]]] = {}
     for path in files:
-        with _mapped(path) as data:
+        with mapped_index(path) as data:
             if data is None:
                 continue
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))

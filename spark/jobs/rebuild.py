@@ -18,7 +18,6 @@ message itself; an empty one would hide it.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 import tempfile
@@ -35,6 +34,7 @@ import pyarrow as pa
 
 from tallystick.spark.jobs.audit import LAG_MS, last_store_ms
 from tallystick.spark.jobs.findings import SETTLED
+from tallystick.spark.jobs.index_files import geometry_of
 from tallystick.spark.jobs.rebuild_compare import Comparison, Snapshot, compare
 from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import OptionError, ReadOptions
@@ -44,7 +44,7 @@ from tallystick.spark.presence import bring, bring_folder, release
 from tallystick.spark.volume import Volume, VolumeError, open_volume
 from tallystick.store import _kernel
 from tallystick.store.dump import overridden, settings_of
-from tallystick.store.queue_format import INDEX_HEADER, IndexGeometry, IndexHeader
+from tallystick.store.queue_format import INDEX_HEADER, IndexHeader
 from tallystick.store.recovery import log_layout, open_dispatch
 from tallystick.store.settings import StoreSettings
 
@@ -293,15 +293,9 @@ def _settings_of(root: Path) -> StoreSettings:
     bring_folder(root / "index")
     chosen = settings_of(root)
     for _ in range(_LOOKS):
-        fullest = 0
-        for path in sorted(root.glob("index/*")):
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry
-                if count > fullest and (found := IndexGeometry.of_file(data)) is not None:
-                    fullest = count
-                    chosen = replace(chosen, maxHashSlotNum=found.slots, maxIndexNum=found.entries)
-        if fullest:
-            break
+        geometry = geometry_of(sorted(root.glob("index/*")))
+        if geometry is not None:
+            return replace(chosen, maxHashSlotNum=geometry.slots, maxIndexNum=geometry.entries)
     return chosen
 
 

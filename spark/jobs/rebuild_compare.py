@@ -22,13 +22,15 @@ import mmap
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tallystick.spark.jobs.findings import SETTLED
-from tallystick.spark.presence import Segments, bring
+from tallystick.spark.jobs.index_files import geometry_of, mapped_index
+from tallystick.spark.presence import Segments
 from tallystick.spark.volume import Logs, Volume
 from tallystick.store.log_walk import step_at
 from tallystick.store.queue_format import (
@@ -273,31 +275,31 @@ class _Indexes:
         self._ours = sorted((ours / "index").glob("*"))
         self._theirs = [path for path in sorted((theirs / "index").glob("*")) if path.is_file()]
         # What was made of another number of slots and entries cannot be compared: it differs in its length.
-        self._geometry = _geometry(self._ours)
+        self._geometry = geometry_of(self._ours)
 
     def compare(self) -> None:
         if self._geometry is None:
             for path in self._theirs:
-                with _index(path) as data:
+                with mapped_index(path) as data:
                     self._end(path, data is None or self._only_beyond(data, 1, None), beyond=True)
             return
         if self._begins_before():
             self._found.to_the_byte = False
             self._in_order(self._geometry)
             return
-        for number, path in enumerate(self._ours):
-            with _index(path) as mine, _index(self._theirs[number] if number < len(self._theirs) else None) as has:
+        for path, there in zip_longest(self._ours, self._theirs[: len(self._ours)]):
+            with mapped_index(path) as mine, nullcontext() if there is None else mapped_index(there) as has:
                 assert mine is not None, "it was just made"
-                self._pair(path, mine, has, self._theirs[number] if number < len(self._theirs) else None)
+                self._pair(path, mine, has, there)
         for path in self._theirs[len(self._ours) :]:
-            with _index(path) as has:
+            with mapped_index(path) as has:
                 self._end(path, has is None or self._only_beyond(has, 1, self._geometry), beyond=True)
 
     def _begins_before(self) -> bool:
         """Their first file has entries of records that are gone."""
         assert self._geometry is not None
         for path in self._theirs[:1]:
-            with _index(path) as data:
+            with mapped_index(path) as data:
                 if data is None:
                     return True
                 first = next(_entries(data, self._geometry), None)
@@ -369,7 +371,7 @@ class _Indexes:
         """All their entries that name what was rebuilt from, beside all of ours."""
         ours = self._timed(self._ours, geometry)
         for path in self._theirs:
-            with _index(path) as data:
+            with mapped_index(path) as data:
                 if data is None:
                     continue
                 if len(data) != geometry.file_bytes:
@@ -400,34 +402,9 @@ class _Indexes:
 
     def _timed(self, paths: list[Path], geometry: IndexGeometry) -> Iterator[tuple[IndexEntry, int]]:
         for path in paths:
-            with _index(path) as data:
+            with mapped_index(path) as data:
                 assert data is not None, "it was just made"
                 yield from _times(data, geometry)
-
-
-def _geometry(paths: list[Path]) -> IndexGeometry | None:
-    """Of files that are not written to."""
-    for path in paths:
-        with _index(path) as data:
-            if data is not None and (found := IndexGeometry.of_file(data)) is not None:
-                return found
-    return None
-
-
-@contextmanager
-def _index(path: Path | None) -> Iterator[mmap.mmap | None]:
-    """None: there is none, it expired, or it is just being made."""
-    with ExitStack() as stack:
-        data = None
-        if path is not None:
-            try:
-                bring(path)
-                file = stack.enter_context(path.open("rb"))
-                if file.seek(0, 2) >= INDEX_HEADER.size:
-                    data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except FileNotFoundError:
-                pass
-        yield data
 
 
 def _header(data: mmap.mmap) -> IndexHeader:
