@@ -71,10 +71,25 @@ class _Exported:
         return self._capsules
 
 
-class SplitScan:
-    """The batches of one split; iterate once. `records` (wanted or not), `damaged` and `damage` grow as it goes.
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What messages come to, as tables of few rows.
 
-    `check_crc`: of every body, wanted or not. OSError; DamageError: the file ends early.
+    groups     topic, queue_id, tags ("": none), hour_ms (the hour of storing): messages, bytes, body_bytes
+    sizes      topic, bucket: messages; one of n bytes is in bucket floor(16 * log2(n))
+    producers  topic, address (of who sent it, without the port): messages
+    """
+
+    groups: pa.Table
+    sizes: pa.Table
+    producers: pa.Table
+
+
+class SplitScan:
+    """The batches of one split, or their sums; read once.
+
+    `records` (wanted or not), `damaged` and `damage` grow as it goes. `check_crc`: of every body, wanted or not.
+    OSError; DamageError: the file ends early.
     """
 
     def __init__(
@@ -99,10 +114,29 @@ class SplitScan:
         self._limits = (max_rows, max_bytes)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        if (scan := self._opened()) is None:
+            return
+        while True:
+            exported = scan.next_batch()
+            self._passed(scan)
+            if exported is None:
+                return
+            yield pa.record_batch(_Exported(exported))
+
+    def sums(self) -> Sums | None:
+        """What its messages come to, without a row for each. None: the file has expired, and is in `damage`."""
+        if (scan := self._opened()) is None:
+            return None
+        tables = scan.sums()
+        self._passed(scan)
+        return Sums(*(pa.table(pa.record_batch(_Exported(each))) for each in tables))
+
+    def _opened(self) -> MessageScan | None:
+        """None: the file has expired, which is in `damage` now."""
         split, wanted = self.split, self._wanted
         try:
             bring(split.path, split.begin - split.file_start, split.end - split.file_start)
-            scan = MessageScan(
+            return MessageScan(
                 split.path,
                 file_start=split.file_start,
                 file_end=split.file_end,
@@ -122,15 +156,12 @@ class SplitScan:
             )
         except FileNotFoundError:
             self._met([(split.begin, split.bytes, EXPIRED)], 1)
-            return
-        while True:
-            exported = scan.next_batch()
-            self.records = scan.records
-            if scan.damaged > self.damaged:
-                self._met(scan.damage[len(self.damage) :], scan.damaged)
-            if exported is None:
-                return
-            yield pa.record_batch(_Exported(exported))
+            return None
+
+    def _passed(self, scan: MessageScan) -> None:
+        self.records = scan.records
+        if scan.damaged > self.damaged:
+            self._met(scan.damage[len(self.damage) :], scan.damaged)
 
     def _met(self, more: list[tuple[int, int, str]], damaged: int) -> None:
         self.damaged = damaged

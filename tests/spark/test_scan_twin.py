@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import struct
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from scan_twin import Scanned, scan
 
 from tallystick.spark.columns import SCHEMA
-from tallystick.spark.scan import SplitScan, Wanted
+from tallystick.spark.scan import SplitScan, Sums, Wanted
 from tallystick.spark.splits import Split
 from tallystick.store.ledger_format import EntryHeader
 from tallystick.store.message import Host
@@ -19,6 +21,7 @@ from tallystick.store.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record
 
 BLANK = b"\xcb\xd4\x31\x94"
 START = 8192
+HOUR_MS = 3_600_000
 
 hosts = st.builds(
     Host,
@@ -111,6 +114,59 @@ def test_sound_logs_are_read_alike(
     ours = scanned(path, data, header, check_crc=True, max_rows=max_rows, max_bytes=max_bytes)
     assert ours == twin(data, header, True)
     assert (ours.records, ours.damage) == (len(found), [])
+
+
+def summed(rows: list[dict[str, Any]]) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+    """(counts and bytes by group and name, messages by bucket of size, by producer) of rows."""
+    groups: Counter[Any] = Counter()
+    for row in rows:
+        stored = row["store_timestamp_ms"]
+        hour = stored // HOUR_MS if stored >= 0 else -(-stored // HOUR_MS)  # towards zero
+        key = (row["topic"], row["queue_id"], row["tags"] or "", hour * HOUR_MS)
+        groups[key, "messages"] += 1
+        groups[key, "bytes"] += row["size"]
+        groups[key, "body_bytes"] += row["body_bytes"]
+    sizes = Counter((row["topic"], math.floor(16 * math.log2(row["size"]))) for row in rows)
+    producers = Counter((row["topic"], row["born_host"].rpartition(":")[0]) for row in rows)
+    return +groups, sizes, producers
+
+
+def of_tables(sums: Sums) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+    groups: Counter[Any] = Counter()
+    for row in sums.groups.to_pylist():
+        key = (row["topic"], row["queue_id"], row["tags"], row["hour_ms"])
+        for name in ("messages", "bytes", "body_bytes"):
+            groups[key, name] += row[name]
+    sizes: Counter[Any] = Counter()
+    for row in sums.sizes.to_pylist():
+        sizes[row["topic"], row["bucket"]] += row["messages"]
+    producers: Counter[Any] = Counter()
+    for row in sums.producers.to_pylist():
+        producers[row["topic"], row["address"]] += row["messages"]
+    return +groups, sizes, producers
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(records, max_size=20),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from([Wanted(), Wanted(topics=("T",)), Wanted(queues=(0, 1))]),
+    st.integers(-(2**40), 2**40),
+    st.booleans(),
+)
+def test_sums_are_those_of_the_rows(
+    path: str, found: list[Record], header: int, wanted: Wanted, apart_ms: int, ends_early: bool
+) -> None:
+    spread = [each._replace(store_timestamp_ms=apart_ms * index) for index, each in enumerate(found)]
+    data = laid_out(spread, header, 16)
+    data = data[:-1] if ends_early else data
+    written(path, data)
+    split = Split("n0", path, START, START + len(data), START, START + len(data), header)
+    by_rows = scanned(path, data, header, wanted)
+    scan = SplitScan(split, (), wanted)
+    sums = scan.sums()
+    assert sums is not None and of_tables(sums) == summed(by_rows.rows)
+    assert (scan.records, [(each.position, each.size) for each in scan.damage]) == (by_rows.records, by_rows.damage)
 
 
 edits = st.lists(

@@ -3,9 +3,10 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use arrow_array::ffi::to_ffi;
+use arrow_array::ffi::{to_ffi, FFI_ArrowArray};
 use arrow_array::{Array, RecordBatch, StructArray};
 use arrow_schema::ffi::FFI_ArrowSchema;
+use arrow_schema::ArrowError;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -13,7 +14,9 @@ use pyo3::types::PyCapsule;
 use super::columns::{Columns, NoSuchColumn, NAMES};
 use super::filter::Filter;
 use super::range::{Damage, Found, RangeReader, Stretch};
+use super::sums::Sums;
 use crate::fault::Outcome;
+use crate::record::Record;
 
 /// Listed; the rest is only counted. A disk that went bad has millions.
 const MOST_DAMAGE: usize = 1000;
@@ -47,42 +50,88 @@ impl Scan {
 
     /// The next rows; None: the stretch is at its end.
     pub fn next_batch(&mut self) -> Outcome<Option<RecordBatch>> {
+        let (max_rows, max_bytes) = (self.max_rows, self.max_bytes);
+        self.pass(|columns, record, pos| {
+            columns.push(record, pos);
+            if columns.rows() >= max_rows || columns.bytes() >= max_bytes {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        Ok((self.columns.rows() > 0).then(|| self.columns.finish()))
+    }
+
+    /// What all that is left comes to.
+    pub fn sums(&mut self) -> Outcome<Sums> {
+        let mut sums = Sums::default();
+        self.pass(|_, record, _| {
+            sums.add(record);
+            ControlFlow::Continue(())
+        })?;
+        Ok(sums)
+    }
+
+    /// Gives `take` each wanted record with its place until it breaks or the stretch ends, and keeps what is damaged.
+    fn pass(&mut self, mut take: impl FnMut(&mut Columns, &Record<'_>, u64) -> ControlFlow<()>) -> Outcome<()> {
+        let Scan {
+            reader,
+            filter,
+            columns,
+            records,
+            damaged,
+            damage,
+            ..
+        } = self;
         if !self.done {
-            let Scan {
-                reader,
-                filter,
-                columns,
-                max_rows,
-                max_bytes,
-                records,
-                damaged,
-                damage,
-                ..
-            } = self;
-            self.done = reader.read(|found| {
-                match found {
-                    Found::Record { record, pos } => {
-                        *records += 1;
-                        if filter.takes(record) {
-                            columns.push(record, pos);
-                        }
-                    }
-                    Found::Damage(met) => {
-                        *damaged += 1;
-                        if damage.len() < MOST_DAMAGE {
-                            damage.push(met);
-                        }
+            self.done = reader.read(|found| match found {
+                Found::Record { record, pos } => {
+                    *records += 1;
+                    if filter.takes(record) {
+                        take(columns, record, pos)
+                    } else {
+                        ControlFlow::Continue(())
                     }
                 }
-                if columns.rows() >= *max_rows || columns.bytes() >= *max_bytes {
-                    ControlFlow::Break(())
-                } else {
+                Found::Damage(met) => {
+                    *damaged += 1;
+                    if damage.len() < MOST_DAMAGE {
+                        damage.push(met);
+                    }
                     ControlFlow::Continue(())
                 }
             })?;
         }
-        Ok((self.columns.rows() > 0).then(|| self.columns.finish()))
+        Ok(())
     }
+}
+
+/// The capsules of Arrow's C data interface: (schema, array).
+type Capsules<'py> = (Bound<'py, PyCapsule>, Bound<'py, PyCapsule>);
+
+struct Exported {
+    schema: FFI_ArrowSchema,
+    array: FFI_ArrowArray,
+}
+
+impl Exported {
+    fn new(batch: RecordBatch) -> Result<Exported, ArrowError> {
+        Ok(Exported {
+            schema: FFI_ArrowSchema::try_from(batch.schema_ref().as_ref())?,
+            array: to_ffi(&StructArray::from(batch).into_data())?.0,
+        })
+    }
+
+    fn capsules(self, py: Python<'_>) -> PyResult<Capsules<'_>> {
+        Ok((
+            PyCapsule::new_with_value(py, self.schema, c"arrow_schema")?,
+            PyCapsule::new_with_value(py, self.array, c"arrow_array")?,
+        ))
+    }
+}
+
+fn not_exported(error: ArrowError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 /// Reads the messages in [begin, end) of one log file as Arrow batches.
@@ -146,21 +195,21 @@ impl MessageScan {
     }
 
     /// The capsules of Arrow's C data interface (schema, array); None: nothing is left. The GIL is released.
-    fn next_batch<'py>(&mut self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)>> {
+    fn next_batch<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Capsules<'py>>> {
         let scan = &mut self.0;
-        let exported = py.detach(|| -> Outcome<_> {
-            Ok(scan.next_batch()?.map(|batch| {
-                let schema = FFI_ArrowSchema::try_from(batch.schema_ref().as_ref());
-                let array = to_ffi(&StructArray::from(batch).into_data()).map(|(array, _)| array);
-                schema.and_then(|schema| Ok((schema, array?)))
-            }))
-        })?;
-        let Some(exported) = exported else { return Ok(None) };
-        let (schema, array) = exported.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Some((
-            PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
-            PyCapsule::new_with_value(py, array, c"arrow_array")?,
-        )))
+        let exported = py.detach(|| -> Outcome<_> { Ok(scan.next_batch()?.map(Exported::new)) })?;
+        let exported = exported.transpose().map_err(not_exported)?;
+        exported.map(|exported| exported.capsules(py)).transpose()
+    }
+
+    /// What all that is left comes to: (groups, sizes, producers) as capsules. The GIL is released.
+    fn sums<'py>(&mut self, py: Python<'py>) -> PyResult<Vec<Capsules<'py>>> {
+        let scan = &mut self.0;
+        let exported = py.detach(|| -> Outcome<_> { Ok(scan.sums()?.tables().map(Exported::new)) })?;
+        let exported = exported.into_iter();
+        exported
+            .map(|table| table.map_err(not_exported)?.capsules(py))
+            .collect()
     }
 
     /// Up to here, in the log, everything is told.
