@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.store.segment_files import segment_start
+from tallystick.store.segment_files import is_of_log, segment_start
 from tallystick.store.settings import StoreSettings
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -54,7 +54,7 @@ def file_of(path: str) -> StoreFile:
     parts = _parts(path)
     if len(parts) != _depth(parts[0]):
         raise NotServedError(path)
-    if parts[0] != "commitlog" and parts[1:2] != ("data",):
+    if not is_of_log(parts):
         return StoreFile(parts, None)
     start = segment_start(parts[-1])
     if start is None:  # without a place in the log nobody can say how much of it is committed

@@ -30,6 +30,11 @@ def segment_start(name: str) -> int | None:
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
+def is_of_log(parts: tuple[str, ...]) -> bool:
+    """Whether a file of a store, by the parts of its path there, is the log's: commitlog/*, dledger-*/data/*."""
+    return parts[0] == "commitlog" or (parts[0].startswith("dledger-") and parts[1:2] == ("data",))
+
+
 class SegmentFiles:
     """The segments of one folder. A context manager: leaving it unmaps what was read.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tallystick.spark.store_client import RemoteStore, StoreClient
-from tallystick.store.segment_files import segment_start
+from tallystick.store.segment_files import is_of_log, segment_start
 
 BLOCK_BYTES = 64 << 10
 _DERIVED = ("consumequeue", "consumequeue_ext", "index")
@@ -120,9 +120,8 @@ class Mirror:
 
 def _log_start(path: str) -> int | None:
     """Where a file of the log begins in it; None: it is another file of the store."""
-    parts = path.split("/")
-    in_log = parts[0] == "commitlog" or (parts[0].startswith("dledger-") and parts[1:2] == ["data"])
-    return segment_start(parts[-1]) if in_log else None
+    parts = tuple(path.split("/"))
+    return segment_start(parts[-1]) if is_of_log(parts) else None
 
 
 def _runs(first: int, last: int, held: set[int]) -> Iterator[tuple[int, int]]:

@@ -179,12 +179,13 @@ async def test_a_range_of_a_derived_file_ends_with_it(tmp_path: Path) -> None:
         assert (await node.read(path, "320-"))[0] == 416
 
 
-async def test_a_topic_with_signs_in_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topic", ["%RETRY%readers", "data", "commitlog"])
+async def test_a_topic_whose_name_means_something_else_too(tmp_path: Path, topic: str) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
-        await store.put(message(b"x", topic="%RETRY%readers"))
+        await store.put(message(b"x", topic=topic))
         derived(store)
-        (file,) = (await node.show("consumequeue/%RETRY%readers"))["files"]
-        assert file["path"] == "consumequeue/%RETRY%readers/0/" + segment_name(0)
+        (file,) = (await node.show(f"consumequeue/{topic}"))["files"]
+        assert file["path"] == f"consumequeue/{topic}/0/" + segment_name(0)
         status, body = await node.read(quote(file["path"]))
         assert (status, len(body)) == (200, 320)
 
