@@ -20,6 +20,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from engine_lab import HOST, SYNC, message, opened, small, turns, until
+from ledger_lab import open_ledger_of
 from tally_process import TallyProcess
 from yarl import URL
 
@@ -28,7 +29,6 @@ from tallystick.node.admin_api import AdminView
 from tallystick.node.admin_token import TokenFile
 from tallystick.node.http import Probes, application
 from tallystick.node.store_files_api import StoreFilesApi
-from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
 from tallystick.store.engine import MessageStore
@@ -82,18 +82,7 @@ async def member(root: Path) -> AsyncIterator[tuple[MessageStore, LedgerReplica]
     """A leader whose entries are committed when the test says so."""
     chosen = small(root, enableDLegerCommitLog=True, dLegerSelfId="n0", flushDiskType=SYNC)
     door = Door()
-    ledger = Ledger.open(
-        chosen.log_folder.parent,
-        door,
-        segment_bytes=chosen.mappedFileSizeCommitLog,
-        index_segment_bytes=32 * 16,
-        max_message_bytes=chosen.maxMessageSize,
-        store_host=HOST.encode(),
-        store_id=b"the store's id..",
-        suffix=b"",
-        boot_id=bytes(16),
-    )
-    replica = LedgerReplica(ledger)
+    replica = LedgerReplica(open_ledger_of(chosen, door))
     replica.on_failed = lambda error, final: None
     store = await MessageStore.open(chosen, store_host=HOST, door=door, replica=replica)
     try:

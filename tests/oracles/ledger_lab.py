@@ -11,6 +11,7 @@ from tallystick.replication.ledger.ledger import Ledger
 from tallystick.store._kernel import Door, Entries
 from tallystick.store.message import Host
 from tallystick.store.record import Record
+from tallystick.store.settings import StoreSettings
 
 HOST = Host("127.0.0.1", 10911)
 NOW_MS = 1_700_000_000_000
@@ -28,6 +29,21 @@ def open_ledger(folder: Path, door: Door | None = None, boot: int = 1) -> Ledger
         max_message_bytes=3000,
         store_host=HOST.encode(),
         store_id=STORE_ID,
+        boot_id=boot.to_bytes(16, "big"),
+    )
+
+
+def open_ledger_of(chosen: StoreSettings, door: Door, boot: int = 0, suffix: bytes = b"") -> Ledger:
+    """The ledger of a store with these settings. `suffix`: as of `Ledger.open`."""
+    return Ledger.open(
+        chosen.log_folder.parent,
+        door,
+        segment_bytes=chosen.mappedFileSizeCommitLog,
+        index_segment_bytes=INDEX_BYTES,
+        max_message_bytes=chosen.maxMessageSize,
+        store_host=HOST.encode(),
+        store_id=STORE_ID,
+        suffix=suffix,
         boot_id=boot.to_bytes(16, "big"),
     )
 

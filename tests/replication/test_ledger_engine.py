@@ -24,6 +24,7 @@ from engine_lab import (
     send_frame,
     small,
 )
+from ledger_lab import open_ledger_of
 
 from tallystick.node.broker.membership import forget_derived
 from tallystick.replication.ledger.ledger import Ledger
@@ -34,8 +35,6 @@ from tallystick.store.ledger_format import EntryKind
 from tallystick.store.message import GetStatus, MessageBatch, PutResult, PutStatus
 from tallystick.store.settings import FlushDiskType, SettingsError, StoreSettings
 from tallystick.store.verify import verify
-
-STORE_ID = b"the store's id.."
 
 
 def settings(root: Path, **changes: Any) -> StoreSettings:
@@ -97,17 +96,7 @@ class Member:
 
 
 def open_ledger(chosen: StoreSettings, door: Door, boot: int = 1) -> Ledger:
-    return Ledger.open(
-        chosen.log_folder.parent,
-        door,
-        segment_bytes=chosen.mappedFileSizeCommitLog,
-        index_segment_bytes=32 * 16,
-        max_message_bytes=chosen.maxMessageSize,
-        store_host=HOST.encode(),
-        store_id=STORE_ID,
-        suffix=b"CLUSTER\x01DefaultCluster\x02",
-        boot_id=boot.to_bytes(16, "big"),
-    )
+    return open_ledger_of(chosen, door, boot, b"CLUSTER\x01DefaultCluster\x02")
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from engine_lab import HOST, SYNC, message, opened, small
+from ledger_lab import open_ledger_of
 
-from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.spark.jobs import audit
 from tallystick.spark.jobs.runner import inline
@@ -27,18 +27,7 @@ from tallystick.store.engine import MessageStore
 async def member(root: Path) -> AsyncIterator[tuple[MessageStore, LedgerReplica, asyncio.Event]]:
     chosen = small(root, enableDLegerCommitLog=True, dLegerSelfId="n0", flushDiskType=SYNC)
     door = Door()
-    ledger = Ledger.open(
-        chosen.log_folder.parent,
-        door,
-        segment_bytes=chosen.mappedFileSizeCommitLog,
-        index_segment_bytes=32 * 16,
-        max_message_bytes=chosen.maxMessageSize,
-        store_host=HOST.encode(),
-        store_id=b"the store's id..",
-        suffix=b"",
-        boot_id=bytes(16),
-    )
-    replica = LedgerReplica(ledger)
+    replica = LedgerReplica(open_ledger_of(chosen, door))
     written = asyncio.Event()
     replica.on_written = replica.on_synced = written.set
     replica.on_failed = lambda error, final: None
