@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from harness.api import Api, Json
@@ -76,16 +76,17 @@ class Jobs:
         begin_s = time.monotonic()
         self.apply(name, job, **spec)
         machines: dict[str, str] = {}
-        seen = _Seen()
+        seconds = 0.0
 
         def look() -> Json:
+            nonlocal seconds
             for pod in self.pods(name):
                 node = pod["metadata"]["labels"].get(_POD)
                 if node and pod["spec"].get("nodeName"):
                     machines[node] = pod["spec"]["nodeName"]
             status = self.api.get("storejobs", self.namespace, name).get("status") or {}
-            if status.get("result") and not seen.seconds:
-                seen.seconds = time.monotonic() - begin_s
+            if status.get("result") and not seconds:
+                seconds = time.monotonic() - begin_s
             if status.get("phase") not in _OVER:
                 raise NotYetError(json.dumps(status))
             return dict(status)
@@ -93,7 +94,7 @@ class Jobs:
         status = wait_for(f"the StoreJob {name} is over", look, timeout_s, every_s=0.3)
         log = kubectl("logs", f"{name}-driver", "--namespace", self.namespace)
         assert status["phase"] == "Completed", f"{json.dumps(status)}\n{log[-3000:]}"
-        return Ended(name, status, seen.seconds, machines, log)
+        return Ended(name, status, seconds, machines, log)
 
     def pods(self, name: str) -> list[Json]:
         return self.api.list("pods", self.namespace, f"tallystick.dev/job={name}")
@@ -144,11 +145,6 @@ class Jobs:
         kubectl("delete", "pod", pod, "--namespace", self.namespace, "--wait=false")
         rows = [json.loads(line) for line in said.splitlines()]
         return [(int(queue), int(offset), int(pos)) for queue, offset, pos in rows]
-
-
-@dataclass(slots=True)
-class _Seen:
-    seconds: float = field(default=0.0)
 
 
 class Volume:
