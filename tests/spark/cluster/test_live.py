@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group_lab import GroupLab, Ledger
+from group_lab import GroupLab, Ledger, until
 
 from tallystick.node.client import ClusterClient
 from tallystick.node.remoting.codes import RequestCode
@@ -19,7 +20,9 @@ from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
 from tallystick.spark.jobs import audit
+from tallystick.spark.jobs.runner import inline
 from tallystick.spark.options import ReadOptions, StorePath
+from tallystick.spark.planning import plan_tasks, volume_of
 from tallystick.store.dump import settings_of
 
 QUEUES = 4
@@ -47,19 +50,55 @@ def places_of(lab: GroupLab) -> list[Place]:
     ]
 
 
-def audited(places: list[Place], workers: Sequence[str], **given: str) -> tuple[dict[str, Any], PlacedRunner]:
-    options = replace(
-        ReadOptions.parse({"path": "x", "splitBytes": "200000"} | given),
+def options_of(places: list[Place]) -> ReadOptions:
+    return replace(
+        ReadOptions.parse({"path": "x", "splitBytes": "200000"}),
         paths=tuple(StorePath(each.root, each.node, each.group, each.http) for each in places),
     )
+
+
+def audited(places: list[Place], workers: Sequence[str]) -> tuple[dict[str, Any], PlacedRunner]:
     runner = PlacedRunner({each.node: each for each in places}, lambda _: MountedOn(workers), Progress(1))
-    return audit.run(options, runner), runner
+    return audit.run(options_of(places), runner), runner
 
 
 async def make_topic(client: ClusterClient, address: str) -> None:
     ext = {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES)}
     ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
     await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+
+async def all_have(places: list[Place], leader: int) -> None:
+    """Returns when an audit would see on each member what it sees on the leader by now.
+
+    What is acknowledged a majority has, and a member that has nothing yet would not be compared.
+    """
+    tasks = plan_tasks(options_of(places), members=True)
+
+    async def bounds() -> list[int]:
+        return [each.bound for each in await asyncio.to_thread(inline, volume_of, tasks)]
+
+    wanted = (await bounds())[leader]
+
+    async def look() -> bool | None:
+        return min(await bounds()) >= wanted or None
+
+    await until(f"all members have what lies below {wanted}", look)
+
+
+@asynccontextmanager
+async def group_with(folder: Path, count: int) -> AsyncIterator[tuple[GroupLab, int, Ledger, list[Place]]]:
+    """A group whose members have so many messages, all of them, who leads it, and the producer that sent them."""
+    with GroupLab(folder) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.master(client, leader)
+            await make_topic(client, lab.address(leader))
+            ledger = Ledger(client, "orders", QUEUES)
+            await ledger.produce(count, 16, b"before")
+            places = places_of(lab)
+            await all_have(places, leader)
+            yield lab, leader, ledger, places
 
 
 def flipped(root: Path, at: int) -> Path:
@@ -79,54 +118,40 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_group_under_load_is_clean_and_what_is_flipped_is_named(tmp_path: Path) -> None:
-    with GroupLab(tmp_path) as lab:
-        async with ClusterClient(lab.nameserver) as client:
-            leader = await lab.leader()
-            await lab.master(client, leader)
-            await make_topic(client, lab.address(leader))
-            ledger = Ledger(client, "orders", QUEUES)
-            await ledger.produce(300, 16, b"before")
-            places = places_of(lab)
-            load = asyncio.create_task(ledger.produce(None, 16, b"during" * 30))
-            records = 0
-            for workers in (["g-0", "g-1", "g-2"], [f"g-{leader}"], []):
-                summary, runner = await asyncio.to_thread(audited, places, workers)
-                assert summary["differences"] == [] and summary["clean"]
-                assert summary["sources"][leader]["records"] >= 300, "others may be a moment behind"
-                assert sum(each["records"] for each in summary["sources"]) > records
-                records = sum(each["records"] for each in summary["sources"])
-                (compared,) = summary["replicas_compared"]
-                assert compared["members"] == 3 and compared["end"] == min(each["bound"] for each in summary["sources"])
-                assert [runner.book.via(each.node) == "local" for each in places] == [
-                    each.node in workers for each in places
-                ]
-            assert not load.done(), "nothing may have failed"
-            broken = places[(leader + 1) % 3]
-            path = flipped(Path(broken.root), 20 * 7 + 7)
-            for workers in ([broken.node], []):
-                (difference,) = (await asyncio.to_thread(audited, places, workers))[0]["differences"]
-                assert (difference["source"], difference["file"], difference["offset"]) == (broken.node, str(path), 140)
-            assert not load.done()
-            load.cancel()
+    async with group_with(tmp_path, 300) as (_, leader, ledger, places):
+        load = asyncio.create_task(ledger.produce(None, 16, b"during" * 30))
+        records = 0
+        for workers in (["g-0", "g-1", "g-2"], [f"g-{leader}"], []):
+            summary, runner = await asyncio.to_thread(audited, places, workers)
+            assert summary["differences"] == [] and summary["clean"]
+            assert summary["sources"][leader]["records"] >= 300, "others may be a moment behind"
+            assert sum(each["records"] for each in summary["sources"]) > records
+            records = sum(each["records"] for each in summary["sources"])
+            (compared,) = summary["replicas_compared"]
+            assert compared["members"] == 3 and compared["end"] == min(each["bound"] for each in summary["sources"])
+            assert [runner.book.via(each.node) == "local" for each in places] == [
+                each.node in workers for each in places
+            ]
+        assert not load.done(), "nothing may have failed"
+        broken = places[(leader + 1) % 3]
+        path = flipped(Path(broken.root), 20 * 7 + 7)
+        for workers in ([broken.node], []):
+            (difference,) = (await asyncio.to_thread(audited, places, workers))[0]["differences"]
+            assert (difference["source"], difference["file"], difference["offset"]) == (broken.node, str(path), 140)
+        assert not load.done()
+        load.cancel()
 
 
 async def test_a_member_that_lags_is_compared_as_far_as_it_came(tmp_path: Path) -> None:
-    with GroupLab(tmp_path) as lab:
-        async with ClusterClient(lab.nameserver) as client:
-            leader = await lab.leader()
-            await lab.master(client, leader)
-            await make_topic(client, lab.address(leader))
-            ledger = Ledger(client, "orders", QUEUES)
-            await ledger.produce(200, 16, b"before")
-            places = places_of(lab)
-            behind = (leader + 1) % 3
-            lab.kill(behind)
-            await ledger.produce(200, 16, b"after")
-            summary, _ = await asyncio.to_thread(audited, places, [each.node for each in places])
-            assert summary["clean"], json.dumps(summary["differences"])
-            bounds = {each["source"]: each["bound"] for each in summary["sources"]}
-            assert bounds[f"g-{behind}"] < bounds[f"g-{leader}"]
-            assert summary["replicas_compared"][0]["end"] == bounds[f"g-{behind}"]
+    async with group_with(tmp_path, 200) as (lab, leader, ledger, places):
+        behind = (leader + 1) % 3
+        lab.kill(behind)
+        await ledger.produce(200, 16, b"after")
+        summary, _ = await asyncio.to_thread(audited, places, [each.node for each in places])
+        assert summary["clean"], json.dumps(summary["differences"])
+        bounds = {each["source"]: each["bound"] for each in summary["sources"]}
+        assert bounds[f"g-{behind}"] < bounds[f"g-{leader}"]
+        assert summary["replicas_compared"][0]["end"] == bounds[f"g-{behind}"]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
