@@ -8,7 +8,6 @@ driver said is what the status says.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from simulated_api import Json, Key, SimulatedApi, stamp
-from simulated_cluster import CutOff, InlineKube
+from simulated_cluster import InlineKube, Operated
 
 from tallystick.operator import kube
 from tallystick.operator.admin_token import AdminTokens
@@ -52,7 +51,7 @@ class Script:
     message: str = field(default_factory=result)
 
 
-class JobLab:
+class JobLab(Operated[JobsReconciler]):
     """A cluster of `groups` groups of three, its volumes, and an operator that keeps StoreJobs over them."""
 
     def __init__(self, seed: int = 0, groups: int = 1, **settings: Any) -> None:
@@ -67,8 +66,6 @@ class JobLab:
         )
         self.metrics = Metrics()
         self.job_metrics = JobMetrics(self.metrics.registry)
-        self.reconciler: JobsReconciler | None = None
-        self.writes_left: int | None = None
         self.fuse: int | None = None
         """Writes until the operator's process ends, once, in whatever pass that is; of those that `fuse_counts`."""
         self.fuse_counts: Callable[[Key], bool] = lambda key: True
@@ -194,17 +191,7 @@ class JobLab:
         return None
 
     def one_pass(self, name: str = "audit", writes: int | None = None) -> float | None:
-        """One pass; with `writes`, its process ends before one more than that many was done."""
-        self.writes_left = writes
-        try:
-            return asyncio.run(self.operator().reconcile(WorkKey(NAMESPACE, name, Kind.JOB)))
-        except CutOff:
-            self.reconciler = None
-        except kube.KubeError:
-            pass  # tried again
-        finally:
-            self.writes_left = None
-        return 1.0
+        return self.pass_over(WorkKey(NAMESPACE, name, Kind.JOB), writes)
 
     def passes(self, name: str = "audit", count: int = 1, seconds: float = 1.0) -> None:
         for _ in range(count):
@@ -300,10 +287,7 @@ class JobJudge:
                 lab.fuse, lab.writes_left = None, 0  # and nothing more of this process
             else:
                 lab.fuse -= 1
-        if lab.writes_left is not None:
-            if lab.writes_left <= 0:
-                raise CutOff
-            lab.writes_left -= 1
+        lab.count_write()
         plural, _, name = key
         assert plural in self.MAY_MAKE, f"{method} {plural}/{name}: not the operator's of jobs"
         if plural == "storejobs" and subresource == "status":

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from simulated_api import Json, Key, SimulatedApi, claims_of, is_ready, stamp
 
@@ -41,6 +42,44 @@ class InlineKube(kube.Kube):
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return work()
+
+
+class Reconciles(Protocol):
+    async def reconcile(self, key: WorkKey) -> float | None: ...
+
+
+Reconciler = TypeVar("Reconciler", bound=Reconciles)
+
+
+class Operated(ABC, Generic[Reconciler]):
+    """What an operator looks after. Its process may end after any write, and the next one remembers nothing."""
+
+    reconciler: Reconciler | None = None
+    writes_left: int | None = None
+
+    @abstractmethod
+    def operator(self) -> Reconciler:
+        """The one that runs, or a new one that remembers nothing."""
+
+    def pass_over(self, key: WorkKey, writes: int | None) -> float | None:
+        """One pass; with `writes`, its process ends before that many and one more were done."""
+        self.writes_left = writes
+        try:
+            return asyncio.run(self.operator().reconcile(key))
+        except CutOff:
+            self.reconciler = None
+        except kube.KubeError:
+            pass  # tried again
+        finally:
+            self.writes_left = None
+        return 1.0
+
+    def count_write(self) -> None:
+        """Called before each. CutOff: the process ends before it."""
+        if self.writes_left is not None:
+            if self.writes_left <= 0:
+                raise CutOff
+            self.writes_left -= 1
 
 
 @dataclass(slots=True)
@@ -84,7 +123,7 @@ class RaftGroup:
 
 
 @dataclass
-class Cluster:
+class Cluster(Operated[ClusterReconciler]):
     """The whole of it. `random` alone decides what happens."""
 
     random: random.Random
@@ -104,13 +143,10 @@ class Cluster:
         self.judge = Judge(self)
         self.api.hook = self.judge.write
         self.metrics = Metrics()
-        self.reconciler: ClusterReconciler | None = None
-        self.writes_left: int | None = None
 
     # -- the operator --------------------------------------------------------------------------------------------------
 
     def operator(self) -> ClusterReconciler:
-        """The one that runs, or a new one that remembers nothing."""
         if self.reconciler is None:
             api = InlineKube(self.api)
             settings = Settings(node_image="node:1", pod_name="operator-0", pod_namespace="system")
@@ -129,17 +165,7 @@ class Cluster:
         return self.reconciler
 
     def one_pass(self, writes: int | None = None) -> float | None:
-        """One pass; with `writes`, its process ends before that many and one more were done."""
-        self.writes_left = writes
-        try:
-            return asyncio.run(self.operator().reconcile(KEY))
-        except CutOff:
-            self.reconciler = None
-        except kube.KubeError:
-            pass  # tried again
-        finally:
-            self.writes_left = None
-        return 1.0
+        return self.pass_over(KEY, writes)
 
     # -- people --------------------------------------------------------------------------------------------------------
 
@@ -481,10 +507,7 @@ class Judge:
         cluster = self._cluster
         if resource is kube.EVENTS:
             return
-        if cluster.writes_left is not None:
-            if cluster.writes_left <= 0:
-                raise CutOff
-            cluster.writes_left -= 1
+        cluster.count_write()
         if resource is kube.PODS:
             self._pod(key[2])
         elif resource is kube.CLAIMS and method == "DELETE":
@@ -520,10 +543,7 @@ class Judge:
 
     def asked(self, node: NodeName, method: str, path: str, body: Any) -> None:
         cluster = self._cluster
-        if cluster.writes_left is not None:
-            if cluster.writes_left <= 0:
-                raise CutOff
-            cluster.writes_left -= 1
+        cluster.count_write()
         if method == "DELETE":
             member = int(path.rpartition("/")[2])
             raft, replicas = cluster.groups[node.group], cluster.spec.get("replicas", 3)
