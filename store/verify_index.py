@@ -35,6 +35,7 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
     """
     folder = derived.root / "index"
     report = derived.report
+    ended_ms = None
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         report.index_files += 1
         if path.stat().st_size < INDEX_HEADER.size:
@@ -52,7 +53,8 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
                 report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", mended=mended)
                 continue
             report.index_slots, report.index_entries_max = found
-            _IndexCheck(derived, path, data, found, header, mended).run()
+            _IndexCheck(derived, path, data, found, header, mended, ended_ms).run()
+            ended_ms = header.end_timestamp_ms
 
 
 class _IndexCheck:
@@ -64,6 +66,7 @@ class _IndexCheck:
         geometry: IndexGeometry,
         header: IndexHeader,
         mended: bool,
+        first_from_ms: int | None,
     ) -> None:
         self.derived = derived
         self.report: Report = derived.report
@@ -72,6 +75,7 @@ class _IndexCheck:
         self.geometry = geometry
         self.header = header
         self.mended = mended
+        self.first_from_ms = first_from_ms
         self.newest = array("i", bytes(4 * geometry.slots))
         self.used = 0
         self.record_pos = -1  # of the record in `record`: neighbours mostly name the same one
@@ -116,7 +120,10 @@ class _IndexCheck:
             return f"names position {entry.pos}, where no sound record begins: {self.reason}"
         if entry.key_hash not in self.hashes:
             return f"has the hash {entry.key_hash}, no key of the record at {entry.pos} has"
-        begin_ms = self.header.begin_timestamp_ms
+        # The first one is put before the header has its time, so it counts from the end of the file before.
+        begin_ms = self.first_from_ms if number == 1 else self.header.begin_timestamp_ms
+        if begin_ms is None:
+            return ""
         seconds = (self.record.store_timestamp_ms - begin_ms) // 1000 if begin_ms > 0 else 0
         if entry.seconds != min(max(seconds, 0), 2**31 - 1):
             return f"says {entry.seconds} s after the file's begin, the record at {entry.pos} {seconds} s"

@@ -10,9 +10,11 @@ import re
 import shutil
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from index_lab import GEOMETRY, made_store
 
 from tallystick.node.cli import main
 from tallystick.store import findings
@@ -394,3 +396,16 @@ def test_exit_codes_and_json(golden: Golden, tmp_path: Path, capsys: pytest.Capt
     assert report["damage"][0]["file"] == "commitlog/00000000000001048576"
     assert main(["store", "verify", str(tmp_path / "nothing")]) == 2
     assert "is no folder" in capsys.readouterr().err
+
+
+def test_a_pause_between_two_index_files_is_no_damage(tmp_path: Path) -> None:
+    """The first entry of a file counts its seconds from the end of the file before, as RocketMQ's does."""
+    files = made_store(tmp_path)
+    heads = [IndexHeader(*INDEX_HEADER.unpack_from(path.read_bytes())) for path in files]
+    assert any(one.begin_timestamp_ms - before.end_timestamp_ms > 1000 for before, one in pairwise(heads))
+    report = verify(tmp_path, index_geometry=GEOMETRY)
+    assert (report.damage, report.index_files) == ([], len(files))
+    at = GEOMETRY.entry_at(1)
+    patch(files[1], at + 12, b"\0\0\0\7")
+    file, offset, reason = only_damage(verify(tmp_path, index_geometry=GEOMETRY))
+    assert (file, offset) == (f"index/{files[1].name}", at) and "says 7 s" in reason
