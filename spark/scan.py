@@ -71,6 +71,11 @@ class _Exported:
         return self._capsules
 
 
+def table_of(capsules: tuple[object, object]) -> pa.Table:
+    """The rows that the kernel hands over as capsules of Arrow's C data interface (schema, array)."""
+    return pa.Table.from_batches([pa.record_batch(_Exported(capsules))])
+
+
 @dataclass(frozen=True, slots=True)
 class Sums:
     """What messages come to, as tables of few rows.
@@ -129,7 +134,7 @@ class SplitScan:
             return None
         tables = scan.sums()
         self._passed(scan)
-        return Sums(*(pa.table(pa.record_batch(_Exported(each))) for each in tables))
+        return Sums(*(table_of(each) for each in tables))
 
     def _opened(self) -> MessageScan | None:
         """None: the file has expired, which is in `damage` now."""

@@ -25,6 +25,7 @@ from tallystick.store.dump import committed_end
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.log_walk import resync, step_at
 from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
+from tallystick.store.record import Record
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_queues import queue_folders
 
@@ -125,12 +126,18 @@ class Logs:
 
     def sound_record_end(self, pos: int, size: int, topic: str, queue: int) -> int | None:
         """The end of the record at `pos`; None: it is not sound, or not the one that is meant. Its body is read."""
+        record = self.record_at(pos, check_crc=True)
+        if record is not None and (record.size, record.topic, record.queue_id) == (size, topic, queue):
+            return pos + size
+        return None
+
+    def record_at(self, pos: int, *, check_crc: bool = False) -> Record | None:
+        """None: there is no sound one, or its segment is gone."""
         for log, header in self.parts:
-            if log.start_of(pos - header) is None:
-                continue
-            record = step_at(log, pos - header, entry_header_bytes=header).record
-            if record is not None and (record.size, record.topic, record.queue_id) == (size, topic, queue):
-                return pos + size
+            if log.start_of(pos - header) is not None:
+                record = step_at(log, pos - header, entry_header_bytes=header, check_crc=check_crc).record
+                if record is not None:
+                    return record
         return None
 
     def bound(self) -> int:

@@ -431,6 +431,21 @@ class MessageScan:
     def damage(self) -> list[tuple[int, int, str]]:
         """(position, bytes, why) of what is no record, in order; the first thousand."""
 
+def index_entries(path: str | PathLike[str], slots: int, first: int, most: int) -> tuple[object, object]:
+    """`most` entries of an index file from number `first` on, as capsules: key_hash, position, seconds. Without the GIL.
+
+    OSError; DamageError: the file ends before.
+    """
+
+def index_chain_faults(
+    path: str | PathLike[str], slots: int, count: int, growing: bool
+) -> tuple[list[tuple[int, str]], int]:
+    """Where entries below number `count`, or slots, name another entry than the newest one of their slot before.
+
+    ([(byte, why)], how many), of which a thousand are listed. `growing`: slots may name entries from `count` on.
+    OSError; DamageError: the file ends before. Without the GIL.
+    """
+
 class ScanResult:
     """What `scan` found: sound records from its start up to `end`."""
 

@@ -1,90 +1,373 @@
-"""The index against the log: the entries that the log asks for, in its order, and the entries that are there."""
+"""The index against the log: the entries that the log asks for, in its order, and the entries that are there.
+
+Log and entries are walked side by side. Where a stretch of the log and the next entries are the same, as they nearly
+always are, they are compared as columns; only where they differ is each looked at by itself. So memory holds one
+stretch, however many entries the files have. A file whose entries are right is then asked whether its chains hold:
+these follow from the entries, so of a file with a wrong one they are not worth a word.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
 from tallystick.spark.jobs.index_files import geometry_of, mapped_index
 from tallystick.spark.presence import release
-from tallystick.spark.scan import SplitScan, has_expired
+from tallystick.spark.scan import SplitScan, has_expired, table_of
 from tallystick.spark.splits import plan
-from tallystick.spark.volume import Volume
-from tallystick.store.derive import index_hash
-from tallystick.store.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from tallystick.spark.volume import Logs, Volume
+from tallystick.store import _kernel
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry, IndexGeometry, IndexHeader
 
-_COLUMNS = ("topic", "physical_offset", "sys_flag", "unique_key", "keys", "store_timestamp_ms")
-_GROUP_BYTES = 32 << 20
-"""Entries and keys of so much log are held at a time."""
+_COLUMNS = ("physical_offset", "store_timestamp_ms", "index_hashes")
+_STRETCH_BYTES = 32 << 20
+_BATCH_ENTRIES = 1 << 16
+_SURE_RUN = 1024
+"""So many entries in a row of later records: what follows is of no earlier one. A damaged entry may name any record."""
 _SURE_ENTRIES = 16
 """The files do not say how many slots they have. In one that is being written, fewer entries can look like another."""
+_PIECE = 1 << 20
+_MAX_SECONDS = 2**31 - 1
 
 
 def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
-    """Both as (hash, position) pairs, stretch by stretch of the log: what is on one side only is a difference."""
-    files = [path for path in sorted((Path(volume.root) / "index").glob("*")) if path.is_file()]
-    if not files:
-        return
+    """What is on one side only, stretch by stretch of the log, is a difference; then what follows from the entries."""
+    paths = [path for path in sorted((Path(volume.root) / "index").glob("*")) if path.is_file()]
     closed = settled_ms == SETTLED
-    geometry = geometry_of(files, 1 if closed else _SURE_ENTRIES)
+    geometry = geometry_of(paths, 1 if closed else _SURE_ENTRIES)
     if geometry is None:
+        if closed:
+            _check_empty(volume.source, paths, findings)
         return
-    entries = _entries(volume, files, geometry, findings, closed)
-    first = min(entries, default=volume.bound)
-    for split in plan(volume, split_bytes=_GROUP_BYTES):
-        wanted: Counter[tuple[int, int]] = Counter()
-        times: dict[int, int] = {}
-        for batch in SplitScan(split, _COLUMNS):
-            for topic, pos, sys_flag, unique, keys, time in zip(*(column.to_pylist() for column in batch), strict=True):
-                if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-                    continue
-                times[pos] = time
-                wanted.update((pos, index_hash(topic, key)) for key in ([unique] if unique else []) + keys)
+    files = _readable(volume, paths, geometry, findings, closed)
+    entries = _Entries(volume, files, geometry)
+    first = entries.first_position()
+    before_keys = True
+    wrong: set[int] = set()
+    for split in plan(volume, split_bytes=_STRETCH_BYTES):
+        records = _Records.of(SplitScan(split, _COLUMNS))
         release(split.path, split.begin - split.file_start, split.end - split.file_start)
+        if before_keys and records.keys.num_rows:
+            before_keys = False
+            if records.keys["position"][0].as_py() != first:
+                first += 1  # the index begins later, so other keys of its first record may have been in a file before
         if has_expired(split):
-            entries = {pos: held for pos, held in entries.items() if pos >= split.end}
+            entries.take_below(split.end)
             first = max(first, split.end)
-            continue
-        newest_ms = max(times.values(), default=settled_ms)
-        there = Counter((pos, key_hash) for pos in times if pos in entries for key_hash, _, _ in entries[pos])
-        for pos, key_hash in (wanted - there).elements():
-            if times[pos] >= settled_ms:
-                findings.add_behind("index entries")
-            elif pos >= first:
-                reason = f"no entry of a key of the record at {pos} (hash {key_hash})"
-                findings.add(Difference(volume.source, "index", "", pos, reason))
-        for pos in sorted(pos for pos in entries if split.begin <= pos < split.end):
-            for key_hash, file, at in entries.pop(pos):
-                if wanted[pos, key_hash] == 0:
-                    if times.get(pos, newest_ms) >= settled_ms:
-                        findings.add_behind("index entries")
-                        continue
-                    reason = f"names hash {key_hash} at {pos}, no record there has such a key"
-                    findings.add(Difference(volume.source, "index", file, at, reason))
+        elif not entries.pass_if_equal(records.keys_from(first), split.end):
+            found = entries.take_below(split.end)
+            wrong |= _Stretch(volume.source, settled_ms, first, files, geometry, records).compare(found, findings)
+    for entry in entries.take_misplaced().to_pylist():
+        wrong.add(entry["file"])
+        reason = f"names hash {entry['key_hash']} at {entry['position']}, the log that was read ends at {volume.bound}"
+        at = geometry.entry_at(entry["number"])
+        findings.add(Difference(volume.source, "index", str(files[entry["file"]].path), at, reason))
+    for number, file in enumerate(files):
+        if number not in wrong:
+            _check_chains(volume.source, file, geometry, findings)
 
 
-def _entries(
-    volume: Volume, files: list[Path], geometry: IndexGeometry, findings: Findings, closed: bool
-) -> dict[int, list[tuple[int, str, int]]]:
-    """(hash, file, byte in it) of all entries below the bound, by position."""
-    found: dict[int, list[tuple[int, str, int]]] = {}
-    for path in files:
+# -- what the log asks for ---------------------------------------------------------------------------------------------
+
+
+_RECORDS = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("time_ms", pa.int64(), nullable=False),
+        pa.field("key_hashes", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Of one stretch of the log. `positions` and `times_ms`: of all its records."""
+
+    positions: pa.ChunkedArray
+    times_ms: pa.ChunkedArray
+    keys: pa.Table
+    """position, time_ms, key_hash: a row for each key, in the index's order."""
+
+    @classmethod
+    def of(cls, scan: SplitScan) -> _Records:
+        batches = [pa.table(batch.columns, schema=_RECORDS) for batch in scan]
+        rows = pa.concat_tables([_RECORDS.empty_table(), *batches]).combine_chunks()
+        keys = rows.select(["position", "time_ms"]).take(pc.list_parent_indices(rows["key_hashes"]))
+        keys = keys.append_column("key_hash", pc.list_flatten(rows["key_hashes"]))
+        return cls(rows["position"], rows["time_ms"], keys)
+
+    def keys_from(self, first: int) -> pa.Table:
+        return self.keys.filter(pc.greater_equal(self.keys["position"], first))
+
+
+# -- what is there -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _File:
+    """`header`: with the times of the records that it is about, should it have others."""
+
+    path: Path
+    header: IndexHeader
+    growing: bool
+    first_from_ms: int | None
+    """Time from which its first entry counts its seconds: where the file before it ended. None: nobody knows."""
+
+
+def _readable(
+    volume: Volume, paths: Sequence[Path], geometry: IndexGeometry, findings: Findings, closed: bool
+) -> list[_File]:
+    files: list[_File] = []
+    for path in paths:
         with mapped_index(path) as data:
             if data is None:
                 continue
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
-            if path == files[-1] and not closed and len(data) != geometry.file_bytes:
+            if path == paths[-1] and not closed and len(data) != geometry.file_bytes:
                 continue  # it is just being made
             if len(data) != geometry.file_bytes or not 0 <= header.next_entry <= geometry.entries:
-                findings.add(
-                    Difference(volume.source, "index", str(path), 0, "its size or header is not as the others'")
-                )
+                reason = "its size or header is not as the others'"
+                findings.add(Difference(volume.source, "index", str(path), 0, reason))
                 continue
-            for number in range(1, header.next_entry):
-                at = geometry.entry_at(number)
-                entry = IndexEntry(*INDEX_ENTRY.unpack_from(data, at))
-                if volume.begin <= entry.pos < volume.bound:
-                    found.setdefault(entry.pos, []).append((entry.key_hash, str(path), at))
-    return found
+            growing = not closed and header.next_entry < geometry.entries
+            header = _checked_header(volume, path, data, header, geometry, growing, findings)
+            files.append(_File(path, header, growing, files[-1].header.end_timestamp_ms if files else None))
+    return files
+
+
+def _checked_header(
+    volume: Volume,
+    path: Path,
+    data: mmap,
+    header: IndexHeader,
+    geometry: IndexGeometry,
+    growing: bool,
+    findings: Findings,
+) -> IndexHeader:
+    """Compares what queries by time go by with the records of the first and, unless it changes, of the last entry."""
+    last = header.next_entry - 1
+    ends = [("first", 1, header.begin_pos, header.begin_timestamp_ms, 0)]
+    ends += [] if growing else [("last", last, header.end_pos, header.end_timestamp_ms, 8)]
+    times: dict[str, int] = {}
+    with Logs(Path(volume.root)) as logs:
+        for what, number, pos, time_ms, time_at in ends if last >= 1 else ():
+            entry = IndexEntry(*INDEX_ENTRY.unpack_from(data, geometry.entry_at(number)))
+            record = logs.record_at(entry.pos) if volume.begin <= entry.pos < volume.bound else None
+            place = (volume.source, "index", str(path))
+            if pos != entry.pos:
+                reason = f"the header says that its {what} record is at {pos}, its entry {entry.pos}"
+                at = geometry.entry_at(number) if entry.pos >= volume.bound > pos else time_at + 16
+                findings.add(Difference(*place, at, reason))
+            elif record is not None and record.store_timestamp_ms != time_ms:
+                reason = f"the header says that its {what} record was stored at {time_ms}"
+                findings.add(Difference(*place, time_at, f"{reason}, it was at {record.store_timestamp_ms}"))
+                times[what] = record.store_timestamp_ms
+    return header._replace(
+        begin_timestamp_ms=times.get("first", header.begin_timestamp_ms),
+        end_timestamp_ms=times.get("last", header.end_timestamp_ms),
+    )
+
+
+_ENTRIES = pa.schema(
+    [
+        pa.field("key_hash", pa.int32()),
+        pa.field("position", pa.int64()),
+        pa.field("seconds", pa.int32()),
+        pa.field("from_ms", pa.int64()),  # when its seconds begin; null: nobody knows
+        pa.field("file", pa.int32()),  # the number of the file among those that are read
+        pa.field("number", pa.int32()),
+    ]
+)
+
+
+def _check_empty(source: str, paths: Sequence[Path], findings: Findings) -> None:
+    """Of files in which no number of slots can be found: that is as it should be if they have no entries."""
+    for path in paths:
+        with mapped_index(path) as data:
+            if data is None:
+                continue
+            count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry
+            pieces = range(INDEX_HEADER.size, len(data), _PIECE)
+            if count not in (0, 1) or any(data[at : at + _PIECE].strip(b"\0") for at in pieces):
+                findings.add(Difference(source, "index", str(path), 0, "slots and entries do not fit the header"))
+
+
+class _Entries:
+    """The entries of all files in their order, once; without those in front whose records are gone."""
+
+    def __init__(self, volume: Volume, files: Sequence[_File], geometry: IndexGeometry) -> None:
+        self._volume = volume
+        self._files = files
+        self._slots = geometry.slots
+        self._rest = self._read()
+        self._ahead = _ENTRIES.empty_table()
+        self._beyond = [self._ahead]
+        self._last = (0, 0)
+        """The place (file, number) of the last one that was of this log."""
+
+    def first_position(self) -> int:
+        """Of the records that the index has; older ones went with its older files."""
+        self._fill(_SURE_RUN)
+        positions = self._ahead["position"]
+        first: int | None = pc.min(positions.filter(pc.greater_equal(positions, self._volume.begin))).as_py()
+        return self._volume.bound if first is None else first
+
+    def pass_if_equal(self, keys: pa.Table, end: int) -> bool:
+        """Passes the next entries if they are those of `keys`, and the one behind them names nothing below `end`."""
+        self._fill(keys.num_rows + 1)
+        next_ones, behind = self._ahead.slice(0, keys.num_rows), self._ahead.slice(keys.num_rows, 1)
+        if behind.num_rows and behind["position"][0].as_py() < end:
+            return False
+        if not all(next_ones[name].equals(keys[name]) for name in ("position", "key_hash")):
+            return False
+        if not next_ones["seconds"].equals(_seconds(keys["time_ms"], next_ones)):
+            return False
+        self._pass(next_ones)
+        self._ahead = self._ahead.slice(keys.num_rows)
+        return True
+
+    def take_below(self, end: int) -> pa.Table:
+        """Takes those that name a position below `end` out of the next ones, up to a sure run of later ones."""
+        taken, kept, found = [self._ahead.slice(0, 0)], [], True
+        while found:
+            self._fill(_SURE_RUN)
+            piece, self._ahead = self._ahead.slice(0, _SURE_RUN), self._ahead.slice(_SURE_RUN)
+            is_below = pc.less(piece["position"], end)
+            is_beyond = pc.greater_equal(piece["position"], self._volume.bound)
+            taken.append(piece.filter(is_below))
+            kept.append(piece.filter(pc.invert(pc.or_(is_below, is_beyond))))
+            self._beyond.append(piece.filter(is_beyond))
+            found = taken[-1].num_rows > 0
+        self._ahead = pa.concat_tables([*kept, self._ahead]).combine_chunks()
+        below = pa.concat_tables(taken)
+        self._pass(below)
+        return below
+
+    def take_misplaced(self) -> pa.Table:
+        """Those that name something at or behind the bound, and stand before one of this log."""
+        beyond = pa.concat_tables(self._beyond)
+        file, number = self._last
+        is_before = pc.or_(
+            pc.less(beyond["file"], file),
+            pc.and_(pc.equal(beyond["file"], file), pc.less(beyond["number"], number)),
+        )
+        return beyond.filter(is_before)
+
+    def _pass(self, entries: pa.Table) -> None:
+        if entries.num_rows:
+            self._last = (entries["file"][-1].as_py(), entries["number"][-1].as_py())
+
+    def _fill(self, rows: int) -> None:
+        pieces = [self._ahead]
+        missing = rows - self._ahead.num_rows
+        while missing > 0 and (more := next(self._rest, None)) is not None:
+            pieces.append(more)
+            missing -= more.num_rows
+        self._ahead = pa.concat_tables(pieces)
+
+    def _read(self) -> Iterator[pa.Table]:
+        begun = False
+        for index, file in enumerate(self._files):
+            for first in range(1, file.header.next_entry, _BATCH_ENTRIES):
+                count = min(_BATCH_ENTRIES, file.header.next_entry - first)
+                try:
+                    rows = table_of(_kernel.index_entries(file.path, self._slots, first, count))
+                except FileNotFoundError:
+                    break  # expired, and the records that it names are gone
+                from_ms = pa.repeat(pa.scalar(file.header.begin_timestamp_ms, pa.int64()), count)
+                if first == 1:
+                    from_ms = pa.concat_arrays([pa.array([file.first_from_ms], pa.int64()), from_ms[1:]])
+                numbers = pa.array(range(first, first + count), pa.int32())
+                files = pa.repeat(pa.scalar(index, pa.int32()), count)
+                rows = pa.table([*rows.columns, from_ms, files, numbers], schema=_ENTRIES)
+                if not begun:
+                    rows, begun = self._without_expired(rows)
+                yield rows
+
+    def _without_expired(self, rows: pa.Table) -> tuple[pa.Table, bool]:
+        """Without those whose records are gone; and whether no more of these may come: two in a row are not gone."""
+        is_there = pc.greater_equal(rows["position"], self._volume.begin).combine_chunks()
+        at = pc.index(pc.and_(is_there[:-1], is_there[1:]), True).as_py()
+        if at < 0:
+            return rows.filter(is_there), False
+        return pa.concat_tables([rows.slice(0, at).filter(is_there[:at]), rows.slice(at)]), True
+
+
+def _seconds(times_ms: pa.ChunkedArray, entries: pa.Table) -> pa.ChunkedArray:
+    """What these entries should say of records stored at these times."""
+    from_ms = entries["from_ms"]
+    counted = pc.divide(pc.subtract(pc.max_element_wise(times_ms, from_ms), from_ms), 1000)
+    seconds = pc.if_else(pc.greater(from_ms, 0), pc.min_element_wise(counted, _MAX_SECONDS), 0)
+    return pc.if_else(pc.is_null(from_ms), entries["seconds"], seconds.cast(pa.int32()))
+
+
+# -- one by one --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A stretch of the log in which something differs."""
+
+    source: str
+    settled_ms: int
+    first: int
+    files: Sequence[_File]
+    geometry: IndexGeometry
+    records: _Records
+
+    def compare(self, entries: pa.Table, findings: Findings) -> set[int]:
+        """Returns the numbers of the files that have a wrong entry."""
+        times = dict(zip(self.records.positions.to_pylist(), self.records.times_ms.to_pylist(), strict=True))
+        begin = min(times, default=0)
+        youngest_ms = max(times.values(), default=self.settled_ms)
+        oldest_ms = min(times.values(), default=self.settled_ms)
+        keys = self.records.keys
+        wanted = Counter(zip(keys["position"].to_pylist(), keys["key_hash"].to_pylist(), strict=True))
+        there = Counter(zip(entries["position"].to_pylist(), entries["key_hash"].to_pylist(), strict=True))
+        for (pos, key_hash), count in (wanted - there).items():
+            if times[pos] >= self.settled_ms:
+                findings.add_behind("index entries", count)
+            elif pos >= self.first:
+                reason = f"no entry of a key of the record at {pos} (hash {key_hash})"
+                findings.add(Difference(self.source, "index", "", pos, reason))
+        stored = [times.get(pos) for pos in entries["position"].to_pylist()]
+        expected = _seconds(pa.chunked_array([stored], pa.int64()), entries).to_pylist()
+        wrong = set()
+        for entry, time_ms, seconds in zip(entries.to_pylist(), stored, expected, strict=True):
+            pos, key_hash = entry["position"], entry["key_hash"]
+            if not wanted[pos, key_hash]:
+                if (time_ms or (oldest_ms if pos < begin else youngest_ms)) >= self.settled_ms:
+                    findings.add_behind("index entries")
+                    continue
+                where = "follows those of later records" if pos < begin else "no record there has such a key"
+                reason = f"names hash {key_hash} at {pos}, {where}"
+            elif entry["seconds"] != seconds:
+                reason = f"says {entry['seconds']} s after the file's begin, the record at {pos} {seconds} s"
+            else:
+                continue
+            wrong.add(entry["file"])
+            path = self.files[entry["file"]].path
+            at = self.geometry.entry_at(entry["number"])
+            findings.add(Difference(self.source, "index", str(path), at, reason))
+        return wrong
+
+
+# -- what follows from the entries -------------------------------------------------------------------------------------
+
+
+def _check_chains(source: str, file: _File, geometry: IndexGeometry, findings: Findings) -> None:
+    count = file.header.next_entry
+    try:
+        listed, found = _kernel.index_chain_faults(file.path, geometry.slots, count, file.growing)
+    except FileNotFoundError:
+        return  # expired
+    for at, reason in listed:
+        findings.add(Difference(source, "index", str(file.path), at, reason))
+    findings.count += found - len(listed)

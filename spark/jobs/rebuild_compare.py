@@ -32,7 +32,6 @@ from tallystick.spark.jobs.findings import SETTLED
 from tallystick.spark.jobs.index_files import geometry_of, mapped_index
 from tallystick.spark.presence import Segments
 from tallystick.spark.volume import Logs, Volume
-from tallystick.store.log_walk import step_at
 from tallystick.store.queue_format import (
     BLANK_UNIT_SIZE,
     INDEX_ENTRY,
@@ -124,12 +123,8 @@ class _Records:
             return False
         if not any(Path(file.path).exists() for file in self.snapshot.volume.files if file.start <= pos < file.end):
             return True  # it expired while we worked, and what names it may have gone first
-        for log, header in self._logs.parts:
-            if log.start_of(pos - header) is not None:
-                record = step_at(log, pos - header, entry_header_bytes=header, check_crc=False).record
-                if record is not None:
-                    return record.store_timestamp_ms >= self.snapshot.settled_ms
-        return False
+        record = self._logs.record_at(pos)
+        return record is not None and record.store_timestamp_ms >= self.snapshot.settled_ms
 
     def is_elsewhere(self, pos: int) -> bool:
         """No record that was rebuilt from lies there."""

@@ -202,9 +202,7 @@ impl Core {
             }
             let mut done = index.keys_of_last(pos)?;
             let seed = queues.topic_at(topic).key_seed;
-            let unique = Some(known.unique_key).filter(|key| !key.is_empty());
-            let keys = known.keys.split(|&byte| byte == b' ').filter(|key| !key.is_empty());
-            for key in unique.into_iter().chain(keys) {
+            for key in known.each_indexed() {
                 if done > 0 {
                     done -= 1;
                     continue;

@@ -35,9 +35,12 @@ use crate::fault::{At, Fault, Outcome};
 use crate::hash::key_hash;
 use crate::record::{int, long};
 
+mod look;
 #[cfg(test)]
 mod tests;
 mod trim;
+
+pub use look::register;
 
 const HEADER: usize = 40;
 const SLOT: usize = 4;

@@ -6,6 +6,7 @@ pub mod dispatch;
 pub mod door;
 pub mod encode;
 pub mod entry;
+pub mod exported;
 pub mod ext;
 pub mod fault;
 pub mod frame;
@@ -27,6 +28,7 @@ use pyo3::prelude::*;
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     door::register(module)?;
     hash::register(module)?;
+    index::register(module)?;
     log::register(module)?;
     ledger::register(module)?;
     fault::register(module)?;

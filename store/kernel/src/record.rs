@@ -319,6 +319,17 @@ pub struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
+    /// The keys, without the unique one.
+    pub fn each_key(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.keys.split(|&byte| byte == b' ').filter(|key| !key.is_empty())
+    }
+
+    /// What the index has entries for, in their order, if the record is one that is indexed.
+    pub fn each_indexed(&self) -> impl Iterator<Item = &'a [u8]> {
+        let unique = Some(self.unique_key).filter(|key| !key.is_empty());
+        unique.into_iter().chain(self.each_key())
+    }
+
     /// `properties`: `name 0x01 value 0x02 ...`. Pairs with an empty value or a further 0x01 do not count, the last of
     /// a name wins, a missing last 0x02 is fine: so does the source's decoder (two calls of String.split).
     #[inline]

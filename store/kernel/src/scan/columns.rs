@@ -6,15 +6,19 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow_array::builder::{ArrayBuilder, BinaryBuilder, ListBuilder, MapBuilder, MapFieldNames, StringBuilder};
+use arrow_array::builder::{
+    ArrayBuilder, BinaryBuilder, Int32Builder, ListBuilder, MapBuilder, MapFieldNames, StringBuilder,
+};
 use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema};
 use rustc_hash::FxHashMap;
 
+use crate::hash::key_hash;
+use crate::index::hash_on;
 use crate::record::{int, long, Known, Record};
 
 /// A column's name and what is kept for it. The names are part of the interface.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "source",
     "topic",
     "queue_id",
@@ -36,6 +40,7 @@ pub const NAMES: [&str; 21] = [
     "prepared_transaction_offset",
     "body_bytes",
     "body",
+    "index_hashes",
 ];
 
 enum Column {
@@ -60,6 +65,7 @@ enum Column {
     PreparedOffset(Vec<i64>),
     BodyBytes(Vec<i32>),
     Body(BinaryBuilder),
+    IndexHashes(ListBuilder<Int32Builder>, TopicSeed),
 }
 
 pub struct Columns {
@@ -81,7 +87,10 @@ impl Columns {
             .iter()
             .map(|name| Column::new(name))
             .collect::<Result<Vec<_>, _>>()?;
-        let known = |column: &Column| matches!(column, Column::UniqueKey(_) | Column::Tags(_) | Column::Keys(_));
+        let known = |column: &Column| {
+            use Column::{IndexHashes, Keys, Tags, UniqueKey};
+            matches!(column, UniqueKey(_) | Tags(_) | Keys(_) | IndexHashes(..))
+        };
         Ok(Columns {
             needs_known: columns.iter().any(known),
             names,
@@ -169,6 +178,11 @@ impl Column {
             "prepared_transaction_offset" => Column::PreparedOffset(vec![]),
             "body_bytes" => Column::BodyBytes(vec![]),
             "body" => Column::Body(BinaryBuilder::new()),
+            "index_hashes" => {
+                let item = Field::new("element", DataType::Int32, false);
+                let column = ListBuilder::new(Int32Builder::new()).with_field(Arc::new(item));
+                Column::IndexHashes(column, TopicSeed::default())
+            }
             _ => return Err(NoSuchColumn(name.to_owned())),
         })
     }
@@ -187,11 +201,20 @@ impl Column {
             Column::UniqueKey(column) => return text_or_null(column, known.unique_key),
             Column::Tags(column) => return text_or_null(column, known.tags),
             Column::Keys(column) => {
-                for key in known.keys.split(|&byte| byte == b' ').filter(|key| !key.is_empty()) {
+                for key in known.each_key() {
                     text(column.values(), key);
                 }
                 column.append(true);
                 return known.keys.len();
+            }
+            Column::IndexHashes(column, seed) => {
+                if record.is_indexed() {
+                    let seed = seed.of(record.topic());
+                    for key in known.each_indexed() {
+                        column.values().append_value(key_hash(hash_on(seed, key)));
+                    }
+                }
+                column.append(true);
             }
             Column::Properties(column) => {
                 properties(column, record.properties());
@@ -235,9 +258,27 @@ impl Column {
             | Column::BornHost(column, _)
             | Column::StoreHost(column, _) => ArrayBuilder::finish(column),
             Column::Keys(column) => ArrayBuilder::finish(column),
+            Column::IndexHashes(column, _) => ArrayBuilder::finish(column),
             Column::Properties(column) => ArrayBuilder::finish(column),
             Column::Body(column) => ArrayBuilder::finish(column),
         }
+    }
+}
+
+/// The hash of `topic#`, from which those of its keys go on. Neighbours are mostly of few topics.
+#[derive(Default)]
+struct TopicSeed {
+    topic: Vec<u8>,
+    seed: i32,
+}
+
+impl TopicSeed {
+    fn of(&mut self, topic: &[u8]) -> i32 {
+        if self.topic != topic || topic.is_empty() {
+            self.topic = topic.to_vec();
+            self.seed = hash_on(hash_on(0, topic), b"#");
+        }
+        self.seed
     }
 }
 

@@ -32,6 +32,5 @@ impl Filter {
 
 fn has_key(record: &Record<'_>, keys: &[Vec<u8>]) -> bool {
     let known = Known::find(record.properties());
-    let mut has = known.keys.split(|&byte| byte == b' ');
-    keys.iter().any(|key| key == known.unique_key) || has.any(|has| keys.iter().any(|key| key == has))
+    keys.iter().any(|key| key == known.unique_key) || known.each_key().any(|has| keys.iter().any(|key| key == has))
 }

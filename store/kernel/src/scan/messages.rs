@@ -3,18 +3,15 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use arrow_array::ffi::{to_ffi, FFI_ArrowArray};
-use arrow_array::{Array, RecordBatch, StructArray};
-use arrow_schema::ffi::FFI_ArrowSchema;
-use arrow_schema::ArrowError;
+use arrow_array::RecordBatch;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
 
 use super::columns::{Columns, NoSuchColumn, NAMES};
 use super::filter::Filter;
 use super::range::{Damage, Found, RangeReader, Stretch};
 use super::sums::Sums;
+use crate::exported::{Capsules, Exported};
 use crate::fault::Outcome;
 use crate::record::Record;
 
@@ -106,34 +103,6 @@ impl Scan {
     }
 }
 
-/// The capsules of Arrow's C data interface: (schema, array).
-type Capsules<'py> = (Bound<'py, PyCapsule>, Bound<'py, PyCapsule>);
-
-struct Exported {
-    schema: FFI_ArrowSchema,
-    array: FFI_ArrowArray,
-}
-
-impl Exported {
-    fn new(batch: RecordBatch) -> Result<Exported, ArrowError> {
-        Ok(Exported {
-            schema: FFI_ArrowSchema::try_from(batch.schema_ref().as_ref())?,
-            array: to_ffi(&StructArray::from(batch).into_data())?.0,
-        })
-    }
-
-    fn capsules(self, py: Python<'_>) -> PyResult<Capsules<'_>> {
-        Ok((
-            PyCapsule::new_with_value(py, self.schema, c"arrow_schema")?,
-            PyCapsule::new_with_value(py, self.array, c"arrow_array")?,
-        ))
-    }
-}
-
-fn not_exported(error: ArrowError) -> PyErr {
-    PyValueError::new_err(error.to_string())
-}
-
 /// Reads the messages in [begin, end) of one log file as Arrow batches.
 #[pyclass(module = "tallystick.store._kernel")]
 pub struct MessageScan(Scan);
@@ -198,7 +167,6 @@ impl MessageScan {
     fn next_batch<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Capsules<'py>>> {
         let scan = &mut self.0;
         let exported = py.detach(|| -> Outcome<_> { Ok(scan.next_batch()?.map(Exported::new)) })?;
-        let exported = exported.transpose().map_err(not_exported)?;
         exported.map(|exported| exported.capsules(py)).transpose()
     }
 
@@ -206,10 +174,7 @@ impl MessageScan {
     fn sums<'py>(&mut self, py: Python<'py>) -> PyResult<Vec<Capsules<'py>>> {
         let scan = &mut self.0;
         let exported = py.detach(|| -> Outcome<_> { Ok(scan.sums()?.tables().map(Exported::new)) })?;
-        let exported = exported.into_iter();
-        exported
-            .map(|table| table.map_err(not_exported)?.capsules(py))
-            .collect()
+        exported.into_iter().map(|table| table.capsules(py)).collect()
     }
 
     /// Up to here, in the log, everything is told.
