@@ -94,8 +94,8 @@ class _IndexCheck:
             self.report.index_entries += 1
             at = geometry.entry_at(number)
             entry = IndexEntry(*INDEX_ENTRY.unpack_from(self.data, at))
-            reason = self._entry(number, entry) or self._chain(number, entry)
-            if reason:
+            in_chain = self._chain(number, entry)  # of a wrong entry, too: the next ones of its slot go back to it
+            if reason := self._entry(number, entry) or in_chain:
                 self._add(at, f"entry {number} {reason}")
         self._slots()
 
