@@ -432,9 +432,9 @@ class MessageScan:
         """(position, bytes, why) of what is no record, in order; the first thousand."""
 
 def index_entries(path: str | PathLike[str], slots: int, first: int, most: int) -> tuple[object, object]:
-    """`most` entries of an index file from number `first` on, as capsules: key_hash, position, seconds. Without the GIL.
+    """`most` entries of an index file from number `first` on, as capsules: key_hash, position, seconds.
 
-    OSError; DamageError: the file ends before.
+    Without the GIL. OSError; DamageError: the file ends before.
     """
 
 def index_chain_faults(
