@@ -57,10 +57,20 @@ _CAUSED = (
 )
 
 
+def _take_bodies(args: argparse.Namespace, behind: list[str]) -> bool:
+    """`produce TOPIC --tag x BODY`: argparse takes no more of a list once an option stood in it."""
+    if any(each.startswith("-") for each in behind):
+        return False
+    args.body += behind
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point of the console script; `arguments` without the command's name."""
     parser = _parser()
-    args = parser.parse_args(arguments)
+    args, behind = parser.parse_known_args(arguments)
+    if behind and not (hasattr(args, "body") and _take_bodies(args, behind)):
+        parser.error(f"unrecognized arguments: {' '.join(behind)}")
     if not hasattr(args, "call"):
         parser.print_help()
         return 2

@@ -61,6 +61,8 @@ def test_without_a_command_it_tells_them(capsys: pytest.CaptureFixture[str]) -> 
         ["produce"],
         ["produce", "T", "--count", "-1"],
         ["produce", "T", "--size", "0"],
+        ["produce", "T", "--tag", "x", "body", "--colour"],
+        ["consume", "T", "--once", "body"],
         ["consume", "T", "--count", "0"],
     ],
 )
