@@ -80,10 +80,15 @@ def _topic_rows(summary: Summary) -> list[list[object]]:
 _TOPIC_HEADS = ("topic", "queues", "messages", "size", "p50", "p90", "p99", "producers")
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _stats_text(summary: Summary) -> str:
-    head = f"{summary['messages']:,} messages, {bytes_text(summary['bytes'])}, {len(summary['topics'])} topics"
+    head = f"{_counted(summary['messages'], 'message')}, {bytes_text(summary['bytes'])}"
+    head += f", {_counted(len(summary['topics']), 'topic')}"
     if summary["damaged"]:
-        head += f", {summary['damaged']} damaged places"
+        head += f", {_counted(summary['damaged'], 'damaged place')}"
     return "\n".join([head, "", table_text(_TOPIC_HEADS, _topic_rows(summary)), *summary["damage"]])
 
 
@@ -115,7 +120,8 @@ def _export_text(summary: Summary) -> str:
         [each["source"], each["added_rows"], bytes_text(each["added_bytes"]), str(each["ranges"])]
         for each in summary["sources"]
     ]
-    head = f"{summary['added_rows']:,} rows in {summary['added_files']} files added to {summary['out']}"
+    rows_text, files_text = _counted(summary["added_rows"], "row"), _counted(summary["added_files"], "file")
+    head = f"{rows_text} in {files_text} added to {summary['out']}"
     return "\n".join([head, "", table_text(("source", "rows", "of log", "ranges now"), rows), *summary["damage"]])
 
 
