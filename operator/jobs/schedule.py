@@ -3,12 +3,23 @@
 Fields, lists, steps, names, `L` and what days mean when both are given are those of Debian's cron, and so is what
 happens when clocks are changed: what runs at a fixed hour runs once, what runs every so often runs on. Kubernetes' own
 CronJob leaves out a fixed time that is skipped, and runs one that comes twice twice.
+
+`CronSim` says which readings of a clock on the wall a schedule names, and is told of no time zone. When the clock reads
+that is said here, once for both directions, so that looking back finds what looking ahead had found:
+
+- fixed (neither minute nor hour begins with a star): when the clock first reads it; if it never does, when it is put
+  forward past it;
+- every so often: whenever the clock reads it, so twice when it is put back over it, and never when it is put forward
+  past it.
+
+CronSim knows zones too, but forgets which of two passes through an hour it began in, and steps over times where clocks
+are changed by half an hour.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -24,6 +35,7 @@ SHORTHANDS = {
 }
 MOST_MISSED = 100
 """So many are counted; a CronJob warns about more, too."""
+_MINUTE = timedelta(minutes=1)
 
 
 class ScheduleError(ValueError):
@@ -56,16 +68,52 @@ class Schedule:
 
     def after(self, now: float) -> float | None:
         """The first time after `now`; None: none in the next fifty years."""
-        found = next(CronSim(self.expression, datetime.fromtimestamp(now, self.zone)), None)
-        return None if found is None else found.timestamp()
+        found: list[float] = []
+        for wall in CronSim(self.expression, min(self._walls(now))):
+            times = self._times(wall)
+            found += [time for time in times if time > now]
+            if times and times[0] > now:  # no later reading has an earlier time than this one's first
+                break
+        return min(found, default=None)
 
     def last(self, now: float) -> float | None:
         """The last time up to `now`, itself included; None: none in the fifty years before."""
-        begin = datetime.fromtimestamp(now // 60 * 60 + 60, self.zone)
-        for found in CronSim(self.expression, begin, reverse=True):
-            if found.timestamp() <= now:
-                return found.timestamp()
-        return None
+        found: list[float] = []
+        for wall in CronSim(self.expression, max(self._walls(now // 60 * 60)) + _MINUTE, reverse=True):
+            times = self._times(wall)
+            found += [time for time in times if time <= now]
+            if times and times[-1] <= now:  # no earlier reading has a later time than this one's last
+                break
+        return max(found, default=None)
+
+    @property
+    def _fixed(self) -> bool:
+        return not any(field.startswith("*") for field in self.expression.split()[:2])
+
+    def _walls(self, now: float) -> list[datetime]:
+        """What the clock reads at `now`; within an hour that comes twice, by either pass's offset from UTC.
+
+        Whatever reads no later than the earlier one is over, in both passes; what reads later than the later one is
+        still to come, in both.
+        """
+        local = datetime.fromtimestamp(now, self.zone)
+        naive = local.astimezone(UTC).replace(tzinfo=None)
+        return [naive + (local.replace(fold=fold).utcoffset() or timedelta()) for fold in (0, 1)]
+
+    def _times(self, wall: datetime) -> list[float]:
+        """Times of a reading of the clock, ascending: one, two, or none. See the module."""
+        first, second = (self._reads(wall, fold) for fold in (0, 1))
+        if not self._fixed:
+            return sorted({time for time in (first, second) if time is not None})
+        while first is None:
+            wall += _MINUTE
+            first = self._reads(wall, 0)
+        return [first]
+
+    def _reads(self, wall: datetime, fold: int) -> float | None:
+        """When the clock reads `wall` in the first or second pass; None: it is put forward past it."""
+        time = wall.replace(tzinfo=self.zone, fold=fold).timestamp()
+        return time if datetime.fromtimestamp(time, self.zone).replace(tzinfo=None) == wall else None
 
     def missed(self, since: float, now: float) -> tuple[float | None, int]:
         """The last time after `since` and up to `now`, and how many there were, counted to a little over

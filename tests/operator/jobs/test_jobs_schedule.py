@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from datetime import datetime
+from itertools import product
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jobs_lab import OVER, START, JobLab, Script
 from simulated_api import stamp
@@ -34,6 +37,13 @@ def at(text: str) -> float:
         # the night without a 02:30, and the one with two
         ("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z", "2026-03-28T01:30:00Z"),
         ("30 2 * * *", "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z", "2026-10-25T00:30:00Z"),
+        # looking at it from between the two, within the second pass, and from before the gap that swallows two times
+        ("30 2 * * *", "Europe/Berlin", "2026-10-25T00:59:00Z", "2026-10-26T01:30:00Z", "2026-10-25T00:30:00Z"),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", "2026-10-26T01:30:00Z", "2026-10-25T00:30:00Z"),
+        ("0,30 2 * * *", "Europe/Berlin", "2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z", "2026-03-29T01:00:00Z"),
+        # every so often: in both passes, and past the gap, where half an hour is skipped or comes twice
+        ("45 * * * *", "Australia/Lord_Howe", "2026-04-04T14:50:00Z", "2026-04-04T15:15:00Z", "2026-04-04T14:45:00Z"),
+        ("0 */4 * * *", "Australia/Lord_Howe", "2026-10-03T14:00:00Z", "2026-10-03T17:00:00Z", "2026-10-03T13:30:00Z"),
         ("@weekly", "UTC", "2026-03-04T00:00:00Z", "2026-03-08T00:00:00Z", "2026-03-01T00:00:00Z"),
         ("0 0 29 2 *", "UTC", "2026-03-04T00:00:00Z", "2028-02-29T00:00:00Z", "2024-02-29T00:00:00Z"),
         ("0 12 * JAN MON#1", "UTC", "2026-03-04T00:00:00Z", "2027-01-04T12:00:00Z", "2026-01-05T12:00:00Z"),
@@ -44,13 +54,20 @@ def test_the_times_before_and_after(expression: str, zone: str, now: str, after:
     assert (schedule.after(at(now)), schedule.last(at(now))) == (at(after), at(last))
 
 
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/St_Johns", "Pacific/Apia")
+DAYS = ("2026-03-08", "2026-03-29", "2026-04-05", "2026-10-04", "2026-10-25", "2026-11-01", "2026-06-01", "2011-12-30")
+"""Days around which some clock is changed, one when none is, and the one that Apia left out."""
+
+
 @settings(deadline=None)
 @given(
     st.sampled_from(("0 3 * * *", "30 2 * * *", "*/15 * * * *", "0 */2 * * *", "15 1-3 * * *", "0 2 * * 0")),
-    st.sampled_from(("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia")),
-    st.sampled_from(("2026-03-08", "2026-03-29", "2026-04-05", "2026-10-04", "2026-10-25", "2026-11-01", "2026-06-01")),
+    st.sampled_from(ZONES),
+    st.sampled_from(DAYS),
     st.integers(-90_000, 90_000),
 )
+@example("30 2 * * *", "Europe/Berlin", "2026-10-25", 3540)  # 02:59 in the first pass
+@example("30 2 * * *", "Europe/Berlin", "2026-10-25", 4200)  # 02:10 in the second
 def test_looking_back_finds_what_looking_ahead_had_found(expression: str, zone: str, day: str, seconds: int) -> None:
     schedule, now = Schedule.parse(expression, zone), at(f"{day}T00:00:00Z") + seconds
     found, following = None, schedule.after(now - 10 * 86400)
@@ -58,6 +75,57 @@ def test_looking_back_finds_what_looking_ahead_had_found(expression: str, zone: 
         found, following = following, schedule.after(following)
     assert schedule.last(now) == found
     assert schedule.missed(now - 10 * 86400, now)[0] == found
+
+
+MINUTES = {"0": {0}, "45": {45}, "0,30": {0, 30}, "*/15": {0, 15, 30, 45}, "*": set(range(60)), "59": {59}}
+HOURS = {"*": set(range(24)), "*/4": set(range(0, 24, 4)), "1-3": {1, 2, 3}, "2": {2}, "0": {0}, "1,2,23": {1, 2, 23}}
+
+
+def watched(minute: str, hour: str, zone: str, begin: int, end: int) -> list[float]:
+    """The slow twin: someone watches the clock on the wall from minute to minute, and notes when it is time.
+
+    For what is fixed he looks at what the clock reads for the first time, or has passed over; else at what it reads.
+    """
+    local, fixed = ZoneInfo(zone), "*" not in minute[0] + hour[0]
+
+    def reading(now: int) -> int:
+        wall = datetime.fromtimestamp(now, local)
+        return (wall.toordinal() * 24 + wall.hour) * 60 + wall.minute
+
+    times, highest = [], reading(begin - 60)
+    for now in range(begin, end, 60):
+        reads = reading(now)
+        looked_at = range(highest + 1, reads + 1) if fixed else [reads]
+        if any(each % 60 in MINUTES[minute] and each // 60 % 24 in HOURS[hour] for each in looked_at):
+            times.append(float(now))
+        highest = max(highest, reads)
+    return times
+
+
+@pytest.mark.parametrize(
+    ("zone", "changed"),
+    [
+        ("Europe/Berlin", "2026-03-29T01:00:00Z"),
+        ("Europe/Berlin", "2026-10-25T01:00:00Z"),
+        ("America/New_York", "2026-03-08T07:00:00Z"),
+        ("America/New_York", "2026-11-01T06:00:00Z"),
+        ("America/Havana", "2026-11-01T05:00:00Z"),  # midnight comes twice
+        ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),  # by half an hour
+        ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),
+        ("Antarctica/Troll", "2026-03-29T01:00:00Z"),  # by two hours
+        ("Antarctica/Troll", "2026-10-25T01:00:00Z"),
+        ("Pacific/Apia", "2011-12-30T10:00:00Z"),  # by a day
+    ],
+)
+def test_times_are_those_of_who_watches_the_clock(zone: str, changed: str) -> None:
+    middle = int(at(changed))
+    for minute, hour in product(MINUTES, HOURS):
+        schedule = Schedule.parse(f"{minute} {hour} * * *", zone)
+        times = watched(minute, hour, zone, middle - 2 * 86400, middle + 2 * 86400)
+        for now in range(middle - 4 * 3600, middle + 4 * 3600, 450):
+            passed = bisect_right(times, now)
+            assert schedule.last(now) == times[passed - 1], (minute, hour, now)
+            assert schedule.after(now) == times[passed], (minute, hour, now)
 
 
 @pytest.mark.parametrize(
