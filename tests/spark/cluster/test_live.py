@@ -119,7 +119,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_group_under_load_is_clean_and_what_is_flipped_is_named(tmp_path: Path) -> None:
     async with group_with(tmp_path, 300) as (_, leader, ledger, places):
-        load = asyncio.create_task(ledger.produce(None, 16, b"during" * 30))
+        load = asyncio.create_task(ledger.produce(None, 4, b"during" * 30))
         records = 0
         for workers in (["g-0", "g-1", "g-2"], [f"g-{leader}"], []):
             summary, runner = await asyncio.to_thread(audited, places, workers)
