@@ -319,9 +319,10 @@ def test_pages_escape_what_producers_named() -> None:
 def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path) -> None:
     """Each gives what it gives here."""
     root = golden("clean")
-    options, runner = options_of(root, splitBytes="200000"), on_spark(spark.sparkContext)
+    options, local = options_of(root, splitBytes="200000"), on_spark(spark.sparkContext)
+    runner = on_spark(spark.sparkContext, lambda item: None)  # not known to be local: single items go to Spark, too
     for run in (stats.run, audit.run):
-        assert run(options, runner) == run(options, inline)
+        assert run(options, local) == run(options, runner) == run(options, inline)
     there, here = tmp_path / "spark", tmp_path / "inline"
     ours, theirs = export.run(options, runner, FolderOutput(there)), export.run(options, inline, FolderOutput(here))
     assert ours["added_rows"] == theirs["added_rows"] and ours["added_files"] == theirs["added_files"]
@@ -362,3 +363,10 @@ def test_an_item_can_prefer_a_host(spark: Any) -> None:
     preferred = [java.preferredLocations(part).mkString(",") for part in java.partitions()]
     assert preferred == ["host-a", "host-b"]
     assert on_spark(spark.sparkContext, lambda item: "elsewhere")(len, [[1], [2, 3]]) == [1, 2]
+
+
+def test_a_single_item_of_a_local_spark_is_done_here(spark: Any) -> None:
+    context = spark.sparkContext
+    assert on_spark(context)(lambda _: os.getpid(), [1]) == [os.getpid()]
+    assert os.getpid() not in on_spark(context)(lambda _: os.getpid(), [1, 2])
+    assert os.getpid() not in on_spark(context, lambda item: "elsewhere")(lambda _: os.getpid(), [1])
