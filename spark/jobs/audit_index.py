@@ -175,18 +175,6 @@ def _checked_header(
     )
 
 
-_ENTRIES = pa.schema(
-    [
-        pa.field("key_hash", pa.int32()),
-        pa.field("position", pa.int64()),
-        pa.field("seconds", pa.int32()),
-        pa.field("from_ms", pa.int64()),  # when its seconds begin; null: nobody knows
-        pa.field("file", pa.int32()),  # the number of the file among those that are read
-        pa.field("number", pa.int32()),
-    ]
-)
-
-
 def _check_empty(source: str, paths: Sequence[Path], findings: Findings) -> None:
     """Of files in which no number of slots can be found: that is as it should be if they have no entries."""
     for path in paths:
@@ -197,6 +185,18 @@ def _check_empty(source: str, paths: Sequence[Path], findings: Findings) -> None
             pieces = range(INDEX_HEADER.size, len(data), _PIECE)
             if count not in (0, 1) or any(data[at : at + _PIECE].strip(b"\0") for at in pieces):
                 findings.add(Difference(source, "index", str(path), 0, "slots and entries do not fit the header"))
+
+
+_ENTRIES = pa.schema(
+    [
+        pa.field("key_hash", pa.int32()),
+        pa.field("position", pa.int64()),
+        pa.field("seconds", pa.int32()),
+        pa.field("from_ms", pa.int64()),  # when its seconds begin; null: nobody knows
+        pa.field("file", pa.int32()),  # the number of the file among those that are read
+        pa.field("number", pa.int32()),
+    ]
+)
 
 
 class _Entries:
