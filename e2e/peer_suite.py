@@ -7,6 +7,8 @@
     python e2e/peer_suite.py --group                      a group of three members instead of one broker
     python e2e/peer_suite.py --group --move 10            and its leader changes every 10 s
 
+A step that failed by nothing but a race of its own, which real RocketMQ loses as well, is repeated alone a few times.
+
 With --compare the verdict is about the difference: every step that passes against RocketMQ 4.8.0 must pass against
 ours. A step that failed on a side is repeated alone `--again` times on both; the table shows how often it passed.
 
@@ -44,6 +46,10 @@ _SEND_AGAIN_S = 5.0
 _RESTARTED_S = 15.0  # mostly the start of a process, on a machine that has much else to do
 _TRANSFERS_A_KILL = 5
 _WHOLE_S = 60.0
+_RACES = {"admin-connections": ("queues in the running info",)}
+"""Failures of steps that ask before the client can have the answer: a consumer that has just sent its first heartbeat
+may have no queues yet. They come with real RocketMQ as well (1 of 6 on a busy machine)."""
+_RACES_RUN = 3
 
 
 class Side:
@@ -61,6 +67,14 @@ class Side:
             self.first.setdefault(step.name, step)
             self.tries[step.name] += 1
             self.passes[step.name] += step.ok
+
+    def run_races_again(self) -> None:
+        """A step that failed by nothing but its own race has to pass alone, at one of a few tries."""
+        for name, failures in _RACES.items():
+            for _ in range(_RACES_RUN):
+                if name in self.first and self.first[name].failures == failures:
+                    del self.first[name]
+                    self.run(only=name, skip="", verbose=True)
 
     def _show(self, verbose: bool) -> Callable[[str], None]:
         def show(line: str) -> None:
@@ -147,6 +161,7 @@ def measure(options: argparse.Namespace, work: Path) -> int:
             start()
             with moving(tally if side is ours else None, options.move):
                 side.run(only=options.only, skip=options.skip, verbose=True)
+                side.run_races_again()
             if isinstance(tally, Group) and side is ours and options.kills:
                 losses = Losses.measure(client, tally, options.kills)
                 tally.wait(tally.is_whole, _WHOLE_S, "the group is whole")
