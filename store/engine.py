@@ -125,12 +125,14 @@ class MessageStore:
         trace_on: bool = True,
         door: Door | None = None,
         replica: Replica | None = None,
+        lock: StoreLock | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> MessageStore:
         """Locks the folder, recovers what is there, dispatches the rest of the log and starts all services.
 
         `cluster` goes into every message that arrives by `feed`, `region` and `trace_on` into its answer. With
         `replica` the log, and these three, are its; the store begins as a follower: see `commit`, `take_lead`, `serve`.
+        `lock`: of this folder, taken before the replica's log was recovered; released with the store, or if this fails.
         `on_progress(pos, end)`, on another thread: how far recovery has read the log, and up to where it will.
         SettingsError: a setting cannot be used. StoreLockedError: another process has the store. DamageError: a file
         has a shape that no store has. OSError: the disk.
@@ -149,7 +151,7 @@ class MessageStore:
         log_folder = settings.log_folder
         for folder in (root, log_folder):
             door.mkdir(str(folder))
-        lock = StoreLock.acquire(root, door)
+        lock = lock or StoreLock.acquire(root, door)
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
         try:
             dispatch = open_dispatch(door, root, log_folder, settings, 0 if replica is None else ENTRY_HEADER_BYTES)

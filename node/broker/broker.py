@@ -49,6 +49,7 @@ from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
 from tallystick.store.engine import MessageStore
+from tallystick.store.lock import StoreLock
 from tallystick.store.message import Host
 from tallystick.store.settings import SettingsError, StoreSettings
 from tallystick.store.tables import JsonTable
@@ -213,7 +214,12 @@ class Broker:
         plan = GroupPlan(settings, store_settings)
         progress.enter(RECOVERING, "log")
         own = await bind(settings.bindAddress, plan.own[1])
+        lock = None
         try:
+            # Before anything is recovered: that cuts off what a process that still runs is just writing. In a pod that
+            # replaces one by force nothing else stands in the way, its ports and address are its own.
+            door.mkdir(str(store_settings.root))
+            lock = StoreLock.acquire(store_settings.root, door)
             config = store_settings.root / "config"
             committed = await asyncio.to_thread(snapshot.load, config) or ReplicatedTables()
             brokers: list[Broker] = []  # the member asks for tables only when it takes part
@@ -229,7 +235,7 @@ class Broker:
                 _logger.warning("the log begins anew at byte %d: queues and index are made anew", replica.begin_pos)
             progress.enter(RECOVERING, "queues")
             store = await MessageStore.open(
-                store_settings, store_host=host, door=door, replica=replica, on_progress=progress.read
+                store_settings, store_host=host, door=door, replica=replica, lock=lock, on_progress=progress.read
             )
             try:
                 store.count_from(queue_ends.load(config))
@@ -244,6 +250,8 @@ class Broker:
                 raise
         except BaseException:
             close_all(own)
+            if lock is not None:
+                lock.release()
             raise
         return broker
 

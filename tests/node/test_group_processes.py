@@ -14,8 +14,12 @@ from tally_process import tally
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
+from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
+from tallystick.store.log_walk import StepKind, walk
+from tallystick.store.segment_files import SegmentFiles, segment_name
 
 QUEUES = 4
+BEGUN = b"an entry that is just being written"
 
 
 async def make_topic(client: ClusterClient, address: str, topic: str) -> None:
@@ -67,6 +71,32 @@ async def test_nothing_acknowledged_is_lost_when_the_leader_is_killed(tmp_path: 
             route = fastjson.loads((await client.ask_nameserver(106, {})).body)["brokerAddrTable"][NAME]
             followers = {number + 1: lab.address(number) for number in lab.members if number != second}
             assert route["brokerAddrs"] == {0: lab.address(second), **followers}
+
+
+async def test_a_second_process_on_a_members_folder_touches_nothing(tmp_path: Path) -> None:
+    """Its recovery would cut off what the first one is just writing: entries that a majority is about to have."""
+    with GroupLab(tmp_path) as lab:
+        async with ClusterClient(lab.nameserver) as client:
+            leader = await lab.leader()
+            await lab.master(client, leader)
+            await make_topic(client, lab.address(leader), "orders")
+            ledger = Ledger(client, "orders", QUEUES)
+            await ledger.produce(50, 4, b"before")
+            await lab.ready()
+            (path,) = (tmp_path / f"n{leader}").glob(f"store/dledger-*/data/{segment_name(0)}")
+            with SegmentFiles(path.parent) as log:
+                *_, end = walk(log, entry_header_bytes=ENTRY_HEADER_BYTES)
+            assert end.kind is StepKind.END
+            with path.open("r+b") as file:
+                file.seek(end.pos)
+                file.write(BEGUN)
+            second = await asyncio.to_thread(lab.start_beside, leader)
+            assert second.returncode == 2 and "is already open" in second.stderr, second.stderr
+            with path.open("rb") as file:
+                file.seek(end.pos)
+                assert file.read(len(BEGUN)) == BEGUN, "it is the first one's to write there"
+            await ledger.produce(50, 4, b"after")
+            ledger.check(await ledger.read(lab.address(leader)))
 
 
 async def test_topics_groups_offsets_and_delayed_messages_survive_the_leader(tmp_path: Path) -> None:

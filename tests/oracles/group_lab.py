@@ -8,13 +8,14 @@ import json
 import random
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tally_process import TallyProcess
+from tally_process import SMALL, TallyProcess, tally
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.errors import RemotingError
@@ -97,9 +98,25 @@ class GroupLab:
         """Starts a member, with what its folder has; returns when it serves."""
         folder = self.folder / f"n{number}"
         folder.mkdir(exist_ok=True)
+        arguments = self._arguments(number, self._peers, self._ports[number], bootstrap)
+        process = TallyProcess(folder, *arguments, what="broker")
+        self.members[number] = process
+        return process.__enter__()
+
+    def start_beside(self, number: int) -> subprocess.CompletedProcess[str]:
+        """A second process on a member's folder that meets it nowhere else, as in a pod with an address of its own."""
+        port, own = free_ports(2)
+        peers = self._peers.split(";")
+        peers[number] = f"n{number}-127.0.0.1:{own}"
+        arguments = self._arguments(number, ";".join(peers), port, bootstrap=False)
+        for setting in SMALL:
+            arguments += ["--set", setting]
+        return tally("broker", "--http-port", "0", *arguments, cwd=self.folder)
+
+    def _arguments(self, number: int, peers: str, port: int, bootstrap: bool) -> list[str]:
         settings = [
             "enableDLegerCommitLog=true",
-            f"dLegerPeers={self._peers}",
+            f"dLegerPeers={peers}",
             f"dLegerSelfId=n{number}",
             f"brokerName={NAME}",
             "bindAddress=127.0.0.1",
@@ -107,12 +124,11 @@ class GroupLab:
             f"groupBootstrap={str(bootstrap).lower()}",
             *self._settings,
         ]
-        arguments = ["--host", "127.0.0.1", "--port", str(self._ports[number]), "--dir", str(folder / "store")]
+        store = self.folder / f"n{number}" / "store"
+        arguments = ["--host", "127.0.0.1", "--port", str(port), "--dir", str(store), "--nameserver", self.nameserver]
         for setting in settings:
             arguments += ["--set", setting]
-        process = TallyProcess(folder, *arguments, "--nameserver", self.nameserver, what="broker")
-        self.members[number] = process
-        return process.__enter__()
+        return arguments
 
     def kill(self, number: int) -> None:
         """kill -9."""
