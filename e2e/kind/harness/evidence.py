@@ -1,4 +1,5 @@
-"""What is left of a test that failed: objects, events, descriptions and logs, as files in a folder of its own."""
+"""What is left of a test that failed: objects, events, descriptions, logs and brokers' figures, as files in a folder of
+its own."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 from harness.release import NAMESPACE
 from harness.shell import ToolError, kubectl
 
+HTTP_PORT = 8080
 _KINDS = "brokercluster,brokernode,topic,consumergroup,pod,statefulset,service,pvc,pdb,lease,job"
 _DESCRIBED = "brokercluster,brokernode,pod,pvc"
 
@@ -31,6 +33,10 @@ def collect(folder: Path, namespaces: list[str]) -> None:
             previous = _said("logs", name, "--all-containers", "--timestamps", "--previous", *where)
             if previous:
                 (place / f"{name}.previous.log").write_text(previous)
+        brokers = _said("get", "pods", "-l", "app.kubernetes.io/component=broker", "-o", "name", *where)
+        for name in (pod.removeprefix("pod/") for pod in brokers.split()):
+            asked = f"/api/v1/namespaces/{namespace}/pods/{name}:{HTTP_PORT}/proxy/metrics"
+            _keep(place / f"{name}.metrics.txt", "get", "--raw", asked)
 
 
 def _keep(file: Path, *words: str) -> None:
