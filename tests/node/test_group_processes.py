@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from group_lab import NAME, GroupLab, Ledger, until
+from group_lab import NAME, GroupLab, Ledger, make_topic, until
 from tally_process import tally
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
@@ -22,27 +22,10 @@ QUEUES = 4
 BEGUN = b"an entry that is just being written"
 
 
-async def make_topic(client: ClusterClient, address: str, topic: str) -> None:
-    ext = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(QUEUES),
-        "writeQueueNums": str(QUEUES),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
-    await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
-
-
 async def test_nothing_acknowledged_is_lost_when_the_leader_is_killed(tmp_path: Path) -> None:
     with GroupLab(tmp_path) as lab:
         async with ClusterClient(lab.nameserver) as client:
-            first = await lab.leader()
-            await lab.master(client, first)
-            await make_topic(client, lab.address(first), "orders")
-            ledger = Ledger(client, "orders", QUEUES)
+            first, ledger = await lab.with_topic(client, "orders", QUEUES)
             await ledger.produce(300, 16, b"before")
             load = asyncio.create_task(ledger.produce(600, 16, b"during"))
 
@@ -77,10 +60,7 @@ async def test_a_second_process_on_a_members_folder_touches_nothing(tmp_path: Pa
     """Its recovery would cut off what the first one is just writing: entries that a majority is about to have."""
     with GroupLab(tmp_path) as lab:
         async with ClusterClient(lab.nameserver) as client:
-            leader = await lab.leader()
-            await lab.master(client, leader)
-            await make_topic(client, lab.address(leader), "orders")
-            ledger = Ledger(client, "orders", QUEUES)
+            leader, ledger = await lab.with_topic(client, "orders", QUEUES)
             await ledger.produce(50, 4, b"before")
             await lab.ready()
             (path,) = (tmp_path / f"n{leader}").glob(f"store/dledger-*/data/{segment_name(0)}")
@@ -104,7 +84,7 @@ async def test_topics_groups_offsets_and_delayed_messages_survive_the_leader(tmp
         async with ClusterClient(lab.nameserver) as client:
             first = await lab.leader()
             await lab.master(client, first)
-            await make_topic(client, lab.address(first), "orders")
+            await make_topic(client, lab.address(first), "orders", QUEUES)
             group = {"groupName": "readers", "retryMaxTimes": 3}
             code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
             await client.call(lab.address(first), code, {}, fastjson.dumps(group))
@@ -174,7 +154,7 @@ async def test_a_follower_serves_reads_and_passes_changes_on(tmp_path: Path) -> 
             assert (await client.offset_range(there))[1] == 2, "what was acknowledged is there for who asks"
             await client.commit(there, "readers", 2)
             assert await client.committed(there, "readers") == 2, "though it goes into the log a second later"
-            await make_topic(client, there.address, "made-there")
+            await make_topic(client, there.address, "made-there", QUEUES)
             info = fastjson.loads((await client.call(there.address, 28, {})).body)["table"]
             assert (info["groupRole"], info["groupLeader"]) == ("follower", f"n{leader}")
             for number in {0, 1, 2} - {follower}:
@@ -192,7 +172,7 @@ async def test_no_send_fails_while_leadership_is_handed_on(tmp_path: Path) -> No
             old = await lab.leader()
             await lab.ready()
             await lab.master(client, old)
-            await make_topic(client, lab.address(old), "orders")
+            await make_topic(client, lab.address(old), "orders", QUEUES)
             ended = asyncio.Event()
             places: dict[int, set[int]] = {queue_id: set() for queue_id in range(QUEUES)}
 
@@ -272,7 +252,7 @@ async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
             await lab.ready()
             await lab.master(client, leader)
             ledger = Ledger(client, "orders", QUEUES)
-            await make_topic(client, lab.address(leader), "orders")
+            await make_topic(client, lab.address(leader), "orders", QUEUES)
             load = asyncio.create_task(ledger.produce(400, 8, b"load"))
 
             async def under_way() -> bool | None:
@@ -321,8 +301,8 @@ async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_t
             leader = await lab.leader()
             await lab.ready()
             await lab.master(client, leader)
-            await make_topic(client, lab.address(leader), "orders")
-            await make_topic(client, lab.address(leader), "idle")
+            await make_topic(client, lab.address(leader), "orders", QUEUES)
+            await make_topic(client, lab.address(leader), "idle", QUEUES)
             for _ in range(3):
                 await client.send(QueueAddress("idle", NAME, lab.address(leader), 2), b"long ago")
             ledger = Ledger(client, "orders", QUEUES)
@@ -369,10 +349,7 @@ async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_t
 async def test_all_members_killed_at_once_come_back_with_everything(tmp_path: Path) -> None:
     with GroupLab(tmp_path) as lab:
         async with ClusterClient(lab.nameserver) as client:
-            leader = await lab.leader()
-            await lab.master(client, leader)
-            await make_topic(client, lab.address(leader), "orders")
-            ledger = Ledger(client, "orders", QUEUES)
+            leader, ledger = await lab.with_topic(client, "orders", QUEUES)
             await ledger.produce(200, 16, b"before")
             for number in range(3):
                 lab.kill(number)

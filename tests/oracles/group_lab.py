@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 from tally_process import SMALL, TallyProcess, tally
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.record import Record
 
@@ -166,6 +167,13 @@ class GroupLab:
 
         return await until("somebody leads", look)
 
+    async def with_topic(self, client: ClusterClient, topic: str, queues: int) -> tuple[int, Ledger]:
+        """Who leads, when the name server sends producers there, and a producer of a new topic."""
+        leader = await self.leader()
+        await self.master(client, leader)
+        await make_topic(client, self.address(leader), topic, queues)
+        return leader, Ledger(client, topic, queues)
+
     async def master(self, client: ClusterClient, number: int) -> None:
         """Returns when the name server sends producers to this member."""
 
@@ -173,6 +181,20 @@ class GroupLab:
             return (await client.masters()).get(NAME) == self.address(number) or None
 
         await until(f"n{number} is the master", look)
+
+
+async def make_topic(client: ClusterClient, address: str, topic: str, queues: int) -> None:
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
 
 
 class Ledger:

@@ -15,7 +15,6 @@ import pytest
 from group_lab import GroupLab, Ledger, until
 
 from tallystick.node.client import ClusterClient
-from tallystick.node.remoting.codes import RequestCode
 from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
@@ -62,12 +61,6 @@ def audited(places: list[Place], workers: Sequence[str]) -> tuple[dict[str, Any]
     return audit.run(options_of(places), runner), runner
 
 
-async def make_topic(client: ClusterClient, address: str) -> None:
-    ext = {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES)}
-    ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
-    await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
-
-
 async def all_have(places: list[Place], leader: int) -> None:
     """Returns when an audit would see on each member what it sees on the leader by now.
 
@@ -91,10 +84,7 @@ async def group_with(folder: Path, count: int) -> AsyncIterator[tuple[GroupLab, 
     """A group whose members have so many messages, all of them, who leads it, and the producer that sent them."""
     with GroupLab(folder) as lab:
         async with ClusterClient(lab.nameserver) as client:
-            leader = await lab.leader()
-            await lab.master(client, leader)
-            await make_topic(client, lab.address(leader))
-            ledger = Ledger(client, "orders", QUEUES)
+            leader, ledger = await lab.with_topic(client, "orders", QUEUES)
             await ledger.produce(count, 16, b"before")
             places = places_of(lab)
             await all_have(places, leader)
