@@ -125,54 +125,53 @@ def _readable(
     volume: Volume, paths: Sequence[Path], geometry: IndexGeometry, findings: Findings, closed: bool
 ) -> list[_File]:
     files: list[_File] = []
-    for path in paths:
-        with mapped_index(path) as data:
-            if data is None:
-                continue
-            header = IndexHeader(*INDEX_HEADER.unpack_from(data))
-            if path == paths[-1] and not closed and len(data) != geometry.file_bytes:
-                continue  # it is just being made
-            if len(data) != geometry.file_bytes or not 0 <= header.next_entry <= geometry.entries:
-                reason = "its size or header is not as the others'"
-                findings.add(Difference(volume.source, "index", str(path), 0, reason))
-                continue
-            growing = not closed and header.next_entry < geometry.entries
-            header = _checked_header(volume, path, data, header, geometry, growing, findings)
-            files.append(_File(path, header, growing, files[-1].header.end_timestamp_ms if files else None))
+    with Logs(Path(volume.root)) as logs:
+        for path in paths:
+            with mapped_index(path) as data:
+                if data is None:
+                    continue
+                header = IndexHeader(*INDEX_HEADER.unpack_from(data))
+                if path == paths[-1] and not closed and len(data) != geometry.file_bytes:
+                    continue  # it is just being made
+                if len(data) != geometry.file_bytes or not 0 <= header.next_entry <= geometry.entries:
+                    reason = "its size or header is not as the others'"
+                    findings.add(Difference(volume.source, "index", str(path), 0, reason))
+                    continue
+                growing = not closed and header.next_entry < geometry.entries
+                header, wrong = _checked_header(volume, logs, data, header, geometry, growing)
+                for at, reason in wrong:
+                    findings.add(Difference(volume.source, "index", str(path), at, reason))
+                files.append(_File(path, header, growing, files[-1].header.end_timestamp_ms if files else None))
     return files
 
 
 def _checked_header(
-    volume: Volume,
-    path: Path,
-    data: mmap,
-    header: IndexHeader,
-    geometry: IndexGeometry,
-    growing: bool,
-    findings: Findings,
-) -> IndexHeader:
-    """Compares what queries by time go by with the records of the first and, unless it changes, of the last entry."""
+    volume: Volume, logs: Logs, data: mmap, header: IndexHeader, geometry: IndexGeometry, growing: bool
+) -> tuple[IndexHeader, list[tuple[int, str]]]:
+    """Compares what queries by time go by with the records of the first and, unless it changes, of the last entry.
+
+    Returns the header as it should be, and the bytes of the file that are wrong, with reasons.
+    """
     last = header.next_entry - 1
     ends = [("first", 1, header.begin_pos, header.begin_timestamp_ms, 0)]
     ends += [] if growing else [("last", last, header.end_pos, header.end_timestamp_ms, 8)]
     times: dict[str, int] = {}
-    with Logs(Path(volume.root)) as logs:
-        for what, number, pos, time_ms, time_at in ends if last >= 1 else ():
-            entry = IndexEntry(*INDEX_ENTRY.unpack_from(data, geometry.entry_at(number)))
-            record = logs.record_at(entry.pos) if volume.begin <= entry.pos < volume.bound else None
-            place = (volume.source, "index", str(path))
-            if pos != entry.pos:
-                reason = f"the header says that its {what} record is at {pos}, its entry {entry.pos}"
-                at = geometry.entry_at(number) if entry.pos >= volume.bound > pos else time_at + 16
-                findings.add(Difference(*place, at, reason))
-            elif record is not None and record.store_timestamp_ms != time_ms:
-                reason = f"the header says that its {what} record was stored at {time_ms}"
-                findings.add(Difference(*place, time_at, f"{reason}, it was at {record.store_timestamp_ms}"))
-                times[what] = record.store_timestamp_ms
-    return header._replace(
+    wrong = []
+    for what, number, pos, time_ms, time_at in ends if last >= 1 else ():
+        entry = IndexEntry(*INDEX_ENTRY.unpack_from(data, geometry.entry_at(number)))
+        record = logs.record_at(entry.pos) if volume.begin <= entry.pos < volume.bound else None
+        if pos != entry.pos:
+            at = geometry.entry_at(number) if entry.pos >= volume.bound > pos else time_at + 16
+            wrong.append((at, f"the header says that its {what} record is at {pos}, its entry {entry.pos}"))
+        elif record is not None and record.store_timestamp_ms != time_ms:
+            reason = f"the header says that its {what} record was stored at {time_ms}"
+            wrong.append((time_at, f"{reason}, it was at {record.store_timestamp_ms}"))
+            times[what] = record.store_timestamp_ms
+    header = header._replace(
         begin_timestamp_ms=times.get("first", header.begin_timestamp_ms),
         end_timestamp_ms=times.get("last", header.end_timestamp_ms),
     )
+    return header, wrong
 
 
 def _check_empty(source: str, paths: Sequence[Path], findings: Findings) -> None:
