@@ -21,6 +21,11 @@ pub fn key_hash(hash: i32) -> i32 {
     hash.checked_abs().unwrap_or(0)
 }
 
+/// The hash of `topic#`, from which those of the topic's index keys go on.
+pub fn key_seed(topic: &[u8]) -> i32 {
+    string_hash(&[topic, b"#"].concat())
+}
+
 /// string_hash(text) -> int: Java's `String.hashCode`, signed 32 bits.
 #[pyfunction]
 #[pyo3(name = "string_hash")]

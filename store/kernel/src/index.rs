@@ -184,7 +184,7 @@ impl Index {
     }
 
     fn entry_at(&self, number: i32) -> usize {
-        HEADER + SLOT * self.slots as usize + ENTRY * number as usize
+        entry_at(self.slots, number as usize)
     }
 
     /// Finds the files that exist. One that was being made when the process died or power went (wrong length, no
@@ -531,6 +531,11 @@ impl Index {
             number = int(bytes, at + 16);
         }
     }
+}
+
+/// The byte of a file's entry.
+fn entry_at(slots: u32, number: usize) -> usize {
+    HEADER + SLOT * slots as usize + ENTRY * number
 }
 
 fn key_slot(key: i32, slots: u32) -> u32 {

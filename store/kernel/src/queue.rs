@@ -178,7 +178,7 @@ impl Queues {
                 let number = self.topics.len() as u32;
                 self.topics.push(Topic {
                     name: name.into(),
-                    key_seed: hash::string_hash(&[name, b"#"].concat()),
+                    key_seed: hash::key_seed(name),
                     is_schedule: is_schedule_topic(name),
                     queues: FastMap::default(),
                 });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
 use pyo3::prelude::*;
 
-use super::{key_slot, ENTRY, HEADER, SLOT};
+use super::{entry_at, key_slot, ENTRY, HEADER, SLOT};
 use crate::exported::{Capsules, Exported};
 use crate::fault::{At, Fault, Outcome};
 use crate::record::{int, long};
@@ -18,7 +18,7 @@ const PIECE: usize = 1 << 15;
 /// Listed; the rest is only counted.
 const MOST_FAULTS: usize = 1000;
 
-/// One file's entries from number `first` on, `most` or as many as there are below `count`.
+/// `most` entries of a file from number `first` on.
 fn entries(path: &Path, slots: u32, first: usize, most: usize) -> Outcome<RecordBatch> {
     let mut bytes = vec![0; ENTRY * most];
     read_at(&File::open(path).at(path)?, path, entry_at(slots, first), &mut bytes)?;
@@ -83,10 +83,6 @@ fn chain_faults(path: &Path, slots: u32, count: usize, growing: bool) -> Outcome
         }
     }
     Ok((faults, found))
-}
-
-fn entry_at(slots: u32, number: usize) -> usize {
-    HEADER + SLOT * slots as usize + ENTRY * number
 }
 
 fn read_at(file: &File, path: &Path, at: usize, bytes: &mut [u8]) -> Outcome<()> {

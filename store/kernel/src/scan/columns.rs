@@ -13,7 +13,7 @@ use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchOpti
 use arrow_schema::{DataType, Field, Schema};
 use rustc_hash::FxHashMap;
 
-use crate::hash::key_hash;
+use crate::hash::{key_hash, key_seed};
 use crate::index::hash_on;
 use crate::record::{int, long, Known, Record};
 
@@ -265,18 +265,18 @@ impl Column {
     }
 }
 
-/// The hash of `topic#`, from which those of its keys go on. Neighbours are mostly of few topics.
+/// The `key_seed` of the last topic: neighbours are mostly of few.
 #[derive(Default)]
 struct TopicSeed {
-    topic: Vec<u8>,
+    topic: Option<Vec<u8>>,
     seed: i32,
 }
 
 impl TopicSeed {
     fn of(&mut self, topic: &[u8]) -> i32 {
-        if self.topic != topic || topic.is_empty() {
-            self.topic = topic.to_vec();
-            self.seed = hash_on(hash_on(0, topic), b"#");
+        if self.topic.as_deref() != Some(topic) {
+            self.topic = Some(topic.to_vec());
+            self.seed = key_seed(topic);
         }
         self.seed
     }
