@@ -135,9 +135,9 @@ class ChangeRefused:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFromGroup:
-    """A committed membership, that of `membership_index`, leaves this member out: stop it (M6, M7)."""
+    """By all that is committed up to `commit_index` this is no member: stop it (M6, M7)."""
 
-    membership_index: int
+    commit_index: int
 
 
 @dataclass(frozen=True, slots=True)

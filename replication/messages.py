@@ -208,12 +208,12 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Answer to a vote of a member that a committed membership leaves out: it does not belong to the group (M6)."""
+    """Answer to a vote of who does not belong to the group, by all that is committed up to `commit_index` (M6)."""
 
     source: int
     target: int
     term: int
-    membership_index: int
+    commit_index: int
 
 
 Message = (

@@ -159,7 +159,7 @@ class Raft:
         self._asked: dict[int, float] = {}  # reads that a leader was asked for, and when, oldest first
         # Under leases a start is a promise as well: before it this member may have heard from a leader (R3).
         self._heard_at = now if settings.lease_reads else _NEVER
-        self._removed_at = -1  # a committed membership of this index leaves us out, somebody said (M6)
+        self._removed_at = -1  # by all that is committed up to here we are no member, somebody said (M6)
 
         self._timer = ElectionTimer(settings.election_timeout_seconds, random, now)
         self._campaign: Campaign | None = None
@@ -394,6 +394,7 @@ class Raft:
         if not self._may_stand():
             if self.leader is not None or self.role is not Role.FOLLOWER:
                 self._become_follower(now, None, effects)
+            self._ask_whether_still_a_member(effects)
         elif self.membership.voters == {self.id}:
             self._stand(now, effects)  # L8
         else:
@@ -418,10 +419,20 @@ class Raft:
         """The pre-vote: term and vote stay as they are (L3)."""
         campaign = self._begin_campaign(self.term + 1, pre=True)
         self._take_role(Role.PRE_CANDIDATE, None, effects)
+        self._send_pre_vote(campaign.number, effects)
+
+    def _ask_whether_still_a_member(self, effects: _Effects) -> None:
+        """One that may not stand is silent for its own part, and would never hear that it was left out (M6).
+
+        The question is the pre-vote: whoever knows better says so, and no other answer is looked at.
+        """
+        if self.id in self.membership.members and self._removed_at <= self.membership_index:
+            self._send_pre_vote(self._random.getrandbits(62), effects)
+
+    def _send_pre_vote(self, number: int, effects: _Effects) -> None:
         last_term, last_index = self._terms.last_term, self._terms.last_index
         for voter in self._other_voters():
-            ask = PreVoteRequest(self.id, voter, campaign.term, campaign.number, last_term, last_index)
-            effects.append(Send(ask))
+            effects.append(Send(PreVoteRequest(self.id, voter, self.term + 1, number, last_term, last_index)))
 
     def _stand(self, now: float, effects: _Effects, *, transfer: bool = False) -> None:
         """The election: a new term, and the own vote in it, durable before anybody is asked (D1)."""
@@ -466,7 +477,7 @@ class Raft:
         """
         if member in self.membership.members or self.membership_index > self.commit_index:
             return False
-        effects.append(Send(Removed(self.id, member, self.term, self.membership_index)))
+        effects.append(Send(Removed(self.id, member, self.term, self.commit_index)))
         return True
 
     def _on_pre_vote_request(self, now: float, request: PreVoteRequest, effects: _Effects) -> None:
@@ -534,14 +545,15 @@ class Raft:
             self._stand(now, effects, transfer=True)
 
     def _on_removed(self, now: float, message: Removed, effects: _Effects) -> None:
-        """True whatever the term. One that was let in again later than that is not meant: its log says so (M6)."""
+        """True whatever the term. One that was let in again later than that is not meant: its log says so (M6). A
+        membership in its log from before that is over, or was cut off there and never came to be."""
         self._is_current(now, message.term, effects)
         newest = max(self.membership_index, self._removed_at)
-        if self._leading is None and message.membership_index > newest:
-            self._removed_at = message.membership_index
+        if self._leading is None and message.commit_index > newest:
+            self._removed_at = message.commit_index
             if self.role is not Role.FOLLOWER:
                 self._become_follower(now, None, effects)
-            effects.append(RemovedFromGroup(message.membership_index))
+            effects.append(RemovedFromGroup(message.commit_index))
 
     # -- terms and roles -----------------------------------------------------------------------------------------------
 
@@ -862,7 +874,7 @@ class Raft:
         if not leading.counts_itself and self.membership_index <= index:  # M7
             self._hand_over(now, leading, effects)
             self._become_follower(now, None, effects)
-            effects.append(RemovedFromGroup(self.membership_index))
+            effects.append(RemovedFromGroup(index))
         elif not leading.ready:
             leading.ready = True
             effects.append(Ready(self.term))
@@ -979,7 +991,7 @@ class Raft:
             return "the leader's disk is full"
         peer = leading.peers.get(change.member) if isinstance(change, Promote) else None
         if peer is not None:  # M5
-            if peer.acked_at < now - self._settings.election_timeout_seconds:
+            if peer.incarnation is None or peer.acked_at < now - self._settings.election_timeout_seconds:
                 return f"member {change.member} does not answer"
             if peer.doubt or not leading.sender.lacks_at_most(peer, self._settings.promote_within_bytes):
                 return f"member {change.member} lacks too much to become a voter"

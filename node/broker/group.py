@@ -120,7 +120,7 @@ class BrokerGroup:
         self._tasks: list[asyncio.Task[None]] = []
         self._say: asyncio.Task[None] | None = None
         self._saved_error = ""
-        self._removed_index = -2  # of the entry that left it out; a group begins with -1
+        self._removed_index = -2  # by all up to this entry it is no member; a group begins with -1
         self._superseded = False  # the store stands on a log that is no more
         self._no_room: str | None = None
         self._behind: str | None = "not known to be in sync yet"
@@ -360,7 +360,7 @@ class BrokerGroup:
             callback(reason)
 
     def _on_removed(self, index: int) -> None:
-        _logger.warning("this member was removed from its group by entry %d: it can be stopped", index)
+        _logger.warning("by all up to entry %d of its group this is no member any more: it can be stopped", index)
         self._removed_index = index
         self._changed.set()
 

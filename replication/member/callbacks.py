@@ -42,4 +42,4 @@ class Callbacks:
         self.on_fatal: list[Callable[[str], None]] = []
         """(reason): the member stopped for good, its disk is kept as it is. End the process."""
         self.on_removed: list[Callable[[int], None]] = []
-        """(index): the committed membership of this entry leaves this member out: stop it (M6, M7)."""
+        """(index): by all that is committed up to this entry this is no member: stop it (M6, M7)."""

@@ -846,7 +846,7 @@ class Member(Callbacks):
 
     def _removed(self, effect: RemovedFromGroup) -> None:
         for callback in self.on_removed:
-            callback(effect.membership_index)
+            callback(effect.commit_index)
 
     def _readmitted(self, effect: Readmitted) -> None:
         _logger.warning("n%d counts as a member again", self.identity.member)

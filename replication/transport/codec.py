@@ -319,7 +319,7 @@ def _decode_timeout_now(view: View, payload: View | None) -> TimeoutNow:
 
 
 def _encode_removed(m: Removed) -> bytes:
-    return _REMOVED.pack(m.source, m.target, m.term, m.membership_index)
+    return _REMOVED.pack(m.source, m.target, m.term, m.commit_index)
 
 
 def _decode_removed(view: View, payload: View | None) -> Removed:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from raft_lab import ENTRY_BYTES, HEARTBEAT, SETTINGS, Group, Member, T, leader_of
 
-from tallystick.replication.durable import DiskState
+from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
@@ -106,6 +106,22 @@ def test_a_learner_that_does_not_answer_is_not_promoted() -> None:
     group.down = {3}
     group.wait(2 * T)
     assert "answer" in refusal(leader, Promote(3))
+
+
+def test_a_learner_that_was_not_heard_yet_is_not_promoted() -> None:
+    """It may have forgotten its votes, and says so with its first answer."""
+    group = Group()
+    leader = group.elect(0)
+    newcomer = group.join(3, doubt=Doubt.VOTES)
+    change(leader, AddLearner(3))
+    assert leader.raft.commit_index < leader.raft.membership_index
+    group.deliver(lambda message: 3 not in (message.source, message.target))
+    assert leader.raft.commit_index == leader.raft.membership_index
+    assert "answer" in refusal(leader, Promote(3))
+    group.wait(SETTINGS.append_timeout_seconds + 3 * HEARTBEAT)
+    assert newcomer.raft.doubt is Doubt.NONE
+    change(leader, Promote(3))
+    assert leader.effects(AppendOwn)
 
 
 def test_a_membership_counts_from_when_it_is_appended() -> None:
@@ -226,7 +242,7 @@ def test_a_leader_that_removes_itself_leaves_when_that_is_committed_without_it()
     group.down = set()
     group.wait(SETTINGS.append_timeout_seconds + HEARTBEAT)
     (removed,) = [effect for effect in leader.history if isinstance(effect, RemovedFromGroup)]
-    assert removed.membership_index == leader.raft.membership_index
+    assert removed.commit_index >= leader.raft.membership_index
     assert leader.raft.role is Role.FOLLOWER
     group.wait(T)
     assert {member.raft.role for member in group.members[1:]} == {Role.LEADER, Role.FOLLOWER}
@@ -289,6 +305,65 @@ def test_a_removed_member_disturbs_nobody_and_is_told() -> None:
     assert not [effect for effect in new if isinstance(effect, RoleChanged) and effect.role is not Role.FOLLOWER]
 
 
+def test_a_learner_that_is_removed_is_told() -> None:
+    group = Group()
+    leader = group.elect(0)
+    learner = group.join(3)
+    change(leader, AddLearner(3))
+    group.deliver()
+    change(leader, Remove(3))
+    group.deliver()
+    assert not [effect for effect in learner.history if isinstance(effect, RemovedFromGroup)]
+    group.wait(3 * T)
+    assert [effect for effect in learner.history if isinstance(effect, RemovedFromGroup)]
+    assert learner.raft.role is Role.FOLLOWER
+    assert (leader.raft.role, leader.raft.term) == (Role.LEADER, 1)
+
+
+def test_a_member_that_forgot_its_votes_and_is_removed_is_told() -> None:
+    group = Group()
+    leader = group.elect(0)
+    group.heartbeat(0)
+    group[2].crash(doubt=Doubt.VOTES)
+    change(leader, Remove(2))
+    group.deliver()
+    group.wait(3 * T)
+    assert [effect for effect in group[2].history if isinstance(effect, RemovedFromGroup)]
+    assert group[2].raft.doubt is Doubt.VOTES, "nobody readmitted it meanwhile"
+
+
+def test_a_learner_whose_entry_was_never_committed_is_told() -> None:
+    """The entry that let it in was cut off everywhere else, and its index is above that of the membership in force."""
+    group = Group()
+    leader = group.elect(0)
+    learner = group.join(3)
+    group.cut(0, 1)
+    group.cut(0, 2)
+    change(leader, AddLearner(3))
+    group.deliver()
+    assert learner.raft.membership.learners == {3}
+    group.isolate(0)
+    group.wait(5 * T)
+    (successor,) = [member for member in group.members if member.raft.role is Role.LEADER]
+    successor.propose(5)
+    group.wait(3 * T)
+    (removed,) = [effect for effect in learner.history if isinstance(effect, RemovedFromGroup)]
+    assert removed.commit_index >= learner.raft.membership_index > successor.raft.membership_index
+
+
+def test_a_learner_that_hears_nobody_asks_and_stays_a_learner() -> None:
+    """Whatever is answered: agreement makes it no candidate."""
+    learner = Member(3, learners=[3])
+    learner.expire()
+    learner.expire()
+    asked = learner.messages(PreVoteRequest)
+    assert [ask.target for ask in asked] == [0, 1, 2]
+    for ask in asked:
+        learner.step(PreVoteReply(ask.target, 3, 0, ask.asked_term, ask.campaign, True))
+    assert (learner.raft.role, learner.raft.term) == (Role.FOLLOWER, 0)
+    assert learner.messages(VoteRequest) == []
+
+
 def test_a_member_is_removed_only_by_what_is_committed() -> None:
     entry = MembershipEntry(0, Membership.of([0, 1]))
     member = Member(0)
@@ -316,8 +391,8 @@ def test_word_of_a_removal_before_one_was_let_in_again_is_old() -> None:
     entry = MembershipEntry(8, Membership.of([0, 1, 2]))
     member = Member(0)
     member.step(AppendRequest(1, 0, 2, 0, -1, -1, (TermRun(2, 8),), 8, (entry,)))
-    assert member.step(Removed(2, 0, 2, membership_index=5)) == []
-    member.step(Removed(2, 0, 2, membership_index=9))
+    assert member.step(Removed(2, 0, 2, commit_index=5)) == []
+    member.step(Removed(2, 0, 2, commit_index=9))
     assert member.effects(RemovedFromGroup) == [RemovedFromGroup(9)]
     member.expire()
     member.expire()

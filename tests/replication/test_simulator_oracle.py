@@ -326,11 +326,12 @@ def test_membership_changes(group: Group) -> None:
 
 def test_who_belongs_to_the_group_does_not_leave(group: Group) -> None:
     group.oracle.committed.append(Entry(1, EntryKind.MEMBERSHIP, Membership.of([0, 1])))
-    group.oracle.left(group[2], 0)
+    group.oracle.committed.append(Entry(1, EntryKind.MESSAGE, "later"))
+    group.oracle.left(group[2], 1)
     with breaks("only who was removed leaves"):
-        group.oracle.left(group[1], 0)
+        group.oracle.left(group[1], 1)
     with breaks("only who was removed leaves"):
-        group.oracle.left(group[2], 1)
+        group.oracle.left(group[2], 2)
 
 
 def test_readmitted_too_early(group: Group) -> None:
@@ -407,6 +408,14 @@ def test_power_loss_takes_a_part_of_what_was_not_synced() -> None:
     assert ends == {4, 5, 6, 7, 8}
 
 
+def test_what_each_of_two_emptied_disks_had_is_known() -> None:
+    first = disk(synced=1, last=1)
+    again = Disk.emptied(first, None)
+    again.append([Entry(2, EntryKind.MESSAGE, "of another term")])
+    again.synced_index = 0
+    assert Disk.emptied(again, None).lost == {(0, 1), (1, 1), (0, 2)}
+
+
 def test_damage_is_not_cut_in_silence() -> None:
     volume = disk(synced=4, last=6)
     volume.damaged = {3}
@@ -414,7 +423,7 @@ def test_damage_is_not_cut_in_silence() -> None:
         volume.read(2, 5)
     assert [entry.payload for entry in volume.read(4, 5)] == [4, 5]
     volume.recover()
-    assert (volume.last_index, volume.doubt, volume.lost) == (2, Doubt.LOG, {3: 1, 4: 1})
+    assert (volume.last_index, volume.doubt, volume.lost) == (2, Doubt.LOG, {(3, 1), (4, 1)})
     torn = disk(synced=4, last=6)
     torn.damaged = {5}
     torn.recover()

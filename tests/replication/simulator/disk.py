@@ -65,8 +65,9 @@ class Disk:
         self.last_index = -1
         self.synced_index = -1
         self.damaged: set[int] = set()
-        self.lost: dict[int, int] = {}
-        """Index and term of what was durable once and is gone by damage; until the member is readmitted."""
+        self.lost: set[tuple[int, int]] = set()
+        """Index and term of what was durable once and is gone by damage; until the member is readmitted. One that is
+        emptied twice may have lost two entries of one index."""
         self.former_last_index = -1
         """In doubt: what was acknowledged before the doubt began ends here at the latest."""
 
@@ -76,11 +77,10 @@ class Disk:
         disk = cls(bootstrap)
         disk.doubt = Doubt.VOTES
         disk.former_last_index = max(old.synced_index, old.former_last_index)
-        disk.lost = dict(old.lost)
+        disk.lost = set(old.lost)
         if old.base_index >= 0:
-            disk.lost[old.base_index] = old.base_term
-        for index in range(old.first_index, old.synced_index + 1):
-            disk.lost[index] = old.entries[index - old.first_index].term
+            disk.lost.add((old.base_index, old.base_term))
+        disk.lost |= old._identities(old.first_index, old.synced_index)
         return disk
 
     # -- what the core reads -------------------------------------------------------------------------------------------
@@ -191,8 +191,7 @@ class Disk:
     def distrust_unsynced(self) -> None:
         """After an unclean stop of a member that answers before it syncs: what it said last may be forgotten (D9)."""
         self._doubt(self.last_index)
-        for index in range(self.synced_index + 1, self.last_index + 1):
-            self.lost[index] = self.entries[index - self.first_index].term
+        self.lost |= self._identities(self.synced_index + 1, self.last_index)
 
     def recover(self) -> None:
         """As at a start: keeps the sound part of the log. What is cut of the synced part leaves the member in doubt."""
@@ -200,11 +199,13 @@ class Disk:
             broken = min(self.damaged)
             if broken <= self.synced_index:
                 self._doubt(self.synced_index)
-                for index in range(broken, self.synced_index + 1):
-                    self.lost[index] = self.entries[index - self.base_index - 1].term
+                self.lost |= self._identities(broken, self.synced_index)
             self.truncate(broken - 1)
         self.see_membership()
         self.synced_index = self.last_index  # recovery ends with a sync: what it found stays found
+
+    def _identities(self, first: int, last: int) -> set[tuple[int, int]]:
+        return {(index, self.entries[index - self.first_index].term) for index in range(first, last + 1)}
 
     def _doubt(self, former_last_index: int) -> None:
         if self.doubt is Doubt.NONE:

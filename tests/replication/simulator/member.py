@@ -99,7 +99,7 @@ class Member(Process):
             return False
         if index <= disk.base_index:
             return True  # only what is committed is ever deleted
-        return (index <= self.promised_index and disk.term_of(index) == term) or disk.lost.get(index) == term
+        return (index <= self.promised_index and disk.term_of(index) == term) or (index, term) in disk.lost
 
     def agrees_with(self, leader: Member) -> bool:
         """Follows it, and has all that it has: durable, committed, and without a doubt."""
@@ -109,6 +109,10 @@ class Member(Process):
             and disk.synced_index == disk.last_index == theirs.last_index
             and self.commit_index == leader.commit_index == theirs.last_index
         )
+
+    @property
+    def holds_itself_a_member(self) -> bool:
+        return self.id in self.disk.membership.members
 
     def state(self) -> str:
         """For people."""
@@ -395,7 +399,7 @@ class Member(Process):
         return self._begin(effect)
 
     def _leave(self, effect: RemovedFromGroup) -> float:
-        self._oracle.left(self, effect.membership_index)
+        self._oracle.left(self, effect.commit_index)
         self._end_life()
         self.disk.synced_index = self.disk.last_index  # stopped in good order
         self.removed = True

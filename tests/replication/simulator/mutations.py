@@ -331,6 +331,12 @@ MUTATIONS = (
         "membership",
         (Edit("raft", "        self._history.truncate(last_kept)\n", ""),),
     ),
+    Mutation(
+        "one that may not stand does not ask whether it is a member still",
+        "M6",
+        "membership",
+        (Edit("raft", "            self._ask_whether_still_a_member(effects)\n", ""),),
+    ),
     # -- doubt -----------------------------------------------------------------
     Mutation(
         "a member that lost acknowledged entries carries on as if nothing had happened",

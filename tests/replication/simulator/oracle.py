@@ -61,6 +61,7 @@ class Oracle:
 
     def __init__(self, members: dict[int, Member], bootstrap: Membership) -> None:
         self._members = members
+        self._bootstrap = bootstrap
         self.membership = MembershipEntry(-1, bootstrap)
         """The newest that is committed."""
         self.leaders: dict[int, int] = {}
@@ -124,7 +125,7 @@ class Oracle:
     def readmitted(self, member: Member) -> None:
         """Before its doubts are over: what it had of the committed log, it has again (D9, S14)."""
         disk = member.disk
-        for index, term in disk.lost.items():
+        for index, term in sorted(disk.lost):
             committed = index < len(self.committed) and self.committed[index].term == term
             if committed and index > disk.base_index and (index > member.promised_index or disk.term_of(index) != term):
                 raise Violation("readmitted with all that it had (D9)", f"{member} lacks {index} of term {term}")
@@ -268,11 +269,13 @@ class Oracle:
                     f"{leader} commits {index} in term {term}, the leader of term {later} does not hold it",
                 )
 
-    def left(self, member: Member, membership_index: int) -> None:
-        """`member` is told that the membership at `membership_index` leaves it out (M6, M7)."""
-        entry = self.committed[membership_index] if membership_index < len(self.committed) else None
-        if entry is None or entry.kind is not EntryKind.MEMBERSHIP or member.id in entry.payload.members:
-            raise Violation("only who was removed leaves (M6)", f"{member} by {membership_index}: {entry}")
+    def left(self, member: Member, commit_index: int) -> None:
+        """`member` is told that it is none, by all that is committed up to `commit_index` (M6, M7)."""
+        known = self.committed[: commit_index + 1]
+        memberships = [entry.payload for entry in known if entry.kind is EntryKind.MEMBERSHIP]
+        in_force = memberships[-1] if memberships else self._bootstrap
+        if commit_index >= len(self.committed) or member.id in in_force.members:
+            raise Violation("only who was removed leaves (M6)", f"{member} by {commit_index}: {in_force}")
 
     def became_ready(self, member: Member, term: int) -> None:
         if member.role is not Role.LEADER or member.disk.term_of(member.commit_index) != term:

@@ -148,11 +148,15 @@ class Simulation:
             self.queue.run_until(self.queue.now + _LOOK_SECONDS)
 
     def _agrees(self, acknowledged: int) -> bool:
-        """One leader, ready; all its members have all of its log, committed; a proposal of the calm came through."""
+        """One leader, ready; all its members have all of its log, committed; a proposal of the calm came through. Who
+        was left out has been told (M6), if one of those whom it would ask is a member still."""
         leaders = [member for member in self.members.values() if member.leads and member.raft.ready]
         if len(leaders) != 1 or self.oracle.acknowledged < acknowledged:
             return False
-        return all(self.members[each].agrees_with(leaders[0]) for each in leaders[0].disk.membership.members)
+        group = leaders[0].disk.membership.members
+        strangers = [member for member in self.members.values() if member.running and member.id not in group]
+        untold = [each for each in strangers if each.holds_itself_a_member and each.disk.membership.voters & group]
+        return not untold and all(self.members[each].agrees_with(leaders[0]) for each in group)
 
     # -- what members and faults tell and ask --------------------------------------------------------------------------
 
