@@ -147,7 +147,13 @@ def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str,
         "job": "audit",
         "clean": not findings.count,
         "replicas_compared": [
-            {"group": each.group, "members": len(each.volumes), "begin": each.begin, "end": each.end}
+            {
+                "group": each.group,
+                "members": len(each.volumes),
+                "begin": each.begin,
+                "end": each.end,
+                "empty": list(each.empty),
+            }
             for each in replicas
         ],
         "sources": [
@@ -194,12 +200,17 @@ def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Members that hold one log, and what all of them have of it: from the greatest begin to the smallest bound."""
+    """Members that hold one log, and what all of them have of it: from the greatest begin to the smallest bound.
+
+    `empty`: members without anything below their bound, as one is before it was let in, or with a new disk. They do
+    not keep the others from being compared.
+    """
 
     group: str | None
     volumes: tuple[Volume, ...]
     begin: int
     end: int
+    empty: tuple[str, ...] = ()
 
     @property
     def sources(self) -> set[str]:
@@ -209,14 +220,19 @@ class ReplicaGroup:
 def replica_groups(volumes: Iterable[Volume], groups: Mapping[str, str | None]) -> list[ReplicaGroup]:
     """Those of several members. Only dledger's layout is replicated."""
     members: dict[str | None, list[Volume]] = {}
+    empty: dict[str | None, list[str]] = {}
     for volume in volumes:
-        if volume.files and volume.files[-1].entry_header_bytes:
+        if not volume.bytes:
+            empty.setdefault(groups[volume.source], []).append(volume.source)
+        elif volume.files[-1].entry_header_bytes:
             members.setdefault(groups[volume.source], []).append(volume)
     found = []
     for group, held in members.items():
-        if len(held) > 1:
-            begin = max(each.begin for each in held)
-            found.append(ReplicaGroup(group, tuple(held), begin, max(begin, min(each.bound for each in held))))
+        without = tuple(empty.get(group, ()))
+        begin = max(each.begin for each in held)
+        end = max(begin, min(each.bound for each in held)) if len(held) > 1 else begin
+        if len(held) > 1 or without:
+            found.append(ReplicaGroup(group, tuple(held), begin, end, without))
     return found
 
 

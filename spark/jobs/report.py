@@ -96,10 +96,7 @@ def _audit_text(summary: Summary) -> str:
     word = "clean" if summary["clean"] else f"differences: {summary['differing']:,}"
     names = ("source", "records", "queues", "begin", "bound")
     rows = [[source[name] for name in names] for source in summary["sources"]]
-    lines = [word, "", table_text(names, rows)]
-    for each in summary["replicas_compared"]:
-        name = f" of {each['group']}" if each["group"] else ""
-        lines.append(f"{each['members']} replicas{name} compared from {each['begin']:,} to {each['end']:,}")
+    lines = [word, "", table_text(names, rows), *_replica_lines(summary)]
     for source in summary["sources"]:
         if source["expired_bytes"]:
             lines.append(f"expired before they were read: {source['expired_bytes']:,} bytes of {source['source']}")
@@ -108,6 +105,16 @@ def _audit_text(summary: Summary) -> str:
     if summary["differing"] > _MOST_ROWS:
         lines.append(f"... and {summary['differing'] - _MOST_ROWS} more")
     return "\n".join(lines)
+
+
+def _replica_lines(summary: Summary) -> list[str]:
+    lines = []
+    for each in summary["replicas_compared"]:
+        name = f" of {each['group']}" if each["group"] else ""
+        if each["members"] > 1:
+            lines.append(f"{each['members']} replicas{name} compared from {each['begin']:,} to {each['end']:,}")
+        lines += [f"{source} holds nothing yet: it was not compared" for source in each["empty"]]
+    return lines
 
 
 def difference_text(each: dict[str, Any]) -> str:
@@ -241,6 +248,7 @@ def _audit_page(summary: Summary) -> str:
         "<h2>Records read</h2>",
         bars([(source["source"], source["records"]) for source in summary["sources"]]),
         _html_table(names, [[source[name] for name in names] for source in summary["sources"]]),
+        *(f"<p>{escape(line)}</p>" for line in _replica_lines(summary)),
     ]
     if summary["behind"]:
         parts += ["<h2>Behind the log, for moments</h2>", bars(sorted(summary["behind"].items()))]

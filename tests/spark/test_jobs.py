@@ -19,7 +19,7 @@ from golden_rows import expected
 from s3_lab import S3Lab
 
 from tallystick.spark import cli
-from tallystick.spark.jobs import audit, export, rebuild, stats, trace
+from tallystick.spark.jobs import audit, export, rebuild, report, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
 from tallystick.spark.jobs.runner import inline, on_spark
 from tallystick.spark.jobs.stats import percentile
@@ -77,7 +77,7 @@ def test_replicas_are_compared_up_to_the_smallest_bound(golden: Golden) -> None:
     path = ",".join(f"{name}={root}" for name, root in roots.items())
     summary = audit.run(options_of(path), inline)
     assert summary["clean"] and summary["replicas_compared"] == [
-        {"group": None, "members": 3, "begin": 0, "end": 570323}
+        {"group": None, "members": 3, "begin": 0, "end": 570323, "empty": []}
     ]
     log = roots["dledger-n1"] / "dledger-n1" / "data" / f"{0:020d}"
     flip(log, 48 + 100)  # in the first record's properties, which no CRC covers
@@ -85,6 +85,22 @@ def test_replicas_are_compared_up_to_the_smallest_bound(golden: Golden) -> None:
     assert [(each["source"], each["what"], each["offset"]) for each in differences if each["what"] == "replicas"] == [
         ("dledger-n1", "replicas", 0)
     ]
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_member_that_holds_nothing_is_told_and_stops_nobody(golden: Golden, tmp_path: Path, others: int) -> None:
+    new = tmp_path / "new"
+    (new / "dledger-n9" / "data").mkdir(parents=True)
+    path = ",".join(f"n{number}={golden(f'dledger-n{number}')}" for number in range(others))
+    summary = audit.run(options_of(f"{path},new={new}"), inline)
+    (compared,) = summary["replicas_compared"]
+    assert (compared["members"], compared["empty"]) == (others, ["new"])
+    assert compared["end"] == (570323 if others > 1 else 0)
+    lines = report.text_of(summary).splitlines()
+    assert "new holds nothing yet: it was not compared" in lines
+    assert any("replicas compared" in line for line in lines) == (others > 1)
+    page = report.page_of(summary)
+    assert page is not None and "<p>new holds nothing yet" in page
 
 
 def flip(path: Path, at: int) -> None:
