@@ -115,6 +115,20 @@ class ClusterClient:
                 found += [QueueAddress(topic, row["brokerName"], address, number) for number in range(count)]
         return found
 
+    async def create_topic(self, broker: str, topic: str, queues: int, *, perm: int = _READ | _WRITE) -> None:
+        """Makes a topic with so many queues to read and to write at this broker, or changes it to that."""
+        ext = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        await self.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
     async def send(
         self, queue: QueueAddress, body: bytes, *, tag: str = "", key: str = "", group: str = "tally"
     ) -> tuple[str, int]:

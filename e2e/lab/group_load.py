@@ -25,7 +25,7 @@ from lab.history import History, Item, Outcome, Queue, Read, Reading
 from lab.ledger import body_id, digest
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
-from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import HeaderType
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.record import Record
@@ -245,9 +245,7 @@ async def create_topics(broker: str) -> None:
     """RemotingError: it could not be done."""
     async with ClusterClient("", timeout_s=30.0) as client:
         for topic, queues in ALL_TOPICS.items():
-            ext = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues)}
-            ext |= {"defaultTopic": "TBW102", "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
-            await client.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext | {"order": "false"})
+            await client.create_topic(broker, topic, queues)
 
 
 async def read_all(broker: str, queues: Iterable[Queue] = (*QUEUES, *STORED_IN)) -> dict[Queue, Reading]:

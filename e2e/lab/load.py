@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Ledger, Place
 
+from tallystick.node.client import ClusterClient
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType
@@ -39,25 +40,10 @@ class Shape:
 
 
 async def create_topics(broker: str) -> None:
-    """RemotingError, RuntimeError: it could not be done."""
-    client = RemotingClient(name="crash.admin")
-    try:
+    """RemotingError: it could not be done."""
+    async with ClusterClient("", timeout_s=_ANSWER_S) as client:
         for topic, queues in TOPICS.items():
-            ext = {
-                "topic": topic,
-                "defaultTopic": "TBW102",
-                "readQueueNums": str(queues),
-                "writeQueueNums": str(queues),
-                "perm": "6",
-                "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": "0",
-                "order": "false",
-            }
-            answer = await client.call(broker, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext), _ANSWER_S)
-            if answer.code != 0:
-                raise RuntimeError(f"{topic} was not created: {answer.code} {answer.remark}")
-    finally:
-        await client.close()
+            await client.create_topic(broker, topic, queues)
 
 
 async def run_load(broker: str, ledger: Ledger, label: str, shape: Shape, seed: int, stop: asyncio.Event) -> None:

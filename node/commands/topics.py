@@ -63,20 +63,10 @@ async def _list(args: argparse.Namespace) -> int:
 
 
 async def _create(args: argparse.Namespace) -> int:
-    fields = {
-        "topic": args.topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(args.queues),
-        "writeQueueNums": str(args.queues),
-        "perm": str(args.perm),
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
     async with ClusterClient(args.nameserver) as client:
         masters = await _masters(client)
         for address in masters.values():
-            await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            await client.create_topic(address, args.topic, args.queues, perm=args.perm)
     _say(args, f"{args.topic}: {args.queues} queues on each of {', '.join(masters)}", {"brokers": list(masters)})
     return 0
 

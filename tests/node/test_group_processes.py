@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from group_lab import NAME, GroupLab, Ledger, make_topic, until
+from group_lab import NAME, GroupLab, Ledger, until
 from tally_process import tally
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
@@ -84,7 +84,7 @@ async def test_topics_groups_offsets_and_delayed_messages_survive_the_leader(tmp
         async with ClusterClient(lab.nameserver) as client:
             first = await lab.leader()
             await lab.master(client, first)
-            await make_topic(client, lab.address(first), "orders", QUEUES)
+            await client.create_topic(lab.address(first), "orders", QUEUES)
             group = {"groupName": "readers", "retryMaxTimes": 3}
             code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
             await client.call(lab.address(first), code, {}, fastjson.dumps(group))
@@ -154,7 +154,7 @@ async def test_a_follower_serves_reads_and_passes_changes_on(tmp_path: Path) -> 
             assert (await client.offset_range(there))[1] == 2, "what was acknowledged is there for who asks"
             await client.commit(there, "readers", 2)
             assert await client.committed(there, "readers") == 2, "though it goes into the log a second later"
-            await make_topic(client, there.address, "made-there", QUEUES)
+            await client.create_topic(there.address, "made-there", QUEUES)
             info = fastjson.loads((await client.call(there.address, 28, {})).body)["table"]
             assert (info["groupRole"], info["groupLeader"]) == ("follower", f"n{leader}")
             for number in {0, 1, 2} - {follower}:
@@ -172,7 +172,7 @@ async def test_no_send_fails_while_leadership_is_handed_on(tmp_path: Path) -> No
             old = await lab.leader()
             await lab.ready()
             await lab.master(client, old)
-            await make_topic(client, lab.address(old), "orders", QUEUES)
+            await client.create_topic(lab.address(old), "orders", QUEUES)
             ended = asyncio.Event()
             places: dict[int, set[int]] = {queue_id: set() for queue_id in range(QUEUES)}
 
@@ -252,7 +252,7 @@ async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
             await lab.ready()
             await lab.master(client, leader)
             ledger = Ledger(client, "orders", QUEUES)
-            await make_topic(client, lab.address(leader), "orders", QUEUES)
+            await client.create_topic(lab.address(leader), "orders", QUEUES)
             load = asyncio.create_task(ledger.produce(400, 8, b"load"))
 
             async def under_way() -> bool | None:
@@ -301,8 +301,8 @@ async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_t
             leader = await lab.leader()
             await lab.ready()
             await lab.master(client, leader)
-            await make_topic(client, lab.address(leader), "orders", QUEUES)
-            await make_topic(client, lab.address(leader), "idle", QUEUES)
+            await client.create_topic(lab.address(leader), "orders", QUEUES)
+            await client.create_topic(lab.address(leader), "idle", QUEUES)
             for _ in range(3):
                 await client.send(QueueAddress("idle", NAME, lab.address(leader), 2), b"long ago")
             ledger = Ledger(client, "orders", QUEUES)

@@ -18,7 +18,6 @@ from typing import Any, Self, TypeVar
 from tally_process import SMALL, TallyProcess, tally
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
-from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.record import Record
 
@@ -171,7 +170,7 @@ class GroupLab:
         """Who leads, when the name server sends producers there, and a producer of a new topic."""
         leader = await self.leader()
         await self.master(client, leader)
-        await make_topic(client, self.address(leader), topic, queues)
+        await client.create_topic(self.address(leader), topic, queues)
         return leader, Ledger(client, topic, queues)
 
     async def master(self, client: ClusterClient, number: int) -> None:
@@ -181,20 +180,6 @@ class GroupLab:
             return (await client.masters()).get(NAME) == self.address(number) or None
 
         await until(f"n{number} is the master", look)
-
-
-async def make_topic(client: ClusterClient, address: str, topic: str, queues: int) -> None:
-    ext = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
-    await client.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
 
 
 class Ledger:
