@@ -32,6 +32,7 @@ from tallystick.store.record import RecordError
 from tallystick.store.recovery import RecoveryError
 from tallystick.store.segments import SegmentError
 from tallystick.store.settings import SettingsError
+from tallystick.store.standard_output import while_it_is_read
 from tallystick.store.tables import TableError
 
 # What users, peers and disks can cause. Anything else is a mistake of ours and keeps its traceback.
@@ -67,6 +68,10 @@ def _take_bodies(args: argparse.Namespace, behind: list[str]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point of the console script; `arguments` without the command's name."""
+    return while_it_is_read(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     args, behind = parser.parse_known_args(arguments)
     if behind and not (hasattr(args, "body") and _take_bodies(args, behind)):
@@ -76,13 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         code: int = args.call(args)
-        sys.stdout.flush()  # here, so that a reader who left is noticed here
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has enough; Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise  # of our own output; what clients lose is a RemotingError
     except _CAUSED as error:
         print(f"tally: {error_text(error)}", file=sys.stderr)
         return 1 if isinstance(error, RequestRefusedError) else 2

@@ -27,6 +27,7 @@ from tallystick.spark.jobs.verdicts import is_wrong
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
 from tallystick.spark.volume import VolumeError
+from tallystick.store.standard_output import while_it_is_read
 
 _HELP = {
     "stats": "messages, bytes, sizes and producers by topic, queue, tag and hour",
@@ -39,6 +40,10 @@ _HELP = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: done, and nothing is wrong; 1: done, and something is (audit: differences; others: damage); 2: not done."""
+    return while_it_is_read(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     args = _parser().parse_args(argv)
     try:
         options = ReadOptions.parse(_options(args))

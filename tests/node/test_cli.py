@@ -203,10 +203,18 @@ def test_it_is_a_command_of_its_own(tmp_path: Path) -> None:
     assert started.stdout.startswith("usage: tally ")
 
 
-def test_a_reader_who_has_enough_is_no_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("store", "verify", "--help")])
+def test_a_reader_who_has_enough_is_no_error(tmp_path: Path, arguments: tuple[str, ...], unbuffered: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)  # before it starts: everything that it writes meets a closed pipe
-    process = subprocess.Popen(command(), stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, env=environment())
+    process = subprocess.Popen(
+        command(*arguments),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(PYTHONUNBUFFERED=unbuffered),
+    )
     os.close(writer)
     _, complaints = process.communicate(timeout=30)
     assert complaints == b""
