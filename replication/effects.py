@@ -141,6 +141,14 @@ class RemovedFromGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubted:
+    """This member lost entries that were durable, and no start noticed: mark it for `must_catch_up` (LOG), before the
+    next effect (D8). `match_index`: up to where a leader knew it to have them."""
+
+    match_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Readmitted:
     """This member is in doubt no more: remove the mark for `must_catch_up` from its disk, before the next effect.
 
@@ -212,6 +220,7 @@ Effect = (
     | MembershipChanged
     | ChangeRefused
     | RemovedFromGroup
+    | Doubted
     | Readmitted
     | ReadReady
     | ReadFailed

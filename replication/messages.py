@@ -216,6 +216,16 @@ class Removed:
     commit_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """To a member that refused what it had acknowledged to this leader, up to `match_index` (D8)."""
+
+    source: int
+    target: int
+    term: int
+    match_index: int
+
+
 Message = (
     PreVoteRequest
     | PreVoteReply
@@ -230,6 +240,7 @@ Message = (
     | ReadReply
     | TimeoutNow
     | Removed
+    | Forgotten
 )
 
 BULK = (AppendRequest, AppendReply, InstallRequest)

@@ -120,6 +120,10 @@ class Peer:
         self.state, self.waiting_since = PeerState.PROBE, None
         return True
 
+    def contradicts(self, reply: AppendReply) -> bool:
+        """Whether it refuses what it acknowledged in this session. It is an old answer, or its disk has lost that."""
+        return self.state is not PeerState.INSTALL and reply.prev_index <= self.match_index
+
     def lost(self) -> None:
         """What was on its way is held for lost: find out anew how far the member is."""
         if self.state is PeerState.PIPELINE:

@@ -27,6 +27,7 @@ from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
     Commit,
+    Doubted,
     Effect,
     Fatal,
     InstallBase,
@@ -59,6 +60,7 @@ from tallystick.replication.membership import (
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
+    Forgotten,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -119,8 +121,9 @@ class Raft:
         `commit_index`: a hint, as it was last saved (D6).
 
         `must_catch_up`: what may have been forgotten since the last start. LOG after an unclean stop with asynchronous
-        flushing (D9); VOTES with an empty disk under a number that was a member's before (S14), and whenever that is
-        not known. Until a leader readmits it, such a member neither votes nor counts, except where all voters agree.
+        flushing (D9), and with a log that lost what was durable (D8); VOTES with an empty disk under a number that was
+        a member's before (S14), and whenever that is not known. Until a leader readmits it, such a member neither votes
+        nor counts, except where all voters agree.
         """
         settings.validate()
         self.id = member_id
@@ -750,6 +753,15 @@ class Raft:
             self.commit_index = index
             effects.append(Commit(index))
 
+    def _on_forgotten(self, now: float, message: Forgotten, effects: _Effects) -> None:
+        """D8. As long as its leader leads, a follower's log does not end before what it acknowledged: where it does,
+        a disk has lost what it had made durable, in a way that looks like the log's end."""
+        lacks = message.match_index > self._terms.last_index
+        if self._is_current(now, message.term, effects) and self.leader == message.source and lacks and not self.doubt:
+            self.doubt, self.incarnation = Doubt.LOG, self._random.getrandbits(62) + 1
+            self._acknowledgements.clear()
+            effects.append(Doubted(message.match_index))
+
     def _on_install_request(self, now: float, request: InstallRequest, effects: _Effects) -> None:
         base_index = request.base_index
         if not self._heard(now, request, effects):
@@ -779,6 +791,8 @@ class Raft:
         if not reply.success:
             if peer.refused(reply, self._terms):
                 leading.sender.feed(now, peer, self.commit_index, effects)
+            elif peer.contradicts(reply):
+                effects.append(Send(Forgotten(self.id, peer.member, self.term, peer.match_index)))
             return
         rose = peer.accepted(reply.match_index, self._log.first_index, now)
         if reply.disk is not DiskState.OK:
@@ -1045,4 +1059,5 @@ class Raft:
         ReadReply: _on_read_reply,
         TimeoutNow: _on_timeout_now,
         Removed: _on_removed,
+        Forgotten: _on_forgotten,
     }

@@ -35,6 +35,7 @@ from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.effects import (
     AppendOwn,
     Commit,
+    Doubted,
     Effect,
     Fatal,
     Install,
@@ -322,6 +323,7 @@ class Member(Callbacks):
             Ready: self._become_ready,
             MembershipChanged: self._membership_changed,
             RemovedFromGroup: self._removed,
+            Doubted: self._doubted,
             Readmitted: self._readmitted,
             ReadReady: self._questions.read_ready,
             ReadFailed: self._questions.read_failed,
@@ -847,6 +849,14 @@ class Member(Callbacks):
     def _removed(self, effect: RemovedFromGroup) -> None:
         for callback in self.on_removed:
             callback(effect.commit_index)
+
+    def _doubted(self, effect: Doubted) -> None:
+        _logger.error(
+            "n%d: the log ends at entry %d, and the leader knows of %d: the disk lost what it had made durable; it is "
+            "fetched again, and until then this member does not count",
+            self.identity.member, self.ledger.last_index, effect.match_index,
+        )  # fmt: skip
+        self._vote.doubt(Doubt.LOG)
 
     def _readmitted(self, effect: Readmitted) -> None:
         _logger.warning("n%d counts as a member again", self.identity.member)

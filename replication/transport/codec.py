@@ -23,6 +23,7 @@ from tallystick.replication.messages import (
     BULK,
     AppendReply,
     AppendRequest,
+    Forgotten,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -291,6 +292,7 @@ _READ_REQUEST = struct.Struct(">iiqq")
 _READ_REPLY = struct.Struct(">iiqq?q")
 _TIMEOUT_NOW = struct.Struct(">iiq")
 _REMOVED = struct.Struct(">iiqq")
+_FORGOTTEN = struct.Struct(">iiqq")
 
 
 def _encode_read_request(m: ReadRequest) -> bytes:
@@ -326,6 +328,14 @@ def _decode_removed(view: View, payload: View | None) -> Removed:
     return Removed(*_REMOVED.unpack(view))
 
 
+def _encode_forgotten(m: Forgotten) -> bytes:
+    return _FORGOTTEN.pack(m.source, m.target, m.term, m.match_index)
+
+
+def _decode_forgotten(view: View, payload: View | None) -> Forgotten:
+    return Forgotten(*_FORGOTTEN.unpack(view))
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
@@ -351,4 +361,5 @@ LAYOUTS = (
     _layout(26, ReadReply, _encode_read_reply, _decode_read_reply),
     _layout(27, TimeoutNow, _encode_timeout_now, _decode_timeout_now),
     _layout(28, Removed, _encode_removed, _decode_removed),
+    _layout(29, Forgotten, _encode_forgotten, _decode_forgotten),
 )

@@ -225,6 +225,36 @@ async def test_damage_found_at_a_start_is_fetched_again_and_does_not_count_meanw
         await group.level()
 
 
+@pytest.mark.parametrize("lost", [1, 40])
+async def test_what_looks_like_the_end_of_the_log_is_known_to_the_leader(
+    tmp_path: Path, lost: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flipped byte in the last entry is a torn tail to the next start, if no mark has come since (D8)."""
+    settings = replace(QUICK, mark_interval_seconds=1000.0)
+    async with Group(tmp_path, settings=settings) as group:
+        await group.put_somehow(100, 500)
+        await group.level()
+        leader = await group.leader()
+        node = others(group, leader)[0]
+        ledger = node.up.ledger
+        last = ledger.last_index - lost + 1
+        begin, end = ledger.pos_of(last), ledger.end_of(ledger.last_index)
+        await node.kill()
+        if lost == 1:
+            flip(node, begin + 100)
+        else:
+            with (node.folder / "data" / f"{0:020}").open("r+b") as file:
+                file.seek(begin)
+                file.write(bytes(end - begin))
+        await node.start(group.addresses)
+        assert (node.doubt_at_start, node.up.ledger.last_index) == (Doubt.NONE, last - 1), "nothing to be seen"
+        await group.level()
+        told = f"n{node.id}: the log ends at entry {last - 1}, and the leader knows of {last + lost - 1}: the disk lost"
+        assert [record for record in caplog.messages if record.startswith(told)]
+        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        assert leads(leader)
+
+
 async def test_a_member_whose_mark_was_lost_is_in_doubt(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.put_somehow(100)

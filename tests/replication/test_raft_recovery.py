@@ -10,6 +10,7 @@ from raft_lab import ENTRY_BYTES, HEARTBEAT, SETTINGS, Group, Member, T, leader_
 from tallystick.replication.durable import DiskState, Doubt, HardState
 from tallystick.replication.effects import (
     Commit,
+    Doubted,
     Fatal,
     Install,
     InstallBase,
@@ -26,6 +27,7 @@ from tallystick.replication.membership import AddLearner, Membership, Membership
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
+    Forgotten,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -207,6 +209,59 @@ def test_it_is_readmitted_when_it_has_what_the_leader_has() -> None:
     group.down = {0}
     group.wait(10 * T)
     assert any(member.raft.role is Role.LEADER for member in group.members[1:])
+
+
+def test_a_log_that_lost_its_end_in_silence_is_in_doubt_by_word_of_the_leader() -> None:
+    group = Group()
+    leader = group.elect(0)
+    leader.propose(5)
+    group.deliver()
+    group.heartbeat(0)
+    match = leader.raft.match_indexes[1]
+    group[1].crash(keep=match - 3)
+    assert group[1].raft.doubt is Doubt.NONE
+    group.wait(SETTINGS.append_timeout_seconds + 2 * HEARTBEAT)
+    (doubted,) = [effect for effect in group[1].history if isinstance(effect, Doubted)]
+    assert doubted.match_index == match
+    group.wait(2 * T)
+    assert [effect for effect in group[1].history if isinstance(effect, Readmitted)]
+    assert group[1].log.terms == leader.log.terms
+    assert (leader.raft.role, leader.raft.term) == (Role.LEADER, 1)
+
+
+def test_in_doubt_by_word_of_the_leader_it_helps_nobody_to_lead() -> None:
+    """Members 0 and 1 committed it. Then 1 loses it, is told, and 0 dies: 2, which never had it, must not lead."""
+    group = Group()
+    leader = group.elect(0)
+    group.down = {2}
+    leader.propose(5)
+    group.deliver()
+    assert leader.raft.commit_index == leader.log.last_index
+    group[1].crash(keep=leader.log.last_index - 3)
+    group.deliver()
+    group[1].step(Forgotten(0, 1, 1, leader.log.last_index))
+    assert group[1].effects(Doubted) == [], "it does not follow the sender yet"
+    group[1].step(Heartbeat(0, 1, 1, 99, 0.0, -1))
+    group[1].step(Forgotten(0, 1, 1, leader.log.last_index))
+    assert group[1].effects(Doubted) == [Doubted(leader.log.last_index)]
+    group.down = {0}
+    group.wait(10 * T)
+    assert {member.raft.role for member in group.members[1:]} <= {Role.FOLLOWER, Role.PRE_CANDIDATE}
+    group.down = set()
+    group.wait(10 * T)
+    assert {len(log) for log in group.logs()} == {len(leader.log.terms)}
+    group.check()
+
+
+def test_an_old_refusal_puts_nobody_in_doubt() -> None:
+    """It was on its way while the member came to have what it refused; whoever has it knows that better."""
+    member = Member(1, terms=[1, 1, 1, 1])
+    member.step(Heartbeat(0, 1, 1, 1, 0.0, -1))
+    assert member.step(Forgotten(0, 1, 1, 3)) == []
+    assert member.raft.doubt is Doubt.NONE
+    member.step(Forgotten(0, 1, 1, 4))
+    assert member.effects(Doubted) == [Doubted(4)]
+    assert member.step(Forgotten(0, 1, 1, 4)) == [], "once"
 
 
 def test_what_it_acknowledged_before_is_not_counted_again() -> None:

@@ -188,6 +188,18 @@ class Disk:
             self.damaged.add(self.last_index)
         return unsynced - kept, torn
 
+    def shorten(self, dice: random.Random) -> None:
+        """What was synced last becomes zeros, as if nothing had been there: no start can see that (D8)."""
+        least = max(self.base_index, self.commit_hint, self.memberships[-1].index)
+        kept = dice.randint(min(least, self.synced_index), self.synced_index)
+        self.former_last_index = self.synced_index
+        self.lost |= self._identities(kept + 1, self.synced_index)
+        self.truncate(kept)
+
+    def forgot(self) -> None:
+        """A leader told it so; `former_last_index` is known since `shorten`."""
+        self.doubt = max(self.doubt, Doubt.LOG)
+
     def distrust_unsynced(self) -> None:
         """After an unclean stop of a member that answers before it syncs: what it said last may be forgotten (D9)."""
         self._doubt(self.last_index)

@@ -416,13 +416,16 @@ def follower_out_of_reach(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def follower_trouble(simulation: Simulation, seconds: float) -> None:
-    """It is killed, or stands still, or its clock jumps, or its disk is slow, or what it is sent queues up."""
+    """It is killed, perhaps with the end of its log lost; or stands still, or its clock jumps, or its disk is slow, or
+    what it is sent queues up."""
     member = simulation.scapegoat()
     if member is None or not member.running:
         return
-    match simulation.dice.choice(("killed", "stalled", "jumps", "slow", "queues")):
-        case "killed":
+    match simulation.dice.choice(("killed", "shortened", "stalled", "jumps", "slow", "queues")):
+        case "killed" | "shortened" as what:
             member.crash()
+            if what == "shortened":  # whose leader stays, and knows better
+                member.disk.shorten(simulation.dice)
             simulation.restart_later(member, seconds)
         case "stalled":
             member.stall(seconds)

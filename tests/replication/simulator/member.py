@@ -16,6 +16,7 @@ from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
     Commit,
+    Doubted,
     Effect,
     Fatal,
     Install,
@@ -269,7 +270,7 @@ class Member(Process):
     def _carry_out(self, effect: Effect) -> float:
         return _DO[type(effect)](self, effect)
 
-    def _begin(self, effect: SaveVote | Truncate | InstallBase | MembershipChanged | Readmitted) -> float:
+    def _begin(self, effect: SaveVote | Truncate | InstallBase | MembershipChanged | Readmitted | Doubted) -> float:
         if self.sync_fails:
             return self._fail(DiskState.FAILED)
         self._under_way = effect
@@ -286,6 +287,8 @@ class Member(Process):
                 self._install(effect.request)
             case MembershipChanged():
                 self.disk.see_membership()
+            case Doubted():
+                self.disk.forgot()
             case Readmitted():
                 self._oracle.readmitted(self)
                 self.disk.readmit()
@@ -440,6 +443,7 @@ _DO: dict[type, Callable[[Member, Any], float]] = {
     Truncate: Member._begin,
     InstallBase: Member._begin,
     Readmitted: Member._begin,
+    Doubted: Member._begin,
     Write: Member._write,
     AppendOwn: Member._append_own,
     Send: Member._send,

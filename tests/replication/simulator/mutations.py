@@ -345,6 +345,12 @@ MUTATIONS = (
         (Edit("raft", "        self.doubt = must_catch_up\n", "        self.doubt = Doubt.NONE\n"),),
     ),
     Mutation(
+        "a member that refuses what it acknowledged is taken for slow",
+        "D8",
+        "steady",
+        (Edit("raft", "            elif peer.contradicts(reply):\n", "            elif False:\n"),),
+    ),
+    Mutation(
         "votes of members in doubt count",
         "D9, S14",
         "doubt",
