@@ -29,7 +29,7 @@ from tallystick.store._kernel import Door, Log
 from tallystick.store.record import Record
 
 SLOW = int(os.environ.get("TALLYSTICK_SLOW", "1"))
-BUDGET = settings(max_examples=400 * SLOW, deadline=None, suppress_health_check=list(HealthCheck))
+BUDGET = settings(max_examples=400 * SLOW, suppress_health_check=list(HealthCheck))
 CLUSTER = "C1"
 
 

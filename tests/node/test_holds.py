@@ -292,5 +292,5 @@ class HoldsAgreeWithAList(RuleBasedStateMachine):
         assert len(self.world.looks) == len(set(self.world.looks))
 
 
-HoldsAgreeWithAList.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+HoldsAgreeWithAList.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestHoldsAgreeWithAList = HoldsAgreeWithAList.TestCase

@@ -294,12 +294,12 @@ class DelayedMessagesArriveAtLeastOnce(RuleBasedStateMachine):
         self.loop.close()
 
 
-DelayedMessagesArriveAtLeastOnce.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+DelayedMessagesArriveAtLeastOnce.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestDelayedMessagesArriveAtLeastOnce = DelayedMessagesArriveAtLeastOnce.TestCase
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2000)), max_size=30), st.integers(300, 5000))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_each_level_keeps_its_order(sends, pace_ms):
     async def run() -> None:
         broker = make()

@@ -146,7 +146,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(EXPRESSIONS, st.dictionaries(NAMES, VALUES))
 def test_compiled_and_walked_agree(text, properties):
     try:
@@ -162,7 +162,7 @@ def test_compiled_and_walked_agree(text, properties):
     assert sql92.compile(text).evaluate(properties) is expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.text(string.printable + "标", max_size=40), st.dictionaries(NAMES, VALUES))
 def test_any_text_compiles_or_is_refused_with_a_place_in_it(text, properties):
     try:
@@ -173,7 +173,7 @@ def test_any_text_compiles_or_is_refused_with_a_place_in_it(text, properties):
         assert expression.evaluate(properties) in (True, False, None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from(["a", "(", ")", "AND", "NOT", "=", "5", "'x'", "IN", "BETWEEN", "-", ",", "NULL", "IS"]))
 )

@@ -127,7 +127,7 @@ class Group(RuleBasedStateMachine):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroup.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_equal_states_are_equal_bytes_whatever_the_order_of_their_making() -> None:

@@ -37,7 +37,7 @@ def runs_of(terms_: list[int], first: int) -> tuple[TermRun, ...]:
 
 
 @given(terms=terms, base=st.integers(-1, 5), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_term_runs_agree_with_a_list(terms: list[int], base: int, data: st.DataObject) -> None:
     log = MemoryLog(terms, base, -1 if base < 0 else min([*terms, 6]))
     runs = TermRuns.of(log)
@@ -64,7 +64,7 @@ def test_term_runs_agree_with_a_list(terms: list[int], base: int, data: st.DataO
 
 
 @given(mine=terms, theirs=terms, data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_logs_agree_up_to_the_first_term_that_differs(mine: list[int], theirs: list[int], data: st.DataObject) -> None:
     prev = data.draw(st.integers(-1, len(theirs) - 1))
     theirs = mine[: prev + 1] + theirs[prev + 1 :]

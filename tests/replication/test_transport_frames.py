@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.replication.transport.frames import (
@@ -100,7 +100,6 @@ def framed(bodies: list[bytes]) -> bytes:
 sizes = st.one_of(st.integers(0, 100), st.integers(0, 200_000), st.sampled_from([65_531, 65_532, 65_533, 131_072]))
 
 
-@settings(deadline=None)
 @given(st.lists(sizes, max_size=12), st.integers(1, 100_000), st.integers(0, 2**32), st.integers(0, 3))
 def test_frames_come_out_as_they_went_in_and_kept_ones_do_not_change(
     lengths: list[int], piece: int, seed: int, keep: int

@@ -95,7 +95,7 @@ def field_at(at: int, count: int) -> tuple[str, int | None]:
     return "entry", at - (at - entries) % INDEX_ENTRY.size
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @example(4, 772, 0)  # the last entry names something behind the log
 @example(0, 100, 7)
 @given(st.integers(0, 4), st.integers(0, GEOMETRY.file_bytes - 1), st.integers(0, 7))

@@ -54,7 +54,7 @@ messages = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages, st.sampled_from([700, 1500, 1 << 30]))
 async def test_the_files_hold_what_the_engine_reads(
     tmp_path_factory: pytest.TempPathFactory, sent: list[Any], split_bytes: int

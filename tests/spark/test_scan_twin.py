@@ -98,7 +98,7 @@ def written(path: str, data: bytes) -> None:
         file.write(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(records, min_size=1, max_size=6),
     st.sampled_from(LAYOUTS),
@@ -146,7 +146,7 @@ def of_tables(sums: Sums) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
     return +groups, sizes, producers
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(records, max_size=20),
     st.sampled_from(LAYOUTS),
@@ -176,7 +176,7 @@ edits = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(records, min_size=1, max_size=6), st.sampled_from(LAYOUTS), edits, st.booleans(), st.floats(0, 1))
 @example([Record("T", 0, b"a"), Record("T", 0, b"b")], 0, [(0.0, b"\0" * 8)], True, 1.0)
 def test_damage_is_named_alike(
@@ -193,7 +193,7 @@ def test_damage_is_named_alike(
     assert ours == theirs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(records, min_size=1, max_size=8),
     st.sampled_from(LAYOUTS),

@@ -85,7 +85,7 @@ def index_files(folder: Path) -> list[bytes]:
     return [file.read_bytes() for file in sorted((folder / "index").glob("*"))]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(logs(), st.data())
 def test_files_are_the_twins_however_often_it_stops_and_starts(records: list[Record], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -117,7 +117,7 @@ def test_files_are_the_twins_however_often_it_stops_and_starts(records: list[Rec
         assert index_files(folder) == [bytes(file) for file in twin.index.files]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(logs(), st.data())
 def test_pulls_are_the_twins(records: list[Record], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -232,7 +232,7 @@ class DoorAgreesWithItsTwin(RuleBasedStateMachine):
 
 
 TestDoorAgreesWithItsTwin = DoorAgreesWithItsTwin.TestCase
-TestDoorAgreesWithItsTwin.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDoorAgreesWithItsTwin.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def wander(world: World, seed: int, keep: float | None, *, rest: bool = False) -> None:

@@ -58,7 +58,6 @@ SLOW = int(os.environ.get("TALLYSTICK_SLOW", "1"))
 BUDGET = settings(
     max_examples=12 * SLOW,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

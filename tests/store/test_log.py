@@ -91,7 +91,7 @@ sends = st.tuples(
 
 
 @given(st.lists(sends, min_size=1, max_size=20), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_plain_sends_become_the_records_of_the_twin(tmp_path_factory, messages, random) -> None:
     folder = tmp_path_factory.mktemp("log")
     log = make_log(folder, segment_bytes=2048)

@@ -154,7 +154,7 @@ def check(dispatch: Dispatch, records: list[Record]) -> None:
 # -- without a mark, as RocketMQ ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_sound_prefix_is_recovered(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Killed, and then anything: zeros from some byte on, or one wrong byte; derived files ahead of it or behind."""

@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jobs_lab import OVER, START, JobLab, Script
 from simulated_api import stamp
@@ -59,7 +59,6 @@ DAYS = ("2026-03-08", "2026-03-29", "2026-04-05", "2026-10-04", "2026-10-25", "2
 """Days around which some clock is changed, one when none is, and the one that Apia left out."""
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(("0 3 * * *", "30 2 * * *", "*/15 * * * *", "0 */2 * * *", "15 1-3 * * *", "0 2 * * 0")),
     st.sampled_from(ZONES),

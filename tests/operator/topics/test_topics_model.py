@@ -5,9 +5,7 @@ from hypothesis import HealthCheck, settings
 from topics_model import TopicsAreKept, play
 
 TestTopicsAreKept = TopicsAreKept.TestCase
-TestTopicsAreKept.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestTopicsAreKept.settings = settings(max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
