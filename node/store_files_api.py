@@ -30,10 +30,10 @@ from aiohttp import web
 
 from tallystick.node.admin_api import AdminView
 from tallystick.node.json_api import ApiError, failed
-from tallystick.node.remoting.limited_log import LimitedLog
 from tallystick.node.store_files import NotServedError, StoreFile, StoreFolder, file_of
 from tallystick.store.abort import was_aborted
 from tallystick.store.engine import MessageStore
+from tallystick.store.limited_log import LimitedLog
 
 PATH = "/store"
 READERS = 2

@@ -18,7 +18,7 @@ from tallystick.node.broker import envelope
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError, opt_str
 from tallystick.node.remoting.errors import FrameError, HeaderError, RemotingConnectError
-from tallystick.node.remoting.limited_log import LimitedLog
+from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

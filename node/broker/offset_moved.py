@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.topics import OFFSET_MOVED_EVENT
-from tallystick.node.remoting.limited_log import LimitedLog
 from tallystick.store import fastjson, properties
+from tallystick.store.limited_log import LimitedLog
 from tallystick.store.message import Message
 from tallystick.store.properties import KEYS, TAGS
 

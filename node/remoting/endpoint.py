@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.frames import FrameSource, FrameSplitter
-from tallystick.node.remoting.limited_log import LimitedLog
+from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from tallystick.node.remoting.connection import Connection

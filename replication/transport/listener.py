@@ -90,13 +90,13 @@ class Listener:
                 raw, address = await loop.sock_accept(bound)
             except OSError as error:
                 if error.errno not in _ONE_CONNECTION:
-                    shared.log.warning("accept", None, "connections of members cannot be accepted: %s", str(error))
+                    shared.log.warning("accept", "connections of members cannot be accepted: %s", str(error))
                     await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             if len(self._links) >= shared.settings.connections_max:
                 self.refused += 1
                 shared.log.warning(
-                    "too many", None, "%s:%d refused: %d connections of members are open",
+                    "too many", "%s:%d refused: %d connections of members are open",
                     address[0], address[1], len(self._links),
                 )  # fmt: skip
                 raw.close()
@@ -129,7 +129,7 @@ class Listener:
             raw.close()
             self._links.discard(link)
             self.refused += 1
-            shared.log.warning("tls", None, "%s was not taken in: %s", address, str(error) or type(error).__name__)
+            shared.log.warning("tls", "%s was not taken in: %s", address, str(error) or type(error).__name__)
             return
         except BaseException:
             raw.close()
@@ -172,14 +172,16 @@ class Listener:
         except FrameError:
             raise
         except Exception:
-            self._shared.log.warning("mistake", member, "a message of n%d could not be handled", member, exc_info=True)
+            self._shared.log.warning(
+                "mistake", "a message of n%d could not be handled", member, about=member, exc_info=True
+            )
             link.fail("one of its messages could not be handled")
 
     def _link_lost(self, link: CalledLink) -> None:
         self._links.discard(link)
         if link.hello is None:
             self.refused += 1
-            self._shared.log.warning("stranger", None, "%s was not taken in: %s", link.address, link.reason)
+            self._shared.log.warning("stranger", "%s was not taken in: %s", link.address, link.reason)
             return
         member, lane = link.hello.identity.member, Lane(link.hello.lane)
         if self._named.get((member, lane)) is link:
@@ -189,6 +191,6 @@ class Listener:
             link.counters.failures += 1
             link.counters.last_error = link.reason
             self._shared.log.warning(
-                "called", member, "connection of n%d at %s (%s) closed: %s",
-                member, link.address, lane.name.lower(), link.reason,
+                "called", "connection of n%d at %s (%s) closed: %s",
+                member, link.address, lane.name.lower(), link.reason, about=member,
             )  # fmt: skip

@@ -130,7 +130,7 @@ class PeerLane:
                 if isinstance(error, _NowhereError):  # it may be a member some day, or never
                     backoff = self._nowhere
             except Exception as error:  # a mistake of ours; one attempt may fail by it, not the lane for ever
-                shared.log.warning("mistake", self._member, "calling n%d failed", self._member, exc_info=True)
+                shared.log.warning("mistake", "calling n%d failed", self._member, about=self._member, exc_info=True)
                 reason = repr(error)
             else:
                 since_s = self._loop.time()
@@ -156,8 +156,8 @@ class PeerLane:
             return
         host, port = self._address
         written = self._shared.log.warning(
-            f"{self._lane.name} lane", self._member, "n%d at %s:%d (%s): %s",
-            self._member, host, port, self._lane.name.lower(), reason,
+            f"{self._lane.name} lane", "n%d at %s:%d (%s): %s",
+            self._member, host, port, self._lane.name.lower(), reason, about=self._member,
         )  # fmt: skip
         if written:
             self._told.add(reason)
@@ -212,8 +212,8 @@ class PeerLane:
         self._told.clear()
         self.sent.connects += 1
         shared.log.info(
-            f"{self._lane.name} lane up", self._member, "n%d at %s:%d (%s): connected",
-            self._member, host, port, self._lane.name.lower(),
+            f"{self._lane.name} lane up", "n%d at %s:%d (%s): connected",
+            self._member, host, port, self._lane.name.lower(), about=self._member,
         )  # fmt: skip
         self._refused = False
         self._loop.call_soon(self._tell_connected, link)

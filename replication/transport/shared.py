@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tallystick.replication.transport.handshake import Identity
-from tallystick.replication.transport.limited_log import LimitedLog
 from tallystick.replication.transport.names import Names
 from tallystick.replication.transport.settings import TransportSettings
 from tallystick.replication.transport.tls import TlsFiles
+from tallystick.store.limited_log import LimitedLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.replication.transport.handshake import Identity
-from tallystick.replication.transport.limited_log import LimitedLog
 from tallystick.replication.transport.settings import TlsSettings
+from tallystick.store.limited_log import LimitedLog
 
 
 class TlsError(Exception):
@@ -59,7 +59,7 @@ class TlsFiles:
             self._client, self._server = self._load()
         except TlsError as error:
             self.last_error = str(error)
-            self._log.warning("tls files", None, "new TLS files are not used, the old ones stay in use: %s", str(error))
+            self._log.warning("tls files", "new TLS files are not used, the old ones stay in use: %s", str(error))
         else:
             self.loads += 1
             self.last_error = ""

@@ -26,7 +26,6 @@ from tallystick.replication.transport import codec, shipping_messages
 from tallystick.replication.transport.counters import LaneStatus, ReceivedCounters
 from tallystick.replication.transport.frames import FrameError, FrameHeader, encode_frame
 from tallystick.replication.transport.handshake import Identity, Lane
-from tallystick.replication.transport.limited_log import LimitedLog
 from tallystick.replication.transport.link import Payload
 from tallystick.replication.transport.listener import Listener
 from tallystick.replication.transport.peer_lane import Address, PeerLane
@@ -34,6 +33,7 @@ from tallystick.replication.transport.settings import TlsSettings, TransportSett
 from tallystick.replication.transport.shared import Shared
 from tallystick.replication.transport.shipping_messages import ShippingMessage
 from tallystick.replication.transport.tls import TlsFiles
+from tallystick.store.limited_log import LimitedLog
 
 _CLOSE_GRACE_S = 1.0  # for the last bytes of a lane to go out
 

@@ -18,7 +18,6 @@ from tallystick.replication.transport import Identity, Lane
 from tallystick.replication.transport.backoff import Backoff
 from tallystick.replication.transport.frames import encode_frame
 from tallystick.replication.transport.handshake import KIND_HELLO, KIND_WELCOME, Hello, Welcome
-from tallystick.replication.transport.limited_log import LimitedLog
 
 # Newer versions of the plugin have a hook for this, older ones do not.
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy.:pytest.PytestDeprecationWarning")
@@ -462,21 +461,6 @@ def test_waits_double_to_a_bound_with_half_of_it_at_random() -> None:
     assert len({wait / bound for wait, bound in zip(waits, bounds, strict=True)}) == len(bounds)
     backoff.reset()
     assert backoff.next_s() <= 0.05
-
-
-def test_a_kind_and_peer_has_one_line_an_interval(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    log = LimitedLog(logging.getLogger("x"), lambda: now, interval_s=10)
-    for _ in range(5):
-        log.warning("lost", 1, "n%d is lost", 1)
-        log.warning("lost", 2, "n%d is lost", 2)
-    now = 11
-    log.warning("lost", 1, "n%d is lost", 1)
-    assert [record.getMessage() for record in caplog.records] == [
-        "n1 is lost",
-        "n2 is lost",
-        "n1 is lost (and 4 more since the last such line)",
-    ]
 
 
 def test_the_files_of_the_transport_import_no_other_part() -> None:

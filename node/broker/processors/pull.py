@@ -30,7 +30,7 @@ from tallystick.node.broker.processors.pull_head import pull_head
 from tallystick.node.broker.processors.pull_request import COMMIT_OFFSET, SUSPEND, PullRequest
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
-from tallystick.node.remoting.limited_log import LimitedLog
+from tallystick.store.limited_log import LimitedLog
 from tallystick.store.message import GetResult, GetStatus
 from tallystick.store.record import Record
 

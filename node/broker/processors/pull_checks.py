@@ -20,8 +20,8 @@ from tallystick.node.broker.subscriptions import SubscriptionData, is_tag_type
 from tallystick.node.broker.topics import RETRY_PREFIX
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import ResponseError
-from tallystick.node.remoting.limited_log import LimitedLog
 from tallystick.node.settings import PERMISSION_READ
+from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

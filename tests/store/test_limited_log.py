@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tallystick.node.remoting.limited_log import LimitedLog
+from tallystick.store.limited_log import LimitedLog
 
 
 def test_one_line_per_kind_and_interval_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
@@ -21,3 +21,19 @@ def test_one_line_per_kind_and_interval_with_a_count(caplog: pytest.LogCaptureFi
         "worse",
     ]
     assert log.counts == {"bad": 100, "worse": 1}
+
+
+def test_a_kind_and_member_has_one_line_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = LimitedLog(logging.getLogger("x"), lambda: now, interval_s=10)
+    for _ in range(5):
+        log.warning("lost", "n%d is lost", 1, about=1)
+        log.warning("lost", "n%d is lost", 2, about=2)
+    now = 11
+    log.warning("lost", "n%d is lost", 1, about=1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "n1 is lost",
+        "n2 is lost",
+        "n1 is lost (and 4 more since the last such line)",
+    ]
+    assert log.counts == {"lost": 11}

@@ -1,0 +1,47 @@
+"""A log that a flood of bad input cannot fill: one line per kind of event and interval, with a count of the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+_KEYS_MAX = 1024  # kinds are few and members are few
+
+
+class LimitedLog:
+    """Wraps a logger. `kind` names what happened and comes from a fixed set, never from the input; so does `about`, the
+    number of the member with which it happened, if each of them is to have lines of its own."""
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float], interval_s: float = 10.0) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._interval_s = interval_s
+        self._next_s: dict[tuple[str, int | None], float] = {}
+        self._silent: dict[tuple[str, int | None], int] = {}
+        self.counts: dict[str, int] = {}
+        """Events of each kind so far, logged or not."""
+
+    def warning(self, kind: str, message: str, *args: object, about: int | None = None, exc_info: bool = False) -> bool:
+        """Logs `message`, unless a line of that kind was logged less than an interval ago; whether it did."""
+        return self._log(logging.WARNING, kind, about, message, args, exc_info)
+
+    def info(self, kind: str, message: str, *args: object, about: int | None = None) -> bool:
+        """The same for what is as it should be."""
+        return self._log(logging.INFO, kind, about, message, args, False)
+
+    def _log(
+        self, level: int, kind: str, about: int | None, message: str, args: tuple[object, ...], exc_info: bool
+    ) -> bool:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        key, now = (kind, about), self._clock()
+        if now < self._next_s.get(key, now):
+            self._silent[key] = self._silent.get(key, 0) + 1
+            return False
+        if len(self._next_s) >= _KEYS_MAX:
+            self._next_s.clear()
+        self._next_s[key] = now + self._interval_s
+        silent = self._silent.pop(key, 0)
+        if silent:
+            message, args = message + " (and %d more since the last such line)", (*args, silent)
+        self._logger.log(level, message, *args, exc_info=exc_info)
+        return True
