@@ -30,7 +30,8 @@ What is modelled
 - Processes: killed just before or just after any effect, in the middle of a durable one, all at once; stalled; slow.
 - Clocks: of different rates; jumping ahead.
 - Disks: slow; full; failing for good; losing what was not synced, with a torn end; bits flipped in what was synced;
-  emptied under a known member. Old segments deleted, so that others need a base.
+  emptied under a known member; the end of what was synced lost in silence, in the runs whose leader stays. Old segments
+  deleted, so that others need a base.
 - People: membership changes and transfers, in the middle of all that, also asked of leaders that are none any more.
 
 What is not
