@@ -162,6 +162,11 @@ class ForwardedRequests:
         return handler
 
     async def _finish(self, command: Command, inner: Command, result: Awaitable[Command | None]) -> Command:
+        # It begins only now, and leadership may have gone since. Who passed it on keeps it.
+        reason = self._receiver.refusal() if inner.code in self._changes else None
+        if reason is not None and inspect.iscoroutine(result):
+            result.close()
+            raise ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         try:
             answer = await result
         except Exception as error:

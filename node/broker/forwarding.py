@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,6 +85,7 @@ class Leadership(Protocol):
         """Returns when all that was committed by now is applied here. ReadError."""
 
 
+_Work = Coroutine[Any, Any, Command | None]
 _Result = tuple[bool, Command | None]
 """Whether it was done, and the answer if somebody waits for one."""
 
@@ -134,9 +135,10 @@ class Forwarder:
 
         def handle(connection: Any, command: Command) -> Any:
             # While others wait a new one does so behind them.
-            if self._group.refusal() is None and not self._queued:
-                return handler(connection, command)
-            return self._change(handler, connection, command)
+            if self._group.refusal() is not None or self._queued:
+                return self._change(handler, connection, command)
+            result = handler(connection, command)
+            return self._begun(result, handler, connection, command) if inspect.iscoroutine(result) else result
 
         return handle
 
@@ -161,6 +163,13 @@ class Forwarder:
         return handle
 
     # -- the three ways ------------------------------------------------------------------------------------------------
+
+    async def _begun(self, work: _Work, handler: Handler, connection: Any, command: Command) -> Command | None:
+        """It begins in a later turn of the loop than it was called in, and leadership may have gone between the two."""
+        if self._group.refusal() is None:
+            return await work
+        work.close()
+        return await self._change(handler, connection, command)
 
     async def _change(self, handler: Handler, connection: Any, command: Command) -> Command | None:
         clock = asyncio.get_running_loop().time

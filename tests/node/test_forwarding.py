@@ -14,8 +14,8 @@ from tallystick.node.broker import envelope, forwarding
 from tallystick.node.broker.leader_only import LOG
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codec import encode
-from tallystick.node.remoting.codes import RequestCode
-from tallystick.node.remoting.command import Command, HeaderType
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import Command, HeaderType, ResponseError
 from tallystick.node.remoting.errors import RemotingConnectError
 from tallystick.store.message import Host
 
@@ -166,6 +166,9 @@ class _Here:
     remote = NOBODY
     closed = False
 
+    def __init__(self) -> None:
+        self.attributes: dict[str, Any] = {}
+
 
 async def test_a_leader_that_hands_over_holds_and_passes_on(lab: Lab) -> None:
     lab.follower.group.lead(accepting=False)
@@ -174,6 +177,26 @@ async def test_a_leader_that_hands_over_holds_and_passes_on(lab: Lab) -> None:
     lab.follower.group.follow(lab.leader, term=2)
     assert (await asked).code == 0
     assert lab.leader.bodies() == [b"one"]
+
+
+async def test_a_send_that_has_not_begun_when_leadership_goes_is_passed_on(lab: Lab) -> None:
+    lab.follower.group.lead()
+    route: Any = lab.follower.leader_only.routes[RequestCode.SEND_MESSAGE_V2]
+    asked = route(_Here(), send(b"one"))  # a connection makes a task of it, which runs in a later turn of the loop
+    lab.follower.group.follow(lab.leader, term=2)
+    answer = await asked
+    assert answer is not None and answer.code == 0
+    assert (lab.follower.bodies(), lab.leader.bodies()) == ([], [b"one"])
+
+
+async def test_a_send_that_was_passed_on_and_has_not_begun_goes_back(lab: Lab) -> None:
+    route: Any = lab.leader.leader_only.routes[RequestCode.FORWARDED_REQUEST]
+    asked = route(_Here(), envelope.forwarded(send(b"one"), NOBODY, lab.leader.group.key))
+    lab.leader.group.lead(accepting=False)
+    with pytest.raises(ResponseError) as refused:
+        await asked
+    assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE, "nothing was done, says the envelope's own code"
+    assert lab.leader.bodies() == []
 
 
 async def test_a_leader_that_stays_after_all_serves_what_it_held(lab: Lab) -> None:
