@@ -68,7 +68,7 @@ def _take_bodies(args: argparse.Namespace, behind: list[str]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point of the console script; `arguments` without the command's name."""
-    return while_it_is_read(lambda: _main(arguments))
+    return while_it_is_read("tally", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:

@@ -40,7 +40,7 @@ _HELP = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: done, and nothing is wrong; 1: done, and something is (audit: differences; others: damage); 2: not done."""
-    return while_it_is_read(lambda: _main(argv))
+    return while_it_is_read("tally-job", lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

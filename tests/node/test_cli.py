@@ -220,6 +220,24 @@ def test_a_reader_who_has_enough_is_no_error(tmp_path: Path, arguments: tuple[st
     assert complaints == b""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_told(tmp_path: Path, unbuffered: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = tally(
+            "store",
+            "dump",
+            "--help",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            capture_output=False,
+            cwd=tmp_path,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+        )
+    assert "Traceback" not in ended.stderr and "Exception" not in ended.stderr
+    if not unbuffered:  # argparse itself passes over what it cannot write
+        assert (ended.returncode, ended.stderr) == (2, "tally: standard output: No space left on device\n")
+
+
 def test_only_processes_load_the_broker(tmp_path: Path) -> None:
     """A person waits for the others; the broker and its HTTP server would cost them a quarter of a second."""
     code = "import sys, tallystick.node.cli; print([name for name in ('aiohttp', 'uvloop') if name in sys.modules])"
