@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from group_lab import NAME, PATIENCE_S, GroupLab, Ledger, until
+from group_lab import NAME, PATIENCE_S, GroupLab, until
 from tally_process import tally
 
 from tallystick.node.broker.forwarding import HOLD_S
@@ -262,11 +262,8 @@ async def test_an_operator_sees_the_group_and_moves_its_leader(tmp_path: Path) -
 async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
     with GroupLab(tmp_path) as lab:
         async with ClusterClient(lab.nameserver) as client:
-            leader = await lab.leader()
             await lab.ready()
-            await lab.master(client, leader)
-            ledger = Ledger(client, "orders", QUEUES)
-            await client.create_topic(lab.address(leader), "orders", QUEUES)
+            leader, ledger = await lab.with_topic(client, "orders", QUEUES)
             load = asyncio.create_task(ledger.produce(400, 8, b"load"))
 
             async def under_way() -> bool | None:
@@ -312,14 +309,11 @@ async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_t
     hours = "deleteWhen=" + ";".join(f"{hour:02}" for hour in range(24))
     with GroupLab(tmp_path, "fileReservedTime=0", hours, "cleanResourceInterval=200") as lab:
         async with ClusterClient(lab.nameserver) as client:
-            leader = await lab.leader()
             await lab.ready()
-            await lab.master(client, leader)
-            await client.create_topic(lab.address(leader), "orders", QUEUES)
+            leader, ledger = await lab.with_topic(client, "orders", QUEUES)
             await client.create_topic(lab.address(leader), "idle", QUEUES)
             for _ in range(3):
                 await client.send(QueueAddress("idle", NAME, lab.address(leader), 2), b"long ago")
-            ledger = Ledger(client, "orders", QUEUES)
             await ledger.produce(40, 8, b"early")
             away = (leader + 1) % 3
             lab.kill(away)

@@ -242,7 +242,7 @@ def test_a_leader_that_removes_itself_leaves_when_that_is_committed_without_it()
     group.down = set()
     group.wait(SETTINGS.append_timeout_seconds + HEARTBEAT)
     (removed,) = [effect for effect in leader.history if isinstance(effect, RemovedFromGroup)]
-    assert removed.commit_index >= leader.raft.membership_index
+    assert removed.commit_index == leader.raft.commit_index >= leader.raft.membership_index
     assert leader.raft.role is Role.FOLLOWER
     group.wait(T)
     assert {member.raft.role for member in group.members[1:]} == {Role.LEADER, Role.FOLLOWER}

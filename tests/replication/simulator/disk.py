@@ -198,7 +198,7 @@ class Disk:
 
     def forgot(self) -> None:
         """A leader told it so; `former_last_index` is known since `shorten`."""
-        self.doubt = max(self.doubt, Doubt.LOG)
+        self._doubt(self.former_last_index)
 
     def distrust_unsynced(self) -> None:
         """After an unclean stop of a member that answers before it syncs: what it said last may be forgotten (D9)."""
