@@ -1,6 +1,7 @@
 """The Rust kernel: per-message loops over buffers and small objects. See store/kernel/src for each one's theory."""
 
 from collections.abc import Callable, Sequence
+from mmap import mmap
 from os import PathLike
 
 def string_hash(text: bytes) -> int:
@@ -57,6 +58,17 @@ class Door:
 
     def slow(self, op: str, path_part: str, millis: int) -> None:
         """Test side: calls of `op` (see `fail`) on such paths take so much longer, as on a busy disk."""
+
+    def kill(self) -> None:
+        """Test side: the process is dead. All its calls, also through open files, fail with EIO and change nothing."""
+
+    def kill_after(self, calls: int, keep_bytes: int = 0) -> None:
+        """Test side: the process dies in the call after the next `calls`; if that is a write, it keeps `keep_bytes`."""
+
+    @property
+    def dead(self) -> bool: ...
+    def next_process(self) -> Door:
+        """Test side: the door of another process at the same disk: same rules, same record of what is durable."""
 
     def heal(self) -> None:
         """Test side: forgets every fail, tear, slow and lie."""
@@ -141,6 +153,9 @@ class Log:
 
         A broken stream cannot be split any further: its connection has to be closed.
         """
+
+    def unfinished(self, connection: int) -> int:
+        """Bytes that this connection sent of a frame whose end has not come."""
 
     def append(
         self,
@@ -463,6 +478,17 @@ def scan(
     Stops at the first bad record, at `upto` (-1: none), or where the files end. OSError, DamageError.
     """
 
+class AuditResult:
+    """What one `audit` found."""
+
+    pos: int
+    """Checked up to here; go on from here."""
+    records: int
+    damage: list[tuple[int, int, str]]
+    """Damage of the log itself: position, bytes, reason."""
+    wrong: list[tuple[bytes, int, int, int, str]]
+    """Records that their queue does not name: topic, queue id, queue offset, position in the log, reason."""
+
 class Dispatch:
     """The derived side of a store: ConsumeQueues and index, built from the log and read. Safe to use from threads.
 
@@ -500,12 +526,59 @@ class Dispatch:
     """Records that a queue names but whose bytes in the log do not fit: never served, counted here."""
 
     # recovery
-    def load(self) -> None:
-        """Finds the queues and index files that exist, once. Queue folders whose name is no integer are passed over."""
+    def load(self, tolerant: bool = False, tolerant_index: bool = False) -> None:
+        """Finds the queues and index files that exist, once. Queue folders whose name is no integer are passed over.
+
+        `tolerant`: a queue file of a wrong length is no error: `queue_faults` names its queue. `tolerant_index`: an
+        index file of a wrong length, or one that is not full although others follow, is removed with those behind it,
+        see `drop_index_from`."""
     def recover_queues(self) -> int:
         """Finds each queue's end. Returns the greatest log position that any knows (`maxPhysicOffset`), -1 if none."""
     def truncate_queues(self, pos: int) -> None:
         """Removes the entries of records at or behind `pos`."""
+    def queue_faults(self, log_end: int) -> list[tuple[bytes, int, str, int, bool]]:
+        """Queues whose files cannot be right if the log ends at `log_end`: topic, queue id, reason, 0, whether it is
+        certain (else a power loss may have left it so, behind what was durable). After `recover_queues`."""
+    def compare_queues(
+        self, table: bytes, exact: bool, nothing_deleted: bool
+    ) -> list[tuple[bytes, int, str, int, bool]]:
+        """Queues that hold less than the table of `written_point` says: topic, queue id, reason, the next offset that
+        it had, True. `exact`: nothing was dispatched since. `nothing_deleted`: the log begins where it began then, so
+        that queues do, too. ValueError: it is no table."""
+    def remove_queue(self, topic: bytes, queue: int) -> None:
+        """Removes one queue with its files, and its extension."""
+    def reserve(self, topic: bytes, queue: int, end: int, most: int) -> bool:
+        """The queue's next offset becomes `end` if it is less: up to there come placeholders, `most` of them at most
+        unless the queue is empty. Whether anything was changed."""
+    def hold(self, table: bytes, pos: int) -> None:
+        """For a recovery: from now on `run` holds each record that does not claim its queue's next offset, until the
+        records behind it prove where it belongs. `table`: rows of the table of ends at position `pos` of the log, which
+        is -1 if there is none.
+        ValueError: the rows do not end where they should."""
+    def settle(self) -> list[tuple[bytes, int, int, int, int]]:
+        """Ends `hold`: places what is held. Returns the records that have no place where they claim one: topic, queue,
+        claimed queue offset, position, size; a thousand at most."""
+    def claim_lost(self, pos: int, size: int) -> None:
+        """The damaged bytes at `pos` of the log are one record: a placeholder keeps its queue offset, if its fields can
+        be read and fit."""
+    def note_lost(self, pos: int, size: int) -> None:
+        """These bytes of the log are damaged: `run` keeps a gap between queue offsets in front of and behind them."""
+    def rebuild(self, queues: list[tuple[bytes, int]] | None, index: bool = False) -> None:
+        """From now on `run` adds units to these queues alone, and with `index` entries to the index. None: that is
+        over."""
+    def drop_index_from(self, name: str) -> int:
+        """Removes the index files from `name` on; returns the log position from which to index again. "": removes
+        nothing, and -1 is returned unless `load` removed files."""
+    def audit(self, start: int, upto: int, max_bytes: int) -> AuditResult:
+        """Reads about `max_bytes` of the log from `start` (where a record or segment begins), below `upto`, with calls
+        instead of the map, and compares records with their CRCs and with the queues. Safe while the store is in use."""
+    def mend(
+        self, topic: bytes, queue: int, offset: int, log_first: int, max_bytes: int
+    ) -> tuple[int, int, int, int, list[tuple[int, int, str]]] | None:
+        """Writes the unit at `offset`, and wrong ones around it, again from the log; what cannot be set right is passed
+        over by readers from now on. Returns first and last offset that was looked at, units written, placeholders among
+        them, and damage of the log that was met (pos, size, reason). None: no such offset, or more than `max_bytes` of
+        the log would have to be read. Safe while the store is in use; dispatch waits meanwhile."""
     def destroy_queues(self) -> None: ...
     def correct_min_offsets(self, min_pos: int) -> None:
         """Each queue's first entry is the first one of a record at or behind `min_pos`."""
@@ -525,12 +598,17 @@ class Dispatch:
         """Dispatches records from `position` on, below `upto`, about `max_bytes` at most; the GIL is released.
 
         Repeating is harmless: queues and index know what they have."""
+    def redo(self, start: int, upto: int, index: bool) -> tuple[int, str | None]:
+        """Dispatches [start, upto) again, as far as it was dispatched before: it could not be read then. Queues get the
+        units that they lack at their end (`mend` sets the others right). `index`: the index files from there on are
+        removed, and `position` goes back, so that `run` makes them again. Returns the records read, and why it stopped
+        before `upto`, if it did."""
     def write_out(self) -> None:
         """Writes the entries in memory to the queues' files."""
-    def written_point(self) -> tuple[int, int, int, int, str, int]:
+    def written_point(self, with_table: bool = False) -> tuple[int, int, int, int, str, int, bytes]:
         """Writes out, and tells what the files then hold, between two records: position, store time of the last record
         (0: none since the start), queues that have had messages, the sum of their max offsets, name of the newest index
-        file ("": none) and the number of its next entry."""
+        file ("": none) and the number of its next entry; then, if asked for, the table of the queues' ends."""
     def sync(self) -> None:
         """Makes durable what `write_out` has written (fdatasync of the files, and of new names)."""
     def sync_index(self) -> int:
@@ -549,13 +627,19 @@ class Dispatch:
         limits: tuple[int, int, int, int],
         correct: bool = True,
         accept: Callable[[int, bytes], bool] | None = None,
-    ) -> tuple[int, int, int, int, int, bytes, bool]:
-        """(status, next offset, min, max, count, records, reader is behind the memory), as RocketMQ's getMessage.
+        stop_at_damage: bool = False,
+        stop_at_wrong: bool = False,
+    ) -> tuple[int, int, int, int, int, bytes, bool, int]:
+        """(status, next offset, min, max, count, records, reader is behind the memory, wrong): RocketMQ's getMessage.
+
+        `wrong`: with `stop_at_wrong`, reading stopped in front of this offset, whose unit or record is wrong and was
+        not compared with the log: call `mend`, and ask again. -1: it did not.
 
         status: `GetStatus` in its order, from 0 (FOUND). `codes`: tag hashes wanted, None: all. `max_pos`: records that
         end behind it are not served. `memory_bytes`: the log's end that is taken to be in memory. `limits`: (bytes,
         count) of a batch in memory, then on disk. `correct`: name a better next offset when the one asked for is out
-        of range. `accept(tags code, properties)` has the last word on each record."""
+        of range. `accept(tags code, properties)` has the last word on each record. `stop_at_damage`: end in
+        front of a damaged record instead of passing over it."""
     def get_frame(
         self,
         topic: bytes,
@@ -601,7 +685,49 @@ class Dispatch:
     def delete_below(self, min_pos: int) -> int:
         """Removes queue segments and index files that only name records below `min_pos`; returns how many files."""
     def forget_log_segment(self, start: int) -> None:
-        """Lets go of a segment of the log that is about to be deleted."""
+        """Lets go of a segment of the log that is about to be deleted, or was written again."""
+    def take_damaged(self) -> list[tuple[int, int]]:
+        """(position, bytes) of damaged records that `get` met since the last call; a hundred at most."""
+    def index_again(self) -> int:
+        """If a page of the index could not be read: removes its files from there on. Returns the position, which goes
+        back to their first record; `run` makes them again from there."""
+
+class SegmentScrub:
+    """Reads one sealed segment of the log again, past the page cache. See store/kernel/src/scrub.rs."""
+
+    pos: int
+    """Up to here, in the log, everything was checked."""
+    records: int
+    direct: bool
+    """The page cache is passed by (O_DIRECT)."""
+
+    def __init__(
+        self, path: str | PathLike[str], file_start: int, begin: int, file_end: int, entry_header_bytes: int
+    ) -> None:
+        """Bytes [begin, file_end) of a file whose first byte is `file_start` of the log. OSError."""
+    def step(
+        self, max_bytes: int, dispatch: Dispatch | None = None
+    ) -> tuple[bool, list[tuple[int, int, str]], list[tuple[bytes, int, int, str]]]:
+        """Checks at least `max_bytes` or the rest: whether that was the end, damage of the log (position, bytes,
+        reason), and units of ConsumeQueues that differ (topic, queue, offset, reason). The GIL is released. OSError."""
+
+class MapGuard:
+    """The registration of a file's map: a page that cannot be read is replaced, and does not end the process.
+
+    It must be dropped before the map is unmapped."""
+
+    def __init__(self, mapped: mmap, path: str | PathLike[str], writable: bool = False) -> None: ...
+    def spoils(self, at: int, size: int) -> bool:
+        """Whether one of `size` bytes from `at` on could not be read. Ask after they were read."""
+
+def map_faults() -> int:
+    """How often a page of a registered map could not be read, in this process."""
+
+def take_unread(folder: str | PathLike[str]) -> list[tuple[PathLike[str], int, int, bool]]:
+    """Ranges of files below `folder` that could not be read where they were mapped: path, offset, bytes, whether the
+    map was writable.
+
+    The ranges of a map are told again, all of them, when one has been added."""
 
 class PullShapes:
     """Headers of pulls that were read before: a later one that differs in three numbers only is known by its shape."""

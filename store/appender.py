@@ -4,9 +4,8 @@
                                    |                     |
           ASYNC_FLUSH answers here +                     + SYNC_FLUSH answers here
 
-Each turn of the loop ends in one `write_out` for all that its chunks staged. Under SYNC_FLUSH a thread then syncs;
-what is written meanwhile waits for the next sync, so that one flush answers many sends (group commit). The thread is
-Python's, but between two flushes it runs in the kernel without the GIL: it wakes by one eventfd and reports by another.
+Each turn of the loop ends in one `write_out` for all that its chunks staged. Under SYNC_FLUSH a thread then syncs
+(`sync_thread.py`); one sync answers all sends that were written before it began (group commit).
 
 A replicated log (`replica`) is driven in the same way, but nothing is answered when it is written or flushed: `commit`
 lets the answers go, up to where the group has the log, and the replica is told what is written and what is durable.
@@ -23,17 +22,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tallystick.store.clock import wall_ms
+from tallystick.store.clock import steady_ms, wall_ms
 from tallystick.store.flush import PageFlush
 from tallystick.store.message import PutStatus
 from tallystick.store.settings import FlushDiskType
+from tallystick.store.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Log
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.store")
 
-_STOP_TOKEN = 1 << 62
 # Fixed by the protocol: the answer's codes for a send that could not be stored, and for one not flushed in time.
 _SYSTEM_ERROR = 1
 _FLUSH_DISK_TIMEOUT = 10
@@ -87,24 +84,19 @@ class Appender:
         self._syncing = False
         self._pool_bytes = settings.transientStorePoolSize * settings.mappedFileSizeCommitLog
         self._flush_rule = PageFlush(
-            settings.flushCommitLogLeastPages, settings.flushCommitLogThoroughInterval, wall_ms()
+            settings.flushCommitLogLeastPages, settings.flushCommitLogThoroughInterval, steady_ms()
         )
         self._commit_rule = PageFlush(
-            settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, wall_ms()
+            settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, steady_ms()
         )
         self._written_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
         self._flushed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
         self._committed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
-        self._requests = os.eventfd(0, os.EFD_CLOEXEC)
-        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(
-            target=log.serve_syncs, args=(self._requests, self._done), name="log-sync", daemon=True
-        )
+        self._sync_thread = SyncThread(log, self._on_synced)
         self._timers: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._thread.start()
-        self._loop.add_reader(self._done, self._on_synced)
+        self._sync_thread.start()
         self._timers.append(self._loop.create_task(self._flush_timer(), name="flush-log"))
         if self._pooled:
             self._timers.append(self._loop.create_task(self._commit_timer(), name="commit-log"))
@@ -117,11 +109,7 @@ class Appender:
             await self.flush()
         except OSError as error:
             _logger.error("the log could not be flushed at the end: %s", error)
-        os.eventfd_write(self._requests, _STOP_TOKEN)
-        await asyncio.to_thread(self._thread.join)
-        self._loop.remove_reader(self._done)
-        os.close(self._requests)
-        os.close(self._done)
+        await self._sync_thread.close()
 
     def kick(self) -> None:
         """Something was staged: write it out at the end of this turn of the loop."""
@@ -248,27 +236,30 @@ class Appender:
 
     def _request_sync(self) -> None:
         self._syncing = True
-        os.eventfd_write(self._requests, 1)
+        self._sync_thread.request()
 
     def _flush_by_rule(self) -> None:
         if self._syncing or self.failure is not None:
             return  # what is written meanwhile is looked at again with the next put, or by the timer
-        if self._flush_rule.due(wall_ms(), self.log.written, self.log.flushed):
+        if self._flush_rule.due(steady_ms(), self.log.written, self.log.flushed):
             self._request_sync()
 
     def _on_synced(self) -> None:
-        os.eventfd_read(self._done)
         self._syncing = False
         self._let_flushed_go()
         failure = self.log.sync_failure()
         if failure is not None:
-            if self.failure is None:
-                self.failure = failure
-                _logger.critical("the log could not be flushed, no put is accepted until a restart: %s", failure)
-            self.log.set_hot(False)
-            self._refuse(failure, everything=True)
-            if self._replica is not None:
-                self._replica.log_failed(failure, final=True)
+            self.fail(failure)
+
+    def fail(self, failure: OSError) -> None:
+        """Nothing that is put from now on can be kept; what waits is refused, and only a restart can help."""
+        if self.failure is None:
+            self.failure = failure
+            _logger.critical("the log failed, no put is accepted until a restart: %s", failure)
+        self.log.set_hot(False)
+        self._refuse(failure, everything=True)
+        if self._replica is not None:
+            self._replica.log_failed(failure, final=True)
 
     def _let_flushed_go(self) -> None:
         flushed = self.log.flushed
@@ -305,7 +296,7 @@ class Appender:
     async def _commit_timer(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commitIntervalCommitLog / 1000)
-            if self._commit_rule.due(wall_ms(), self.log.staged, self.log.written):
+            if self._commit_rule.due(steady_ms(), self.log.staged, self.log.written):
                 self.write()
 
 

@@ -4,7 +4,8 @@ Segments go from the oldest on, so what is left is always one range; at most ten
 never one that `keep_from` (a position: what is not yet flushed, dispatched or replicated) lies before or in.
 
 * An expired segment (not changed for `fileReservedTime` hours) goes in the hours of `deleteWhen`, or when the disk is
-  fuller than `diskMaxUsedSpaceRatio`, or when somebody asks.
+  fuller than `diskMaxUsedSpaceRatio`, or when somebody asks. The times of files are those of a wall clock that may have
+  been wrong when they were written: `changed` makes them agree with the order of the segments.
 * Above `diskSpaceCleanForciblyRatio` the oldest go although they have not expired, if `cleanFileForciblyEnable`.
 * Above `diskSpaceWarningLevelRatio` puts are refused too (FULL), until the disk is back at
   `diskSpaceCleanForciblyRatio`: the gap keeps a disk at the limit from flickering between the two.
@@ -17,6 +18,7 @@ Source: DefaultMessageStore.CleanCommitLogService and MappedFileQueue.deleteExpi
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -92,12 +94,29 @@ class CleaningRules:
         if not at_once and not self.is_due(hour, used, asked):
             return []
         chosen: list[Segment] = []
-        for segment in segments[:-1]:
-            expired = now_ms >= segment.modified_ms + self.reserved_ms
+        for segment, changed_ms in zip(segments[:-1], changed(segments, now_ms), strict=False):
+            expired = now_ms >= changed_ms + self.reserved_ms
             if len(chosen) == MAX_FILES_A_RUN or segment.end > keep_from or not (expired or at_once):
                 break
             chosen.append(segment)
         return chosen
+
+
+def changed(segments: Sequence[Segment], now_ms: int) -> list[int]:
+    """When each segment was last written, ms: never later than now, never before the segment in front of it.
+
+    A segment is full before the next one begins. One with a time in the future was written while the clock was ahead:
+    it takes the time of the next one behind it that can be believed, which is later than its own was. One with a time
+    before that of the segment in front of it was written while the clock was behind: it is at least as young as that.
+    """
+    times = []
+    later_ms = now_ms
+    for segment in reversed(segments):
+        if segment.modified_ms <= now_ms:
+            later_ms = segment.modified_ms
+        times.append(later_ms)
+    times.reverse()
+    return list(itertools.accumulate(times, max))
 
 
 def used_part(folder: Path) -> float | None:

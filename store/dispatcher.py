@@ -18,6 +18,7 @@ has it all; but puts are refused before it gets too much: after RocketMQ's 3 tri
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -103,11 +104,20 @@ class Dispatcher:
         if self._armed is None and self._running is None and self.failure is None:
             self._armed = self._loop.call_later(TURN_MS / 1000, self._turn)
 
+    def index_again(self) -> None:
+        """A page of the index could not be read: makes its files again from there on. Blocks for the removal of files.
+
+        OSError, DamageError: not now; it is tried again when dispatch goes on."""
+        self.dispatch.index_again()
+
     def catch_up(self) -> bool:
         """Dispatches the rest at once if it is little; whether anything was dispatched."""
         if self._running is not None or self._armed_for_retry or not 0 < self.behind_bytes <= INLINE_BYTES:
             return False
-        return self._run(INLINE_BYTES)
+        done = self._run(INLINE_BYTES)
+        if done and self.behind_bytes:
+            self.advance(self._target)  # it went back to make an index again that could not be read
+        return done
 
     def finish(self) -> None:
         """Dispatches the rest at once, however much it is: for what must not find a record on its way."""
@@ -133,8 +143,11 @@ class Dispatcher:
     async def _run_slices(self) -> None:
         try:
             while self.behind_bytes and self.failure is None:
+                before = self.dispatch.position
                 result = await self._loop.run_in_executor(self._executor, self.dispatch.run, self._target, SLICE_BYTES)
                 self._take(result)
+                if self.failure is None and self.behind_bytes and self.dispatch.position == before:
+                    raise OSError(errno.EIO, f"the log has no file with byte {before}, which was written")
         except (OSError, DamageError) as error:
             self._failed(error)
         finally:
@@ -190,6 +203,7 @@ class _Errors:
         self._what = what
         self._most = most
         self._last = ""
+        self._kind: object = None
 
     @property
     def refusal(self) -> str | None:
@@ -197,9 +211,11 @@ class _Errors:
 
     def add(self, error: Exception) -> None:
         self.count += 1
-        if str(error) != self._last or self.count == 1:
+        # Not the text: it may name another file with each try, as a new index file is named by the time.
+        kind = error.errno if isinstance(error, OSError) else str(error)
+        if kind != self._kind or self.count == 1:
             _logger.error("%s, it is tried again: %s", self._what, error)
-        self._last = str(error)
+        self._last, self._kind = str(error), kind
 
     def clear(self) -> None:
         if self.count:

@@ -10,7 +10,6 @@ Sizes of files are found by looking; what the files do not tell (the delay level
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import tempfile
@@ -21,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.store._kernel import Door
+from tallystick.store.file_sizes import FileSizes
 from tallystick.store.ledger_format import UNIT_BYTES, IndexUnit
 from tallystick.store.listing import Json, Listing, after_load
 from tallystick.store.lock import StoreLock
-from tallystick.store.queue_format import IndexGeometry
+from tallystick.store.mapped import ReadMap
+from tallystick.store.queue_format import INDEX_HEADER, IndexGeometry
 from tallystick.store.recovery import Recovered, log_layout, open_dispatch, recover
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
-from tallystick.store.verify_queues import queue_folders
 
 
 def dump(root: Path, overrides: Mapping[str, str] | None = None, *, in_place: bool = False) -> Json:
@@ -67,22 +67,34 @@ def settings_of(root: Path) -> StoreSettings:
     changes: dict[str, Any] = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
     if ledger is not None:
         changes |= {"enableDLegerCommitLog": True, "dLegerSelfId": ledger.parent.name.removeprefix("dledger-")}
-    log_bytes = SegmentFiles(ledger or root / "commitlog").segment_bytes
-    queue_bytes = next((SegmentFiles(folder).segment_bytes for _, _, folder in queue_folders(root)), 0)
-    extension_bytes = next((path.stat().st_size for path in sorted(root.glob("consumequeue_ext/*/*/*"))), 0)
-    if log_bytes:
-        changes["mappedFileSizeCommitLog"] = log_bytes
-    if queue_bytes:
-        changes["mappedFileSizeConsumeQueue"] = queue_bytes
-    if extension_bytes:
-        changes |= {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": extension_bytes}
+    sizes = FileSizes.of(root)
+    extension_bytes = sizes.extension_bytes
+    if sizes.log_segment_bytes:
+        changes["mappedFileSizeCommitLog"] = sizes.log_segment_bytes
+    if sizes.queue_segment_bytes:
+        changes["mappedFileSizeConsumeQueue"] = sizes.queue_segment_bytes
+    if sizes.index is not None:
+        return replace(
+            _with_extension(StoreSettings(), extension_bytes),
+            **changes,
+            maxHashSlotNum=sizes.index.slots,
+            maxIndexNum=sizes.index.entries,
+        )
     for path in sorted(root.glob("index/*")):
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if path.stat().st_size < INDEX_HEADER.size:
+            continue
+        with ReadMap(path) as data:
             geometry = IndexGeometry.of_file(data)
         if geometry is not None:
             changes |= {"maxHashSlotNum": geometry.slots, "maxIndexNum": geometry.entries}
             break
-    return replace(StoreSettings(), **changes)
+    return replace(_with_extension(StoreSettings(), extension_bytes), **changes)
+
+
+def _with_extension(settings: StoreSettings, file_bytes: int | None) -> StoreSettings:
+    if not file_bytes:
+        return settings
+    return replace(settings, enableConsumeQueueExt=True, mappedFileSizeConsumeQueueExt=file_bytes)
 
 
 def overridden(settings: StoreSettings, overrides: Mapping[str, str]) -> StoreSettings:

@@ -19,19 +19,22 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from tallystick.store import abort
-from tallystick.store._kernel import Dispatch, Door, Log
+from tallystick.store._kernel import DamageError, Dispatch, Door, Log
 from tallystick.store._kernel import key_hash as index_key_hash
 from tallystick.store.appender import Answers, Appender
 from tallystick.store.clock import wall_ms
 from tallystick.store.dispatcher import Dispatcher
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.findings import FindingKind
 from tallystick.store.inherited import sync_files
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
-from tallystick.store.lock import StoreLock
+from tallystick.store.lock import FolderLostError, StoreLock
+from tallystick.store.media import MediaWatch
 from tallystick.store.message import (
     GetResult,
     GetStatus,
@@ -44,9 +47,11 @@ from tallystick.store.message import (
 )
 from tallystick.store.message_id import encode_message_id
 from tallystick.store.properties import CLUSTER
+from tallystick.store.queue_mender import QueueMender
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import KeptLog, Recovered, open_dispatch, recover
 from tallystick.store.replica import Replica
+from tallystick.store.scrub import Scrub, Sealed, idle_io_priority
 from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
 from tallystick.store.upkeep import Upkeep
 
@@ -54,6 +59,8 @@ _logger = logging.getLogger("tallystick.store")
 
 # Accepted by name, and refused rather than ignored: who sets them relies on a second copy.
 _LATER = (("enableDLegerCommitLog", False), ("duplicationEnable", False), ("haMasterAddress", ""))
+# Wrong places that one read compares with the log; the reader comes back for the rest.
+_MOST_LOOKS = 256
 T = TypeVar("T")
 _GET_STATUSES = tuple(GetStatus)
 
@@ -72,11 +79,15 @@ class MessageStore:
         store_host: Host,
         executor: ThreadPoolExecutor,
         replica: Replica | None = None,
+        findings: FindingLog | None = None,
     ) -> None:
+        self.findings = findings or FindingLog(settings.root)
+        """What is wrong with the store's files, for people."""
         self.settings = settings
         self.replica = replica
         self._committed = recovered.committed_pos
         self._serving = replica is None
+        self._group_refusal: str | None = None
         self._count_from: dict[tuple[str, int], int] = {}
         self.door = door
         self.root = settings.root
@@ -87,11 +98,16 @@ class MessageStore:
         self._dispatch = dispatch
         self._executor = executor
         self._upkeep_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="upkeep")
+        self._scrub_executor = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="scrub", initializer=idle_io_priority
+        )
         self._writers: dict[int, Callable[[bytes], None]] = {}
         self._open = True
         self._hot = False
         self._no_segment: tuple[OSError, int] | None = None  # why the log did not get further than to here
         self._damaged = 0
+        self._waits_for_repair: set[tuple[str, int]] = set()
+        self._deriving: set[asyncio.Task[None]] = set()
         self.dispatcher = Dispatcher(dispatch, executor, self._upkeep_executor)
         self.appender = Appender(
             log,
@@ -100,6 +116,22 @@ class MessageStore:
             on_written=self._on_written,
             on_idle=self.look_again,
             replica=replica,
+        )
+        self.media = MediaWatch(self.findings, settings.root, settings.log_folder, settings.mappedFileSizeCommitLog)
+        self.mender = QueueMender(self, dispatch)
+        self.scrub = Scrub(
+            settings.root,
+            door,
+            dispatch,
+            self.findings,
+            self.media,
+            self._sealed,
+            self._scrub_executor,
+            log_folder=settings.log_folder,
+            segment_bytes=settings.mappedFileSizeCommitLog,
+            entry_header_bytes=0 if replica is None else ENTRY_HEADER_BYTES,
+            bytes_per_second=settings.scrubBytesPerSecond,
+            mend=self.mender.mend,
         )
         self.upkeep = Upkeep(self, dispatch, recovered)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -127,6 +159,7 @@ class MessageStore:
         replica: Replica | None = None,
         lock: StoreLock | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        findings: FindingLog | None = None,
     ) -> MessageStore:
         """Locks the folder, recovers what is there, dispatches the rest of the log and starts all services.
 
@@ -134,6 +167,7 @@ class MessageStore:
         `replica` the log, and these three, are its; the store begins as a follower: see `commit`, `take_lead`, `serve`.
         `lock`: of this folder, taken before the replica's log was recovered; released with the store, or if this fails.
         `on_progress(pos, end)`, on another thread: how far recovery has read the log, and up to where it will.
+        `findings`: of the process; gets what recovery finds, and what is found later.
         SettingsError: a setting cannot be used. StoreLockedError: another process has the store. DamageError: a file
         has a shape that no store has. OSError: the disk.
         """
@@ -152,12 +186,14 @@ class MessageStore:
         for folder in (root, log_folder):
             door.mkdir(str(folder))
         lock = lock or StoreLock.acquire(root, door)
+        findings = findings or FindingLog(root)
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
         try:
             dispatch = open_dispatch(door, root, log_folder, settings, 0 if replica is None else ENTRY_HEADER_BYTES)
             kept = None if replica is None else KeptLog(replica.log.written, replica.committed_pos)
             recovered = await asyncio.get_running_loop().run_in_executor(
-                executor, lambda: recover(root, settings, dispatch, door, kept=kept, on_progress=on_progress)
+                executor,
+                lambda: recover(root, settings, dispatch, door, kept=kept, on_progress=on_progress, findings=findings),
             )
             if kept is None and not recovered.clean and settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
                 await asyncio.get_running_loop().run_in_executor(executor, sync_files, door, log_folder)
@@ -179,7 +215,7 @@ class MessageStore:
                 log.start(recovered.end_pos, recovered.store_timestamp_ms)
             for topic, queue_id, _, max_offset, _, _ in dispatch.queues():
                 log.set_next_offset(topic, queue_id, max_offset)
-            store = cls(settings, door, lock, log, dispatch, recovered, store_host, executor, replica)
+            store = cls(settings, door, lock, log, dispatch, recovered, store_host, executor, replica, findings)
         except BaseException:
             executor.shutdown()
             lock.release()
@@ -201,6 +237,7 @@ class MessageStore:
             return
         self._open = False
         self.log.set_hot(False)
+        await asyncio.gather(*self._deriving, return_exceptions=True)
         try:
             await self.upkeep.stop()
             await self.appender.close()
@@ -210,7 +247,13 @@ class MessageStore:
         finally:
             self._executor.shutdown()
             self._upkeep_executor.shutdown()
+            self._scrub_executor.shutdown()
             self._lock.release()
+
+    def _sealed(self) -> Sealed:
+        """Segments that are full, durable, dispatched and committed."""
+        end = min(self.readable_end, self.log.flushed, self._dispatch.position)
+        return Sealed(self.min_pos, end - end % self.settings.mappedFileSizeCommitLog)
 
     def set_hot(self, hot: bool) -> None:
         """Whether plain sends may take the short way through the kernel. Nothing takes it while puts are refused."""
@@ -220,6 +263,15 @@ class MessageStore:
     def look_again(self) -> None:
         """Something changed that puts may be refused for."""
         self.set_hot(self._hot)
+
+    async def check_folder(self) -> None:
+        """Looks whether the files that are written are still those that the next start will find."""
+        if not self._open or isinstance(self.appender.failure, FolderLostError):
+            return
+        try:
+            await asyncio.to_thread(self._lock.check)
+        except FolderLostError as error:
+            self.appender.fail(error)
 
     async def flush(self) -> None:
         """Returns when all that was put before is on disk. OSError: it cannot be."""
@@ -253,6 +305,10 @@ class MessageStore:
         if served:
             self.appender.kick()
         return cold, fault
+
+    def unfinished(self, connection: int) -> int:
+        """Bytes that are kept of this connection's frame whose end has not come."""
+        return self.log.unfinished(connection)
 
     def deliver(self, answers: Answers) -> None:
         """Writes what the kernel's log has made to the connections that it is for; those that are gone are passed over.
@@ -314,10 +370,51 @@ class MessageStore:
         self._serving = serving
         self.set_hot(serving)
 
+    def refuse_messages(self, reason: str | None) -> None:
+        """A leader's group has too little room for messages; None: it has enough. What is no message is not asked."""
+        if reason != self._group_refusal:
+            self._group_refusal = reason
+            self.look_again()
+
     def give_up(self, code: int, status: PutStatus) -> None:
         """Leadership is lost: whoever waits for a commit is told `code`, or `status`, for "outcome unknown" (B2)."""
         self.serve(False)
         self.appender.give_up(code, status)
+
+    def take_repaired(self, pos: int, end: int) -> Awaitable[None]:
+        """The bytes [pos, end) of the log were damaged and are sound now: they are read from the disk again, and queues
+        and index get what they lack of them. Done when that is; what fails is reported."""
+        segment_bytes = self.settings.mappedFileSizeCommitLog
+        for start in range(pos - pos % segment_bytes, end, segment_bytes):
+            self._dispatch.forget_log_segment(start)
+        task = asyncio.get_running_loop().create_task(self._derive_again(pos, end), name="derive-again")
+        self._deriving.add(task)
+        task.add_done_callback(self._deriving.discard)
+        return task
+
+    async def _derive_again(self, pos: int, end: int) -> None:
+        try:
+            if self._open and pos < self._dispatch.position:
+                await self.run_between_turns(lambda: self.mender.derive_again(pos, end))
+        except (OSError, DamageError) as error:
+            _logger.error("queues cannot be compared with repaired bytes %d to %d of the log: %s", pos, end, error)
+        self.dispatcher.advance(self.readable_end)
+        waiting = list(self._waits_for_repair)
+        self._waits_for_repair.clear()
+        if waiting and self.on_arrival is not None:
+            self.on_arrival(waiting)
+
+    async def look_at_media(self) -> None:
+        """Reports what the disk did not give to reads since the last look, and has it repaired where possible."""
+        if not self.media.is_due:
+            return
+        ranges, index = await self.run_upkeep(self.media.look)
+        if index:
+            await self.run_between_turns(self.dispatcher.index_again)
+            self.dispatcher.advance(self.readable_end)
+            self.findings.add(FindingKind.REBUILT, self.root / "index", "a page of it could not be read")
+        for pos, end in ranges:
+            self.media.tell(pos, end)
 
     def forget_cut(self, was_end: int) -> None:
         """The log was cut, and ended at `was_end`: lets go of segments that are other files now.
@@ -422,8 +519,9 @@ class MessageStore:
 
     def failure(self) -> str | None:
         """What only a restart can mend; None: nothing."""
-        if self.appender.failure is not None:
-            return f"the log could not be flushed: {self.appender.failure}"
+        failure = self.appender.failure
+        if failure is not None:
+            return str(failure) if isinstance(failure, FolderLostError) else f"the log could not be flushed: {failure}"
         return self.dispatcher.failure
 
     def trouble(self) -> str | None:
@@ -457,7 +555,7 @@ class MessageStore:
             return "this member does not lead its group"
         if self.appender.failure is not None:
             return self.failure()
-        return self.no_room()
+        return self._group_refusal or self.no_room()
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
@@ -480,15 +578,22 @@ class MessageStore:
         if found[0] != 0 and offset >= found[3] and self.dispatcher.catch_up():
             # What was acknowledged can be read, even if dispatch had not come round to it yet.
             found = self._get(name, queue_id, offset, max_messages, codes, accept)
+        looks = 0
+        while found[7] >= 0 and looks < _MOST_LOOKS and self.mender.look_at(name, queue_id, found[7]):
+            looks += 1
+            found = self._get(name, queue_id, offset, max_messages, codes, accept)
         if self._dispatch.damaged > self._damaged:
             self._damaged = self._dispatch.damaged
-            _logger.error(
-                "a damaged record of topic %s queue %d was not served, near offset %d; see `tally store verify`",
-                topic,
-                queue_id,
-                offset,
-            )
-        status, next_offset, minimum, maximum, count, body, behind = found
+            met = self._dispatch.take_damaged()
+            for pos, size in met:
+                self.media.met(pos, size)
+            if any(self.media.is_being_repaired(pos) for pos, _ in met):
+                # In a moment another member's copy is in its place: the reader waits in front of it.
+                self._waits_for_repair.add((topic, queue_id))
+                found = self._get(name, queue_id, offset, max_messages, codes, accept, stop_at_damage=True)
+                self._damaged = self._dispatch.damaged
+                self._dispatch.take_damaged()
+        status, next_offset, minimum, maximum, count, body, behind, _ = found
         return GetResult(_GET_STATUSES[status], next_offset, minimum, maximum, count, body, behind)
 
     def get_frame(
@@ -528,7 +633,9 @@ class MessageStore:
         max_messages: int,
         codes: frozenset[int] | None,
         accept: Callable[[int, bytes], bool] | None,
-    ) -> tuple[int, int, int, int, int, bytes, bool]:
+        *,
+        stop_at_damage: bool = False,
+    ) -> tuple[int, int, int, int, int, bytes, bool, int]:
         return self._dispatch.get(
             topic,
             queue_id,
@@ -542,6 +649,8 @@ class MessageStore:
             # lead, while its queues lack a part of the log: it would send readers back to the queue's begin.
             self._correct_offsets and (self.replica is None or (self._serving and not self.dispatcher.behind_bytes)),
             accept,
+            stop_at_damage,
+            stop_at_wrong=not stop_at_damage,
         )
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -629,18 +738,41 @@ class MessageStore:
         self._dispatch.remove_topic(topic.encode())
         self.upkeep.save_soon()
 
-    def clean_unused_topics(self, keep: set[str]) -> int:
-        """Deletes the ConsumeQueues of topics not in `keep`; how many topics went. The schedule topic always stays."""
+    async def save_progress(self) -> None:
+        """Returns when a kill does not bring back ConsumeQueues that were removed. A failure is logged."""
+        await self.upkeep.save_now()
+
+    def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
+        """Deletes the ConsumeQueues of topics not in `keep` that have no message left in the log.
+
+        Topics that have some stay; how many messages each of them has. The schedule topic always stays.
+        """
         self.appender.write()
         self.dispatcher.finish()
-        unused = {topic for topic, _ in self.queues()} - keep - {"SCHEDULE_TOPIC_XXXX"}
-        for topic in unused:
+        stay = self.unknown_topics(keep)
+        for topic in {topic for topic, _ in self.queues()} - keep - stay.keys() - {"SCHEDULE_TOPIC_XXXX"}:
             self.remove_topic(topic)
-        return len(unused)
+        return stay
+
+    def unknown_topics(self, known: set[str]) -> dict[str, int]:
+        """Topics not in `known` whose ConsumeQueues have messages in the log, and how many. Not the schedule topic."""
+        found: dict[str, int] = {}
+        for name, _, min_offset, max_offset, _, max_pos in self._dispatch.queues():
+            topic = name.decode()
+            if (
+                topic not in known
+                and topic != "SCHEDULE_TOPIC_XXXX"
+                and max_offset > min_offset
+                and max_pos > self.min_pos
+            ):
+                found[topic] = found.get(topic, 0) + max_offset - min_offset
+        return found
 
     def clean_expired_queues(self) -> int:
         """Deletes ConsumeQueue and index files that only name records below the log's beginning; how many files."""
-        return self._dispatch.delete_below(self.min_pos)
+        removed = self._dispatch.delete_below(self.min_pos)
+        self.upkeep.save_soon()
+        return removed
 
     # -- figures -------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,15 @@
-"""What a check of a store found: damage, which loses or hides messages, and notes, which the next start mends itself.
+"""What was found wrong with a store's files: one finding, and the report of a check of a whole store.
 
-Lists are bounded: a store whose disk went bad has millions of findings, and the first thousand tell the story.
+A finding has a kind, a file, a place in it, and a reason in words. Checks without a process (`tally store verify`)
+collect findings in a `Report`; a running process collects them in a `FindingLog`. Both use the same words.
+
+A report tells damage, which loses or hides messages, from notes, which the next start mends itself. Its lists are
+bounded: a store whose disk went bad has millions of findings, and the first thousand tell the story.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,16 +21,64 @@ Progress = Callable[[str, int, int], None]
 """Called now and then with the stage's name, what is done and what there is to do (bytes)."""
 
 
+class FindingKind(enum.StrEnum):
+    DAMAGE = "damage"
+    """Bytes are not what was written. Messages there are lost or hidden unless the file is repaired or rebuilt."""
+    CUT = "cut"
+    """Bytes behind the end of a log or table were removed: a write that did not finish, or what lay behind it."""
+    REBUILT = "rebuilt"
+    """A file that is derived from the log (ConsumeQueue, index) was made again from it."""
+    REPAIRED = "repaired"
+    """Damaged bytes were replaced with a sound copy: of another member, or of a backup."""
+    REMOVED = "removed"
+    """A file was removed."""
+    MARK = "mark"
+    """The mark of how far files were complete was not believed; recovery read more of the log instead."""
+    NOTE = "note"
+    """Something unusual that loses nothing."""
+
+
+_DONE = {
+    FindingKind.DAMAGE: "found damage in",
+    FindingKind.CUT: "cut",
+    FindingKind.REBUILT: "rebuilt",
+    FindingKind.REPAIRED: "repaired",
+    FindingKind.REMOVED: "removed",
+    FindingKind.MARK: "did not use",
+    FindingKind.NOTE: "note on",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`file`: path below the store's root; `offset`: byte in that file."""
+    """`file`: path below the store's root; `offset`: byte in that file; `size`: how many bytes are concerned, 0 if that
+    is not known or the whole file is meant. `pos`: byte in the log where the file is a part of it, else -1."""
 
     file: str
     offset: int
     reason: str
+    kind: FindingKind = FindingKind.DAMAGE
+    size: int = 0
+    pos: int = -1
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.offset}: {self.reason}"
+
+    def sentence(self) -> str:
+        """One log line: the event, the place, the reason."""
+        size = f", {self.size} bytes" if self.size else ""
+        place = f" at byte {self.offset}" if self.offset or self.size else ""
+        return f"{_DONE[self.kind]} {self.file}{place}{size}: {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind.value,
+            "file": self.file,
+            "offset": self.offset,
+            "bytes": self.size,
+            "pos": self.pos,
+            "reason": self.reason,
+        }
 
 
 @dataclass(slots=True)
@@ -58,28 +111,39 @@ class Report:
     noted: int = 0
     damage: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
+    damaged_files: dict[str, str] = field(default_factory=dict)
+    """Every file or folder with damage, also where the list is full, with the reason that came first."""
 
     @property
     def sound(self) -> bool:
         return self.damaged == 0
 
-    def add_damage(self, path: Path, offset: int, reason: str) -> None:
+    def add_damage(self, path: Path, offset: int, reason: str, *, size: int = 0, pos: int = -1) -> None:
+        """`size`: bytes that are concerned, 0: not known. `pos`: byte in the log, -1: it is another file."""
         self.damaged += 1
+        finding = self._finding(path, offset, reason, FindingKind.DAMAGE, size, pos)
+        self.damaged_files.setdefault(finding.file, reason)
         if len(self.damage) < MAX_LISTED:
-            self.damage.append(self._finding(path, offset, reason))
+            self.damage.append(finding)
 
-    def add_note(self, path: Path, offset: int, reason: str) -> None:
+    def add_note(self, path: Path, offset: int, reason: str, kind: FindingKind = FindingKind.NOTE) -> None:
         self.noted += 1
         if len(self.notes) < MAX_LISTED:
-            self.notes.append(self._finding(path, offset, reason))
+            self.notes.append(self._finding(path, offset, reason, kind))
 
     def add(self, path: Path, offset: int, reason: str, *, mended: bool) -> None:
         """Damage, or a note if the next start makes it good."""
         (self.add_note if mended else self.add_damage)(path, offset, reason)
 
     def to_json(self) -> dict[str, Any]:
-        return {"sound": self.sound} | asdict(self)
+        found = {key: [each.to_json() for each in getattr(self, key)] for key in ("damage", "notes")}
+        report = asdict(self)
+        del report["damaged_files"]
+        return {"sound": self.sound} | report | found
 
-    def _finding(self, path: Path, offset: int, reason: str) -> Finding:
+    def _finding(
+        self, path: Path, offset: int, reason: str, kind: FindingKind, size: int = 0, pos: int = -1
+    ) -> Finding:
         root = Path(self.root)
-        return Finding(str(path.relative_to(root) if path.is_relative_to(root) else path), offset, reason)
+        name = str(path.relative_to(root) if path.is_relative_to(root) else path)
+        return Finding(name, offset, reason, kind, size, pos)

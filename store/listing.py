@@ -216,7 +216,7 @@ class Listing:
         )
         in_memory = memory * chosen.accessMessageInMemoryMaxRatio // 100
         for offset in sorted({-1, 0, low, low + 1, middle, high - 1, high, high + 1, high + 100}):
-            status, next_offset, min_offset, max_offset, count, body, _ = self.dispatch.get(
+            status, next_offset, min_offset, max_offset, count, body, *_ = self.dispatch.get(
                 row.name, row.queue, offset, 32, None, self.found.end_pos, in_memory, limits, False
             )
             yield {

@@ -41,11 +41,19 @@ class StoreLockedError(Exception):
         self.holder_pid = holder_pid
 
 
+class FolderLostError(OSError):
+    """The folder was removed, or another one is in its place, while the store was open."""
+
+    def __str__(self) -> str:
+        return f"the store's folder was removed or replaced while it was open: {self.filename} is not the file it was"
+
+
 class StoreLock:
     """A store's lock, held from `acquire` to `release`."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
+        self._path = path
         self._file = _identity(os.fstat(descriptor))
         _held.add(self._file)
 
@@ -62,10 +70,22 @@ class StoreLock:
         descriptor = os.open(path, os.O_RDWR)
         try:
             _lock(descriptor, root)
-            return cls(descriptor)
+            return cls(descriptor, path)
         except BaseException:
             os.close(descriptor)
             raise
+
+    def check(self) -> None:
+        """FolderLostError: the lock file is not in its place any more, and so nothing that is written will be found.
+
+        A process goes on writing into files that were removed, and every write succeeds. OSError: the disk.
+        """
+        try:
+            found = _identity(self._path.stat())
+        except FileNotFoundError:
+            found = None
+        if self._descriptor >= 0 and found != self._file:
+            raise FolderLostError(errno.ESTALE, os.strerror(errno.ESTALE), str(self._path))
 
     def release(self) -> None:
         """Lets the next one in. A second call does nothing."""
@@ -73,6 +93,24 @@ class StoreLock:
             os.close(self._descriptor)
             self._descriptor = -1
             _held.discard(self._file)
+
+
+def check_unlocked(root: Path) -> None:
+    """StoreLockedError: somebody works on the store in `root`. Writes nothing, so it needs no right to. OSError."""
+    path = root / FILE_NAME
+    try:
+        if _identity(path.stat()) in _held:
+            raise StoreLockedError(root, os.getpid())
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return  # a process that opens a store creates it first
+    try:
+        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+        if kind != fcntl.F_UNLCK:
+            raise StoreLockedError(root, _holder(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def _identity(data: os.stat_result) -> tuple[int, int]:

@@ -16,19 +16,21 @@ import enum
 import mmap
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, FILLER_MAGIC, EntryHeader, LedgerFormatError
+from tallystick.store.mapped import UNREADABLE
 from tallystick.store.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_V2,
+    SMALLEST_RECORD_BYTES,
     Record,
     RecordError,
 )
-from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.segment_files import SegmentFiles, data_ranges
 
 _PAIR = struct.Struct(">ii")
 _MAGICS = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
@@ -69,7 +71,15 @@ def walk(
 
 
 def step_at(log: SegmentFiles, pos: int, *, entry_header_bytes: int = 0, check_crc: bool = True) -> Step:
-    """What lies at `pos`."""
+    """What lies at `pos`. What the disk does not give is DAMAGE."""
+    step = _step_at(log, pos, entry_header_bytes, check_crc)
+    head_bytes = entry_header_bytes + BLANK_BYTES
+    if log.unreadable(pos, max(step.size if step.kind is not StepKind.FILLER else 0, head_bytes)):
+        return Step(StepKind.DAMAGE, pos, 0 if log.unreadable(pos, head_bytes) else step.size, reason=UNREADABLE)
+    return step
+
+
+def _step_at(log: SegmentFiles, pos: int, entry_header_bytes: int, check_crc: bool) -> Step:
     start = log.start_of(pos)
     if start is None:
         return Step(StepKind.END, pos, reason="the files end")
@@ -129,22 +139,64 @@ def _record(log: SegmentFiles, pos: int, header_bytes: int, size: int, left: int
     return Step(StepKind.RECORD, pos, size, record)
 
 
-def resync(log: SegmentFiles, pos: int, *, entry_header_bytes: int = 0) -> Step | None:
-    """The first sound record behind `pos`, in its segment or a later one; None: there is none.
+def resync(
+    log: SegmentFiles,
+    pos: int,
+    belongs: Callable[[Step], bool] = lambda step: True,
+    *,
+    entry_header_bytes: int = 0,
+) -> Step | None:
+    """The first sound record behind `pos` that `belongs` to the log, in its segment or a later one, if any.
 
-    Reads everything up to there: with 1 GiB segments that takes a while.
+    Reads everything up to there that was ever written: blocks that are only allocated are passed over.
     """
     for start in log.starts:
         if start + log.segment_bytes <= pos:
             continue
-        buffer = log.buffer(start)
-        at = max(pos + 1 - start, 0)
-        while (at := _next_magic(buffer, at + entry_header_bytes + 4)) >= 0:
-            at -= entry_header_bytes + 4
-            step = step_at(log, start + at, entry_header_bytes=entry_header_bytes)
-            if step.kind is StepKind.RECORD:
+        for begin, end in data_ranges(log.path(start), max(pos + 1 - start + entry_header_bytes + 4, 0)):
+            step = _first_sound(log, start, begin, end, belongs, entry_header_bytes)
+            if step is not None:
                 return step
-            at += 1
+    return None
+
+
+def _first_sound(
+    log: SegmentFiles, start: int, begin: int, end: int, belongs: Callable[[Step], bool], header_bytes: int
+) -> Step | None:
+    buffer = log.buffer(start)
+    at = begin
+    # A record that begins in front of the range may have its magic in it.
+    while (at := _next_magic(buffer, at, end)) >= 0:
+        place = at - header_bytes - 4
+        if place >= 0:
+            step = step_at(log, start + place, entry_header_bytes=header_bytes)
+            if step.kind is StepKind.RECORD and belongs(step):
+                return step
+        at += 1
+    return None
+
+
+def damaged_record(log: SegmentFiles, pos: int, behind: int, entry_header_bytes: int) -> Record | None:
+    """What a damaged stretch [pos, behind) says of its first record, if it looks like one whose magic, size, position
+    or body alone are wrong; None: nobody knows. Neither topic nor queue are proven by a CRC."""
+    start = log.start_of(pos)
+    if start is None:
+        return None
+    place = pos + entry_header_bytes
+    data = log.read(place, min(behind, start + log.segment_bytes) - place)
+    if data is None or len(data) < SMALLEST_RECORD_BYTES:
+        return None
+    # Either its size is right, and a filler may follow, or it reaches to the next record.
+    for size in dict.fromkeys((_PAIR.unpack_from(data)[0], len(data))):
+        if SMALLEST_RECORD_BYTES <= size <= len(data):
+            repaired = _PAIR.pack(size, MESSAGE_MAGIC) + data[_PAIR.size : size]
+            try:
+                record = Record.decode(repaired, check_crc=False)
+                if record.pos != place:
+                    Record.decode(repaired, check_crc=True)  # a sound body proves it as well as its place does
+            except RecordError:
+                continue
+            return record
     return None
 
 
@@ -158,7 +210,7 @@ def durable_segment(log: SegmentFiles, limit_ms: int, entry_header_bytes: int) -
     return log.first
 
 
-def _next_magic(buffer: mmap.mmap, at: int) -> int:
-    """Where the next record's magic lies from byte `at` on; -1: nowhere."""
-    found = [place for magic in _MAGICS if (place := buffer.find(magic, at)) >= 0]
+def _next_magic(buffer: mmap.mmap, at: int, end: int) -> int:
+    """Where the next record's magic lies from byte `at` on, below `end`; -1: nowhere."""
+    found = [place for magic in _MAGICS if (place := buffer.find(magic, at, end)) >= 0]
     return min(found, default=-1)

@@ -38,8 +38,12 @@ NOWHERE = Host("127.0.0.1", 0)
 """The host of a message that nobody sent over a network."""
 
 
-class SysFlag(enum.IntFlag, boundary=enum.KEEP):
-    """Bits of a record's SYSFLAG. The transaction type is a two-bit value, not two flags."""
+class SysFlag(enum.IntEnum):
+    """Bits of a record's SYSFLAG. The transaction type is a two-bit value, not two flags.
+
+    Not an IntFlag: the complement of an IntFlag has no bits without a name, so a mask made of it drops those that a
+    client sent.
+    """
 
     COMPRESSED = 0x01
     MULTI_TAGS = 0x02

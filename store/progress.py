@@ -142,6 +142,11 @@ class ProgressMark:
             data = (root / FILE_NAME).read_bytes()
         except OSError:
             return None  # not readable is not believed: recovery takes the long way
+        return cls.newest(data)
+
+    @classmethod
+    def newest(cls, data: bytes) -> ProgressMark | None:
+        """The newer sound slot of a file's bytes; None: no slot is sound."""
         marks = [mark for at in (0, _SLOT_PITCH) if (mark := cls.decode(data[at : at + _SLOT_BYTES])) is not None]
         return max(marks, key=lambda mark: mark.sequence, default=None)
 
@@ -211,10 +216,15 @@ class ProgressKeeper:
 
     def take(self, dispatch: Dispatch) -> Point:
         """Writes the queues' units out; the point that the files have reached then."""
-        pos, store_timestamp_ms, queues, units, index_name, index_count = dispatch.written_point()
+        return self.take_with_table(dispatch, with_table=False)[0]
+
+    def take_with_table(self, dispatch: Dispatch, with_table: bool = True) -> tuple[Point, bytes]:
+        """The same, and the rows of the queues' ends at that point (see `queue_table`)."""
+        point = dispatch.written_point(with_table)
+        pos, store_timestamp_ms, queues, units, index_name, index_count, table = point
         size = anchor_size(pos, self._mark.geometry.log_segment_bytes)
         tail = dispatch.log_bytes(pos - size, size) if size else None
-        return Point(
+        taken = Point(
             pos,
             store_timestamp_ms or self._store_timestamp_ms,
             0 if tail is None else size,
@@ -224,6 +234,7 @@ class ProgressKeeper:
             index_name,
             index_count,
         )
+        return taken, table
 
     def save(self, written: Point, flushed: Point | None = None) -> None:
         """One more mark, durably. OSError: it failed, and the mark before still holds.

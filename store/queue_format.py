@@ -22,6 +22,9 @@ INDEX_SLOT = struct.Struct(">i")
 INDEX_ENTRY = struct.Struct(">iqii")
 assert (UNIT.size, INDEX_HEADER.size, INDEX_ENTRY.size) == (20, 40, 20), "fixed by every file already on disk"
 
+_LOOKED_AT = 16
+"""Newest entries of an index file by which its number of slots is found."""
+
 BLANK_UNIT_SIZE = 2**31 - 1
 # Below the range of tags hashes (32 bits): the unit's tags code is the address of an extension unit.
 MAX_EXT_ADDRESS = -(2**31) - 1
@@ -79,20 +82,34 @@ class IndexGeometry(NamedTuple):
     def of_file(cls, data: mmap.mmap) -> IndexGeometry | None:
         """Found by looking at a file; None: it has no entry, or its header and entries do not fit each other.
 
-        The last entry is the newest of its chain, so its slot names it: that holds for the right geometry only.
+        Wherever a file has the position of its last record, that may be the last entry. The slots tell which one is:
+        each of the newest entries is reached from its slot. One alone may fit by chance: a record has several
+        entries, and with fewer slots than there are, an earlier one of them gets the last number.
         """
         header = IndexHeader(*INDEX_HEADER.unpack_from(data))
         last = header.next_entry - 1
         wanted = struct.pack(">q", header.end_pos)
         at = INDEX_HEADER.size + INDEX_ENTRY.size * last
-        while last >= 1 and (at := data.find(wanted, at)) >= 0:
+        numbers = range(max(1, last - _LOOKED_AT + 1), last + 1)
+        most, best = len(numbers) // 2, None
+        while most < len(numbers) and (at := data.find(wanted, at)) >= 0:
             entry_at = at - 4
             slots, rest = divmod(entry_at - INDEX_ENTRY.size * last - INDEX_HEADER.size, INDEX_SLOT.size)
             entries, more = divmod(len(data) - INDEX_HEADER.size - INDEX_SLOT.size * slots, INDEX_ENTRY.size)
             if slots > 0 and rest == more == 0 and entry_at + INDEX_ENTRY.size <= len(data):
                 geometry = cls(slots, entries)
-                (key_hash, *_) = INDEX_ENTRY.unpack_from(data, entry_at)
-                if INDEX_SLOT.unpack_from(data, geometry.slot_at(key_hash % slots)) == (last,):
-                    return geometry
+                reached = sum(geometry._reaches(data, number) for number in numbers)
+                if reached > most:
+                    most, best = reached, geometry
             at += 1
-        return None
+        return best
+
+    def _reaches(self, data: mmap.mmap, number: int) -> bool:
+        """Whether its slot's chain leads to this entry, one of the newest: so it stands near the chain's head."""
+        (key_hash, *_) = INDEX_ENTRY.unpack_from(data, self.entry_at(number))
+        (found,) = INDEX_SLOT.unpack_from(data, self.slot_at(key_hash % self.slots))
+        for _ in range(2 * _LOOKED_AT):
+            if not number < found < self.entries:
+                break
+            *_, found = INDEX_ENTRY.unpack_from(data, self.entry_at(found))
+        return bool(found == number)

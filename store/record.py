@@ -43,6 +43,7 @@ from tallystick.store.message_id import encode_message_id
 # Fixed: they are on disks.
 MESSAGE_MAGIC = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2 = 0xDAA320AB - (1 << 32)
+SMALLEST_RECORD_BYTES = 91  # all fixed fields, both hosts IPv4, and the three length fields
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 BLANK_BYTES = 8
 

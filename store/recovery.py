@@ -27,18 +27,23 @@ take the orderly way (DLedgerCommitLog.recover).
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.store import _kernel
 from tallystick.store.checkpoint import StoreCheckpoint
+from tallystick.store.derive import has_queue_unit
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.findings import Finding, FindingKind
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
-from tallystick.store.log_walk import Step, StepKind, durable_segment, resync
+from tallystick.store.log_walk import Step, damaged_record, durable_segment, resync
+from tallystick.store.mapped import UNREADABLE
 from tallystick.store.progress import FILE_NAME as MARK_NAME
 from tallystick.store.progress import Geometry, Point, ProgressMark
+from tallystick.store.queue_geometry import size_of_another_setting
+from tallystick.store.queue_recovery import QueueRecovery, Suspect
 from tallystick.store.segment_files import SegmentFiles, has_data
 from tallystick.store.settings import StoreSettings
 
@@ -49,6 +54,11 @@ if TYPE_CHECKING:
 _RUN_BYTES = 64 << 20
 _UNWRITTEN = "unwritten"
 _ZEROS = bytes(1 << 16)
+# Nothing tells an acknowledged record that was damaged from a write that no sync had covered when the power failed.
+_AFTER_RESTART = (
+    "; the machine was restarted after these bytes were written. If it lost power, this can be a write that had not "
+    "reached the disk and was not acknowledged with SYNC_FLUSH"
+)
 
 
 class RecoveryError(Exception):
@@ -57,26 +67,6 @@ class RecoveryError(Exception):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
-
-
-class NoteKind(enum.Enum):
-    DAMAGE = "damage"
-    """Bytes inside the durable log are no record. The messages there are lost unless a replica has them."""
-    CUT = "cut"
-    """The log ended before the bytes did, and these were cut off."""
-    MARK = "mark"
-    """The progress mark was not believed; recovery took the long way."""
-    REMOVED = "removed"
-    """A file was removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that whoever runs the store should know. `pos`: byte in the log, -1 where none is meant."""
-
-    kind: NoteKind
-    pos: int
-    text: str
 
 
 @dataclass(slots=True)
@@ -100,7 +90,24 @@ class Recovered:
     """Store time of the log's last record; 0: not known."""
     committed_pos: int = 0
     """Of a replicated log: dispatched up to here, all of it committed."""
-    notes: list[Note] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """What was wrong, and what was done about it, in the order of events."""
+
+    def damaged_ranges(self) -> list[tuple[int, int]]:
+        """Ranges of the log that queues and index were made past: first byte and end of each."""
+        found = (finding for finding in self.findings if finding.kind is FindingKind.DAMAGE and finding.pos >= 0)
+        return sorted({(finding.pos, finding.pos + max(1, finding.size)) for finding in found})
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Derived files that a check of the whole store found damaged: they are built again from the log whatever a start
+    would find out by itself."""
+
+    queues: Mapping[tuple[bytes, int], Suspect] = field(default_factory=dict)
+    """By topic and queue id."""
+    index_from: str = ""
+    """The first index file that is not to be used; it and all behind it are made again. "": all are sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,8 @@ def recover(
     on_loaded: Callable[[Recovered], None] | None = None,
     kept: KeptLog | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    findings: FindingLog | None = None,
+    suspects: Suspects | None = None,
 ) -> Recovered:
     """Brings the store in `root` into order and dispatches all of its log; see the module's head.
 
@@ -175,18 +184,24 @@ def recover(
     was in order; None: look for the file `abort`. `on_loaded` is called before the rest of the log is dispatched.
     `kept`: the log is replicated; only what is derived from it is brought into order, from committed records.
     `on_progress(pos, end)`: now and then, how far the log was read and up to where it will be.
+    `findings`: gets each finding at once, also those before an error.
+    `suspects`: derived files that are known to be damaged.
     RecoveryError, OSError, DamageError: it could not be opened.
     """
     folder, entry_header_bytes = log_layout(root, settings)
     with SegmentFiles(folder, settings.mappedFileSizeCommitLog) as log:
         clean = not (root / "abort").exists() if clean is None else clean
-        recovery = _Recovery(root, settings, dispatch, door, log, entry_header_bytes, clean, kept)
+        findings = findings or FindingLog(root)
+        recovery = _Recovery(root, settings, dispatch, door, log, entry_header_bytes, clean, kept, findings)
         if on_progress is not None:
             recovery.on_progress = on_progress
+        if suspects is not None:
+            recovery.queues.suspects, recovery.queues.suspect_index = suspects.queues, suspects.index_from
         found = recovery.run()
         if on_loaded is not None:
             on_loaded(found)
-        recovery.dispatch_rest()
+        recovery.finish()
+        dispatch.correct_min_offsets(found.min_pos)
         return found
 
 
@@ -201,6 +216,7 @@ class _Recovery:
         entry_header_bytes: int,
         clean: bool,
         kept: KeptLog | None,
+        findings: FindingLog,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -209,22 +225,28 @@ class _Recovery:
         self.log = log
         self.entry_header_bytes = entry_header_bytes
         self.kept = kept
+        self.findings = findings
         self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
         self.cache_lost = False  # recovery goes on from a mark, and the machine was restarted since
         self.known_end = -1  # M: how far the queues knew the log before anything was cut
+        self.rebuilt_index = ""  # what of a damaged index is made again by dispatching the log
         self.found = Recovered(clean=clean)
+        self.queues = QueueRecovery(root, dispatch, self._report, lambda pos, end: self.on_progress(pos, end))
         self.on_progress: Callable[[int, int], None] = lambda pos, end: None
 
     def run(self) -> Recovered:
         found = self.found
         if self.kept is None:
             self._check_files()
-        self.dispatch.load()
+        mark = ProgressMark.load(self.root)
+        self._check_queue_size(mark)
+        self.dispatch.load(tolerant=True, tolerant_index=True)
+        self.queues.begin()
         if not self.log.starts:
             self._forget_everything()
             return found
         found.min_pos = self.log.first
-        if not self._from_mark():
+        if not self._from_mark(mark):
             self._remove_mark()
             if self.kept is not None:
                 self._derive_from(self.kept)
@@ -240,20 +262,48 @@ class _Recovery:
         self.dispatch.start(found.dispatched_from)
         return found
 
-    def _note(self, kind: NoteKind, pos: int, text: str) -> None:
-        self.found.notes.append(Note(kind, pos, text))
+    def _report(self, kind: FindingKind, path: Path, reason: str, *, offset: int = 0, size: int = 0) -> None:
+        self._keep_finding(Finding(self.findings.name_of(path), offset, reason, kind, size))
+
+    def _report_log(self, kind: FindingKind, pos: int, reason: str, size: int = 0) -> None:
+        """Of the log, at byte `pos`."""
+        start = self.log.start_of(pos)
+        path, offset = (self.log.folder, 0) if start is None else (self.log.path(start), pos - start)
+        self._keep_finding(Finding(self.findings.name_of(path), offset, reason, kind, size, pos))
+
+    def _keep_finding(self, finding: Finding) -> None:
+        self.found.findings.append(finding)
+        self.findings.report(finding)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _check_files(self) -> None:
         for path, reason in self.log.strange:
             if self._is_unfinished(path):
-                self._note(NoteKind.REMOVED, -1, f"{path} {reason} and nothing in it: it was being made")
+                self._report(FindingKind.REMOVED, path, f"{reason}, and it is empty: it was being made")
                 self._remove(path)
             elif path.is_file():
                 raise RecoveryError(path, f"{reason}: mappedFileSizeCommitLog is not what the log was written with")
         for start in self.log.gaps:
             raise RecoveryError(self.log.path(start), "the segment before this one is missing")
+
+    def _check_queue_size(self, mark: ProgressMark | None) -> None:
+        """Files of a wrong length are damaged, and built again, unless the setting is wrong. An index of other sizes is
+        made again either way: all that it has is in the log."""
+        expected = self.settings.queue_segment_bytes
+        table = self.queues.table
+        known = {
+            0 if mark is None else mark.geometry.queue_segment_bytes,
+            0 if table is None else table.queue_segment_bytes,
+        }
+        folder = self.root / "consumequeue"
+        if expected in known or not (size := size_of_another_setting(folder, expected)):
+            return
+        raise RecoveryError(
+            folder,
+            f"its files have {size} bytes, and mappedFileSizeConsumeQueue asks for {expected}. Set it to {size}; or "
+            "remove the folder, and the queues are built again from the log",
+        )
 
     def _is_unfinished(self, path: Path) -> bool:
         """A last segment that a kill left without its full length: it never had a record."""
@@ -268,7 +318,8 @@ class _Recovery:
     def _forget_everything(self) -> None:
         """No log, no messages: queues and index speak of nothing."""
         if self.dispatch.queues():
-            self._note(NoteKind.REMOVED, 0, f"the queues are removed: there is no log in {self.log.folder}")
+            reason = f"there is no log in {self.log.folder}"
+            self._report(FindingKind.REMOVED, self.root / "consumequeue", reason)
         self._remove_mark()
         self.dispatch.destroy_queues()
         self.dispatch.drop_index_after(-1)
@@ -289,8 +340,7 @@ class _Recovery:
 
     # -- the short way -------------------------------------------------------------------------------------------------
 
-    def _from_mark(self) -> bool:
-        mark = ProgressMark.load(self.root)
+    def _from_mark(self, mark: ProgressMark | None) -> bool:
         if mark is None:
             return False
         point, cache_lost, reason = mark.judge(self.root, geometry_of(self.settings), self.log.read)
@@ -298,11 +348,11 @@ class _Recovery:
             reason = f"its position {point.pos} is not in the log"
         if not reason and self.kept is not None and point.pos > self.kept.end_pos:
             reason = f"the log ends at {self.kept.end_pos}, before its position {point.pos}"
-        reason = reason or self._cut_derived(point, cache_lost)
         if reason:
-            self._note(NoteKind.MARK, point.pos, f"the progress mark is not used: {reason}")
+            self._report(FindingKind.MARK, self.root / MARK_NAME, reason)
             return False
         self.found.from_mark, self.cache_lost = True, cache_lost
+        self._cut_derived(point, cache_lost)
         self.found.store_timestamp_ms = point.store_timestamp_ms
         if self.kept is not None:
             self.found.start_pos = self.found.dispatched_from = point.pos
@@ -312,29 +362,85 @@ class _Recovery:
         self.found.dispatched_from = self.found.end_pos
         return True
 
-    def _cut_derived(self, point: Point, cache_lost: bool) -> str:
-        """Brings queues and index to what they were at the mark; why that is not possible, or ""."""
-        self.known_end = self.dispatch.recover_queues()
+    def _cut_derived(self, point: Point, cache_lost: bool) -> None:
+        """Brings queues and index to what they were at the mark: what they hold beyond is cut, what is missing is built
+        again from the log."""
+        self._recover_queues()
         self.dispatch.truncate_queues(point.pos)
-        lengths = [queue[3] for queue in self.dispatch.queues() if queue[3] > 0]
-        queues, units = len(lengths), sum(lengths)
-        if (queues, units) != (point.queues, point.units):
-            return f"{queues} queues hold {units} messages, at the mark {point.queues} held {point.units}"
-        if not self.settings.messageIndexEnable:
-            return ""
-        if cache_lost:
-            # The newest index file is a map that was never whole on disk: only what the mark counted is.
-            if not self.dispatch.trim_index(point.index_name, point.index_count):
-                return f"the index has no file {point.index_name} with {point.index_count} entries"
-        elif point.index_name and all(file[0] != point.index_name for file in self.dispatch.index_files()):
-            return f"the index file {point.index_name} is gone"
-        return ""
+        queues, first = self.queues, self.log.first
+        queues.look_at_files(point.pos, doubtful=False)
+        queues.look_at_table(first, point.pos)
+        queues.remove_broken()
+        differs = queues.totals_differ(point)
+        if differs and not (queues.broken and queues.table is not None and queues.table.pos == point.pos):
+            queues.look_at_files(point.pos, doubtful=True)
+            table_pos = -1 if queues.table is None else queues.table.pos
+            lacking = sum(row[3] > 0 for row in self.dispatch.queues()) + len(queues.broken) < point.queues
+            queues.look_at_records(max(first, min(table_pos, point.pos)), point.pos, missing=lacking)
+        queues.rebuild(self._dispatch_between, first, point.pos)
+        if differs and (differs := queues.totals_differ(point)):
+            self._report(FindingKind.DAMAGE, self.root / "consumequeue", f"{differs}; the log has no more of them")
+        if self.settings.messageIndexEnable:
+            self._restore_index(point, cache_lost)
+
+    def _restore_index(self, point: Point, cache_lost: bool) -> None:
+        # After a power loss the newest file is a map that was never whole on disk: only what the mark counted is.
+        if cache_lost and not self.dispatch.trim_index(point.index_name, point.index_count):
+            self._index_again(self.dispatch.drop_index_from(point.index_name), point.pos, "its newest file is missing")
+            return
+        lost_pos, reason = self.queues.lost_index(self.log.first)
+        names = {file[0] for file in self.dispatch.index_files()}
+        if lost_pos < 0 and point.index_name and point.index_name not in names:
+            lost_pos, reason = self.dispatch.drop_index_from(point.index_name), f"file {point.index_name} is missing"
+        if lost_pos >= 0:
+            self._index_again(lost_pos, point.pos, reason)
+
+    def _index_again(self, pos: int, upto: int, reason: str) -> None:
+        start = max(pos - self.entry_header_bytes, self.log.first)
+        self.dispatch.rebuild([], index=True)
+        try:
+            self._dispatch_between(start, upto)
+        finally:
+            self.dispatch.rebuild(None)
+        self._report(FindingKind.REBUILT, self.root / "index", f"from byte {start} of the log on; {reason}")
+
+    def _dispatch_between(self, first: int, upto: int) -> None:
+        """Dispatches what lies between, past what is damaged."""
+        self.dispatch.start(first)
+        while (pos := self.dispatch.position) < upto:
+            self.on_progress(pos, upto)
+            # An entry's CRC covers topic, queue and offset too: what it does not vouch for is in no queue until it is
+            # repaired.
+            result = self.dispatch.run(upto, _RUN_BYTES, self.kept is not None)
+            if result.stopped is not None or result.pos == pos:
+                step = resync(self.log, result.pos, entry_header_bytes=self.entry_header_bytes)
+                if step is None or step.pos >= upto:
+                    if self.kept is not None and pos < upto:
+                        # All of it is committed, so this is not the log's end: it is damage, to be repaired.
+                        self._pass_over(result.pos, upto, result.stopped or _UNWRITTEN)
+                    return
+                self._pass_over(result.pos, step.pos, result.stopped or _UNWRITTEN)
+
+    def _pass_over(self, pos: int, behind: int, reason: str) -> None:
+        """Goes on behind a damaged stretch. Queue offsets of what was lost in it are not given out again."""
+        self._report_log(FindingKind.DAMAGE, pos, reason, behind - pos)
+        self.dispatch.note_lost(pos, behind - pos)
+        # The damaged records whose fields can still be read keep their queue offsets.
+        place = pos
+        while place < behind:
+            record = damaged_record(self.log, place, behind, self.entry_header_bytes)
+            if record is None:
+                break
+            size = self.entry_header_bytes + record.size
+            self.dispatch.claim_lost(place, size)
+            place += size
+        self.dispatch.start(behind)
 
     # -- RocketMQ's way ------------------------------------------------------------------------------------------------
 
     def _after_orderly_stop(self) -> None:
         dropped_pos = self._drop_index()
-        self.known_end = self.dispatch.recover_queues()
+        self._recover_queues()
         self.found.start_pos = pos = self.log.starts[max(0, len(self.log.starts) - 3)]
         while True:
             result = _kernel.scan(
@@ -348,21 +454,39 @@ class _Recovery:
             pos = result.end
             if (behind := self._behind_damage(pos, result.stopped)) is None:
                 break
+            self._pass_over(pos, behind, result.stopped or _UNWRITTEN)
             pos = behind
         self.found.end_pos = pos
+        ends = {row[:2]: row[3] for row in self.dispatch.queues()}
         self._cut_queues()
+        for topic, queue, _, end, _, _ in self.dispatch.queues():
+            if end < ends[topic, queue]:
+                self.queues.add((topic, queue), f"units from offset {end} on name bytes behind the log's end")
+        self._set_queues_right(pos)
         known = self._queues_end()
         known = known if dropped_pos is None else min(known, dropped_pos)
         self.found.dispatched_from = max(known, self.found.min_pos, 0)
+        self.queues.rebuild(self._dispatch_between, self.log.first, self.found.dispatched_from)
+
+    def _set_queues_right(self, log_end: int) -> None:
+        """Without a mark: what files and table tell."""
+        self.queues.look_at_files(log_end, doubtful=True)
+        self.queues.look_at_table(self.log.first, log_end)
+        self.queues.remove_broken()
 
     def _after_kill(self) -> None:
         dropped_pos = self._drop_index()
-        self.known_end = self.dispatch.recover_queues()
+        self._recover_queues()
         start = self._durable_segment()
         if dropped_pos is not None:
             start = min(start, dropped_pos)
+        # A queue that lacks units from before the walk's begin would get those behind at wrong offsets.
+        self._set_queues_right(self.log.end)
+        self.queues.rebuild(self._dispatch_between, self.log.first, start)
         self.found.end_pos = self._dispatch_walk(start)
         self._cut_queues()
+        self._set_queues_right(self.found.end_pos)
+        self.queues.rebuild(self._dispatch_between, self.log.first, self.found.end_pos)
         self.found.dispatched_from = self.found.end_pos
 
     def _derive_from(self, kept: KeptLog) -> None:
@@ -371,27 +495,34 @@ class _Recovery:
         What the queues knew was committed: dispatching it again changes nothing. (RocketMQ takes the end of the queue
         that got furthest, and loses what others lack.)"""
         dropped_pos = self._drop_index()
-        self.known_end = self.dispatch.recover_queues()
+        self._recover_queues()
         self.found.end_pos = kept.end_pos
         self._cut_queues()
+        self._set_queues_right(kept.end_pos)
         self._keep(kept, self._queues_end())
         known = self._queues_end() if self.found.clean else self._durable_segment()
         known = known if dropped_pos is None else min(known, dropped_pos)
         self.found.start_pos = self.found.dispatched_from = max(known, self.found.min_pos, 0)
+        self.queues.rebuild(self._dispatch_between, self.log.first, self.found.dispatched_from)
 
     def _keep(self, kept: KeptLog, dispatched: int) -> None:
         self.found.end_pos = kept.end_pos
         self.found.committed_pos = min(max(kept.committed_pos, dispatched), kept.end_pos)
 
     def _drop_index(self) -> int | None:
-        """After a kill: drops index files that were not durable; where in the log they began, None: none were."""
-        if self.found.clean or not self.settings.messageIndexEnable:
+        """Drops index files that are damaged and, after a kill, those that were not durable; where in the log to index
+        again, None: nothing was dropped."""
+        if not self.settings.messageIndexEnable:
             return None
-        pos = self.dispatch.drop_index_after(self.checkpoint.index_timestamp_ms)
-        if pos < 0:
-            return None
-        self._note(NoteKind.REMOVED, pos, "index files that were not durable are made again from here")
-        return max(pos - self.entry_header_bytes, self.found.min_pos)
+        lost_pos, reason = self.queues.lost_index(self.log.first)
+        pos = -1 if self.found.clean else self.dispatch.drop_index_after(self.checkpoint.index_timestamp_ms)
+        if lost_pos >= 0:
+            pos = lost_pos if pos < 0 else min(pos, lost_pos)
+            self.rebuilt_index = f"from byte {pos} of the log on; {reason}"
+        elif pos >= 0:
+            reason = f"files that were not durable after a kill are made again from byte {pos} of the log on"
+            self._report(FindingKind.REMOVED, self.root / "index", reason)
+        return None if pos < 0 else max(pos - self.entry_header_bytes, self.found.min_pos)
 
     def _durable_segment(self) -> int:
         safe_index = self.settings.messageIndexEnable and self.settings.messageIndexSafe
@@ -401,6 +532,11 @@ class _Recovery:
     def _cut_queues(self) -> None:
         if self.known_end >= self.found.end_pos:
             self.dispatch.truncate_queues(self.found.end_pos)
+
+    def _recover_queues(self) -> None:
+        self.known_end = self.dispatch.recover_queues()
+        self.queues.note_ends()
+        self.queues.add_suspects()
 
     def _queues_end(self) -> int:
         return max((queue[5] for queue in self.dispatch.queues()), default=-1)
@@ -419,23 +555,22 @@ class _Recovery:
                 behind = self._behind_damage(result.pos, result.stopped)
                 if behind is None:
                     return result.pos
-                self.dispatch.start(behind)
+                # From a mark the walk begins at what was durable before the restart.
+                why = _AFTER_RESTART if self.cache_lost else ""
+                self._pass_over(result.pos, behind, (result.stopped or _UNWRITTEN) + why)
             pos = self.dispatch.position
 
-    def dispatch_rest(self) -> None:
-        """Dispatches from `dispatched_from` to the end, past what is damaged."""
+    def finish(self) -> None:
+        """Dispatches from `dispatched_from` to the end, past what is damaged, and reports what that built again."""
         end = self.found.end_pos if self.kept is None else self.found.committed_pos
-        while (pos := self.dispatch.position) < end:
-            self.on_progress(pos, end)
-            result = self.dispatch.run(end, _RUN_BYTES)
-            if result.stopped is not None:
-                step = resync(self.log, result.pos, entry_header_bytes=self.entry_header_bytes)
-                if step is None or step.pos >= end:
-                    return
-                self._note(NoteKind.DAMAGE, result.pos, f"{result.stopped}: not dispatched up to {step.pos}")
-                self.dispatch.start(step.pos)
-            elif result.pos == pos:
-                return
+        self._dispatch_between(self.dispatch.position, end)
+        complete = self.kept is None and bool(self.log.starts)  # without a log there are no queues either
+        for topic, queue, offset, pos, size in self.queues.finish(complete=complete):
+            name = topic.decode(errors="backslashreplace")
+            reason = f"the record claims offset {offset} of ConsumeQueue {name}/{queue}, and does not fit there"
+            self._report_log(FindingKind.DAMAGE, pos, reason, size)
+        if self.rebuilt_index:
+            self._report(FindingKind.REBUILT, self.root / "index", self.rebuilt_index)
 
     def _count(self, records: int, store_timestamp_ms: int) -> None:
         self.found.records += records
@@ -443,28 +578,49 @@ class _Recovery:
             self.found.store_timestamp_ms = store_timestamp_ms
 
     def _behind_damage(self, pos: int, reason: str | None) -> int | None:
-        """Where the walk goes on if the bytes at `pos` are damage inside the durable log; None: the log ends there."""
+        """Where the walk goes on if the bytes at `pos` are damage inside the log; None: the log ends there."""
         if pos >= self.log.end:
             return None
         reason = reason or _UNWRITTEN  # the kernel calls zeros at the beginning of a segment no reason
-        # Nothing can speak for a record that no queue knows: do not search a gigabyte of zeros for one.
-        if reason == _UNWRITTEN and self.known_end <= pos:
+        if self.found.clean and self.known_end == pos and reason != UNREADABLE:
+            # All was dispatched at the orderly stop, and ended here: what follows was cut before that.
+            step = resync(self.log, pos, entry_header_bytes=self.entry_header_bytes)
+            if step is not None:
+                text = (
+                    f"{reason}: the log ended here; sound records from byte {step.pos} on are left from an earlier cut"
+                )
+                self._report_log(FindingKind.CUT, pos, text)
             return None
-        step = resync(self.log, pos, entry_header_bytes=self.entry_header_bytes)
-        if step is None:
-            return None
-        if self._was_durable(step):
-            text = f"{reason}: {step.pos - pos} bytes of the log are damaged"
-            self._note(NoteKind.DAMAGE, pos, text)
+        step = resync(self.log, pos, self._belongs_here, entry_header_bytes=self.entry_header_bytes)
+        if step is not None:
             return step.pos
-        self._note(NoteKind.CUT, pos, f"{reason}: the log ends here, although sound records follow from {step.pos} on")
+        if reason == UNREADABLE:
+            # Acknowledged records may stand there. To cut them off would destroy what the disk may give again.
+            start = self.log.start_of(pos)
+            path = self.log.folder if start is None else self.log.path(start)
+            raise RecoveryError(
+                path,
+                f"{UNREADABLE} from byte {pos - (start or 0)} on, and the log may go on there; nothing was cut off. "
+                "Repair the disk, or copy the store to another one and decide what to give up",
+            )
         return None
 
-    def _was_durable(self, step: Step) -> bool:
-        """Not left over from an earlier cut (a queue knows it), and not only in the cache when the machine died."""
-        assert step.kind is StepKind.RECORD and step.record is not None, "resync gives records only"
-        synced = self.found.clean or step.record.store_timestamp_ms <= self.checkpoint.physic_timestamp_ms
-        return synced and step.pos + step.size <= self.known_end
+    def _belongs_here(self, step: Step) -> bool:
+        """Whether a sound record behind damage is a part of this log, and not left over from an earlier cut.
+
+        RocketMQ leaves what it cuts, and writes new records over a part of it: what is left is older than these, and
+        has queue offsets that were given out again.
+        """
+        record = step.record
+        assert record is not None, "resync gives records only"
+        if step.pos + step.size <= self.known_end:
+            return True
+        if record.store_timestamp_ms < self.found.store_timestamp_ms:
+            return False
+        if not has_queue_unit(record):
+            return True
+        _, next_offset = self.dispatch.offsets(record.topic.encode(errors="surrogateescape"), record.queue_id)
+        return record.queue_offset >= next_offset
 
     def _cut_log(self) -> None:
         """Removes segments behind the one with the end, and zeroes the rest of that one."""
@@ -473,7 +629,7 @@ class _Recovery:
         # From the last one on: power loss halfway must not leave a gap.
         for start in [start for start in reversed(self.log.starts) if start > end]:
             if has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
-                self._note(NoteKind.CUT, start, f"{self.log.path(start)} lies behind the log's end and is removed")
+                self._report_log(FindingKind.CUT, start, "the file lies behind the log's end", self.log.segment_bytes)
             self.dispatch.forget_log_segment(start)
             self._remove(self.log.path(start))
         last = self.log.start_of(end)
@@ -485,6 +641,9 @@ class _Recovery:
         if any(end_pos >= end for _, _, _, _, end_pos, _, _ in self.dispatch.index_files()):
             # RocketMQ leaves such entries; its guard then keeps new records out of the index until they get as far.
             self.dispatch.trim_index_at(end)
+            lost_pos = self.dispatch.drop_index_from("")  # the newest file was damaged where it was cut
+            if lost_pos >= 0:
+                self._index_again(lost_pos, self.found.dispatched_from, "its newest file was damaged")
 
     def _zero_behind(self, path: Path, offset: int) -> None:
         """Zeroes a segment from `offset` on, if there may be anything."""
@@ -493,7 +652,8 @@ class _Recovery:
         limit = self.settings.maxMessageSize + len(_ZEROS) if self.found.from_mark else self.log.segment_bytes
         dirty = has_data(path, offset, limit)
         if dirty:
-            self._note(NoteKind.CUT, self.found.end_pos, f"{path} has bytes behind the log's end: they are zeroed")
+            reason = "the bytes behind the log's end are no whole record; they are zeroed"
+            self._report_log(FindingKind.CUT, self.found.end_pos, reason)
         if dirty or self.cache_lost:
             self.door.truncate(path, offset)
             self.door.create(path, self.log.segment_bytes, True)

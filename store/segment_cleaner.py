@@ -76,9 +76,9 @@ class SegmentCleaner:
     def run(self, *, now_ms: int, hour: int, keep_from: int) -> CleanResult:
         """Looks at the disk and deletes what has to go. Blocks, also for the pauses between files.
 
-        `hour`: of the local day. `keep_from`: no byte at or behind this position of the log is deleted.
-        SegmentError: the log's files are not what they must be. An OSError is in the result: the segment is tried again
-        after `redeleteHangedFileInterval`.
+        `now_ms`: what ages are measured by (`AgeClock`). `hour`: of the local day. `keep_from`: no byte at or behind
+        this position of the log is deleted. SegmentError: the log's files are not what they must be. An OSError is in
+        the result: the segment is tried again after `redeleteHangedFileInterval`.
         """
         result = CleanResult(self.look())
         asked = self._asked_runs > 0
@@ -92,7 +92,8 @@ class SegmentCleaner:
             keep_from=keep_from,
             asked=asked,
         )
-        if now_ms >= self._hanged_until_ms:
+        # The clock may be set back meanwhile: a wait is never longer than the interval.
+        if not 0 < self._hanged_until_ms - now_ms <= self._settings.redeleteHangedFileInterval:
             self._delete(chosen, now_ms, result)
         return result
 

@@ -8,12 +8,13 @@ kernel's. Source: RocketMQ 4.8.0, MappedFileQueue.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+
+from tallystick.store.mapped import ReadMap
 
 NAME_DIGITS = 20
 _ZEROS = bytes(1 << 16)
@@ -48,7 +49,7 @@ class SegmentFiles:
     def __init__(self, folder: Path, segment_bytes: int | None = None) -> None:
         self.folder = folder
         self.strange: list[tuple[Path, str]] = []
-        self._maps: dict[int, mmap.mmap] = {}
+        self._maps: dict[int, ReadMap] = {}
         named: dict[int, int] = {}
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             start = segment_start(path.name)
@@ -106,7 +107,7 @@ class SegmentFiles:
             return start
         return next((start for start in self.starts if start <= pos < start + self.segment_bytes), None)
 
-    def buffer(self, start: int) -> mmap.mmap:
+    def buffer(self, start: int) -> ReadMap:
         """The whole segment, mapped for reading. KeyError: there is no such segment."""
         mapped = self._maps.get(start)
         if mapped is None:
@@ -114,8 +115,7 @@ class SegmentFiles:
                 raise KeyError(start)
             while len(self._maps) >= _MAX_MAPS:
                 self._maps.pop(next(iter(self._maps))).close()
-            with self.path(start).open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = ReadMap(self.path(start))
             self._maps[start] = mapped
         return mapped
 
@@ -127,6 +127,12 @@ class SegmentFiles:
         offset = pos - start
         return self.buffer(start)[offset : offset + size]
 
+    def unreadable(self, pos: int, size: int) -> bool:
+        """Whether the disk did not give one of these bytes, which were read: what was read is not the file's."""
+        start = self.start_of(pos)
+        mapped = None if start is None else self._maps.get(start)
+        return mapped is not None and start is not None and mapped.spoils(pos - start, size)
+
     def __iter__(self) -> Iterator[int]:
         return iter(self.starts)
 
@@ -135,7 +141,7 @@ class SegmentFiles:
 
 
 def has_data(path: Path, offset: int, limit: int) -> bool:
-    """Whether one of `limit` bytes from `offset` on is not zero. Holes are not read."""
+    """Whether one of `limit` bytes from `offset` on is not zero, or cannot be read. Holes are not read."""
     with path.open("rb") as file:
         end = min(os.fstat(file.fileno()).st_size, offset + limit)
         while offset < end:
@@ -147,8 +153,32 @@ def has_data(path: Path, offset: int, limit: int) -> bool:
                 if error.errno != errno.EINVAL:
                     raise
                 # This file system cannot tell holes: read them.
-            block = os.pread(file.fileno(), len(_ZEROS), offset)
+            try:
+                block = os.pread(file.fileno(), len(_ZEROS), offset)
+            except OSError as error:
+                if error.errno == errno.EIO:
+                    return True  # a bad sector is not zeros
+                raise
             if block != _ZEROS[: len(block)]:
                 return True
             offset += len(block)
     return False
+
+
+def data_ranges(path: Path, offset: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file from `offset` on that were ever written, as (begin, end): blocks that are only allocated are
+    none. All of it where the file system cannot tell."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while offset < size:
+            try:
+                begin = os.lseek(file.fileno(), offset, os.SEEK_DATA)
+                end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                if error.errno != errno.EINVAL:
+                    raise
+                begin, end = offset, size
+            yield begin, end
+            offset = end

@@ -174,6 +174,11 @@ class StoreSettings:
     diskSpaceCleanForciblyRatio: float = 0.85
     """Used part of the disk above which segments are deleted at once; below it puts are taken again."""
 
+    # -- scrubbing -----------------------------------------------------------------------------------------------------
+    scrubBytesPerSecond: int = -1
+    """Own setting. Bytes of the log a second that are read again in the background to find damage. -1: as many as it
+    takes to read everything once a week, twice over, and 262144 at least. 0: none."""
+
     # -- recovery ------------------------------------------------------------------------------------------------------
     checkCRCOnRecover: bool = True
     """Check the CRC of bodies when the log's end is looked for. Off: a torn body may become a message."""
@@ -350,6 +355,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "destroyMapedFileIntervalForcibly": _COUNT,
     "redeleteHangedFileInterval": _COUNT,
     "fileReservedTime": (0, 24 * 366 * 100),
+    "scrubBytesPerSecond": (-1, _LONG),
     "diskMaxUsedSpaceRatio": (0, 100),
     "diskSpaceWarningLevelRatio": (0.0, 1.0),
     "diskSpaceCleanForciblyRatio": (0.0, 1.0),

@@ -7,6 +7,7 @@
 Saving writes and syncs X.tmp, renames X to X.bak, renames X.tmp to X and syncs the folder: at every moment one of X
 and X.bak is a whole table, also on a disk that keeps only some of this. An X that cannot be read never becomes X.bak:
 the good one would be lost with it. Loading takes X or, if it is missing, empty or no JSON, X.bak (as RocketMQ does).
+What happens to a version that cannot be read is in `table_opening.py`.
 
 The text is fastjson's pretty form. Source: ConfigManager and MixAll.string2File of RocketMQ 4.8.0, which does not sync.
 """
@@ -14,6 +15,7 @@ The text is fastjson's pretty form. Source: ConfigManager and MixAll.string2File
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,7 @@ class JsonTable:
     def __init__(self, door: Door, path: Path) -> None:
         self.path = path
         self._door = door
-        self._backup = path.with_name(path.name + ".bak")
+        self.backup = path.with_name(path.name + ".bak")
         self._temporary = path.with_name(path.name + ".tmp")
         self._whole: bool | None = None  # whether the file at `path` can be read; None: nobody looked yet
 
@@ -74,7 +76,7 @@ class JsonTable:
         TableError: there is a file, but none can be read. OSError: the disk failed.
         """
         faults = []
-        for path in (self.path, self._backup):
+        for path in (self.path, self.backup):
             try:
                 table = _read(path)
             except FileNotFoundError:
@@ -91,12 +93,36 @@ class JsonTable:
             raise TableError(self.path, "; ".join(faults))
         return None
 
+    def read(self, path: Path) -> dict[Any, Any] | None:
+        """One version: `path` is that of the table or of its backup. None: there is none.
+
+        FastjsonError: it is no JSON object. OSError: it cannot be read.
+        """
+        try:
+            table = _read(path)
+        except FileNotFoundError:
+            return None
+        if path == self.path:
+            self._whole = True
+        return table
+
+    def set_aside(self, path: Path) -> Path:
+        """Renames a version, durably, to a name that nothing writes to; its new path. OSError: it stays."""
+        if path == self.path:
+            self._whole = None
+        number = 1
+        while os.path.lexists(kept := path.with_name(f"{path.name}.damaged-{number}")):
+            number += 1
+        self._door.rename(str(path), str(kept))
+        self._door.sync_dir(str(path.parent))
+        return kept
+
     def save(self, table: dict[Any, Any]) -> None:
         """Replaces the table, durably. OSError: it failed; this table or the one before it can still be loaded."""
         self._door.mkdir(str(self.path.parent))
         self._door.write_file(str(self._temporary), fastjson.dumps(table, pretty=True))
         if self._is_whole():
-            self._door.rename(str(self.path), str(self._backup))
+            self._door.rename(str(self.path), str(self.backup))
         self._whole = None
         self._door.rename(str(self._temporary), str(self.path))
         self._door.sync_dir(str(self.path.parent))
@@ -106,7 +132,7 @@ class JsonTable:
         if self._whole is None or (self._whole and not self.path.exists()):
             try:
                 _read(self.path)
-            except (FileNotFoundError, FastjsonError):
+            except (OSError, FastjsonError):
                 return False
             self._whole = True
         return self._whole

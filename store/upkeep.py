@@ -8,6 +8,7 @@ None of it is on a message's way. All of it blocks on the disk, so it runs on th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -16,19 +17,22 @@ from typing import TYPE_CHECKING
 
 from tallystick.store import abort
 from tallystick.store._kernel import DamageError
+from tallystick.store.age_clock import PATIENCE_MS, AgeClock
 from tallystick.store.checkpoint import StoreCheckpoint
 from tallystick.store.cleaning import DiskState, used_part
-from tallystick.store.clock import wall_ms
+from tallystick.store.clock import elapsed_ms, steady_ms, wall_ms
 from tallystick.store.dispatcher import REST
 from tallystick.store.flush import PageFlush
 from tallystick.store.inherited import sync_files
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.preallocation import Preallocator
+from tallystick.store.progress import FILE_NAME as PROGRESS_NAME
 from tallystick.store.progress import Point, ProgressKeeper
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import Recovered, geometry_of
 from tallystick.store.segment_cleaner import SegmentCleaner
-from tallystick.store.segments import SegmentError
+from tallystick.store.segments import SegmentError, list_segments
+from tallystick.store.thorough_save import save_table, sync_derived
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch
@@ -38,6 +42,9 @@ _logger = logging.getLogger("tallystick.store")
 
 # A start reads what a replicated log got since the last mark, 300 MiB at the fastest: a fraction of a second.
 _MARK_INTERVAL_MS = 1000
+_FOLDER_INTERVAL_MS = 1000
+# A comparison of two numbers, unless the disk failed to give something.
+_MEDIA_INTERVAL_MS = 500
 
 
 class Upkeep:
@@ -54,15 +61,18 @@ class Upkeep:
         self._progress = ProgressKeeper(
             store.door, self._root, geometry_of(store.settings), recovered.store_timestamp_ms
         )
-        self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, wall_ms())
+        self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, steady_ms())
         self._saved_pos = self._synced_pos = -1
         self._next_save_s = 0.0
         self._saving = asyncio.Lock()
+        self._save_asked = False
         self._last_error = ""
         self._inherits = not recovered.clean
         self._tasks: list[asyncio.Task[None]] = []
         self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
         self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
+        self._age_clock = AgeClock(self._newest_time_ms(), wall_ms(), elapsed_ms())
+        self._distrust = False
         self._bytes_at_boot = recovered.end_pos
         self._boot_ms = wall_ms()
         self.min_pos = recovered.min_pos
@@ -75,9 +85,12 @@ class Upkeep:
         self._tasks = [
             loop.create_task(self._keep(settings.flushIntervalConsumeQueue, self.save), name="save-progress"),
             loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
+            loop.create_task(self._keep(_FOLDER_INTERVAL_MS, self._store.check_folder), name="check-folder"),
+            loop.create_task(self._keep(_MEDIA_INTERVAL_MS, self._store.look_at_media), name="look-at-media"),
         ]
         if self._store.replica is not None:
             self._tasks.append(loop.create_task(self._keep(_MARK_INTERVAL_MS, self._save_mark), name="save-log-mark"))
+        self._tasks.append(loop.create_task(self._store.scrub.run(), name="scrub"))
         self._cleaner.look()
         self._tasks.append(loop.create_task(self._save_at_start(), name="save-at-start"))
         self._preallocator.reach(self._store.log.written)
@@ -95,8 +108,21 @@ class Upkeep:
     def save_soon(self) -> None:
         """Queues were removed: a mark that still counts them would be of no use after a kill."""
         self._saved_pos = -1
-        self._tasks.append(asyncio.get_running_loop().create_task(self._try(self.save), name="save-progress-now"))
-        self._tasks[-1].add_done_callback(self._tasks.remove)
+        if self._save_asked:
+            return  # one that has not begun yet sees this removal too
+        self._save_asked = True
+        task = asyncio.get_running_loop().create_task(self._try(self._save_now), name="save-progress-now")
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _save_now(self) -> None:
+        self._save_asked = False
+        await self.save(thorough=True)
+
+    async def save_now(self) -> None:
+        """Queues were removed, and that is to survive a kill. A failure is logged; the next save tries again."""
+        self._saved_pos, self._next_save_s = -1, 0.0
+        await self._try(self.save)
 
     async def _save_at_start(self) -> None:
         """Until a mark names a synced point, a power loss would make the next start read everything again."""
@@ -127,41 +153,33 @@ class Upkeep:
         """
         async with self._saving:
             now_s = time.monotonic()
-            thorough = self._thorough.due(wall_ms(), self._dispatch.position, -1) or thorough
+            thorough = self._thorough.due(steady_ms(), self._dispatch.position, -1) or thorough
             if not thorough and (self._dispatch.position == self._saved_pos or now_s < self._next_save_s):
                 return
             # What can be written beside dispatch is not written while it waits.
             await self._store.run_upkeep(self._dispatch.write_out)
             begin_s = time.monotonic()
-            point = await self._store.run_between_turns(lambda: self._progress.take(self._dispatch))
+            point, rows = await self._store.run_between_turns(
+                lambda: self._progress.take_with_table(self._dispatch, with_table=thorough)
+            )
             end_s = time.monotonic()
             self._next_save_s = end_s + REST * (end_s - begin_s)
-            await self._store.run_upkeep(lambda: self._save(point, thorough))
+            await self._store.run_upkeep(lambda: self._save(point, rows, thorough))
 
-    def _save(self, point: Point, thorough: bool) -> None:
+    def _save(self, point: Point, rows: bytes, thorough: bool) -> None:
         if thorough:
             self._sync_inherited()
             self._store.log.sync()
-            self._dispatch.sync()
-            indexed_ms = self._index_begin_ms()
-            self._checkpoint.index_timestamp_ms = self._dispatch.sync_index()
-            self._checkpoint.physic_timestamp_ms = point.store_timestamp_ms
-            self._checkpoint.logics_timestamp_ms = min(point.store_timestamp_ms, indexed_ms)
-            self._checkpoint.save(self._door, self._checkpoint_path)
+            sync_derived(self._door, self._checkpoint_path, self._dispatch, self._checkpoint, point)
         self._progress.save(point, point if thorough else None)
         self._saved_pos = point.pos
         if thorough:
+            self._save_table(point, rows)  # behind the mark, so that it never speaks of more of the log than that
             self._synced_pos = point.pos
 
-    def _index_begin_ms(self) -> int:
-        """Store time of the first entry in the newest index file: how far back RocketMQ has to go for its keys.
-
-        After a kill RocketMQ throws away each index file that ends behind the checkpoint's index time, and builds it
-        again only from the segment that the other times lead to: keys from before are lost (in its own stores, too;
-        messageIndexSafe=false). With a time that old it begins early enough. Our recovery looks into the files.
-        """
-        begins = [begin_ms for _, begin_ms, *_ in self._dispatch.index_files() if begin_ms > 0]
-        return begins[-1] if begins else 2**63 - 1
+    def _save_table(self, point: Point, rows: bytes) -> None:
+        sizes = self.min_pos, self._settings.queue_segment_bytes
+        save_table(self._door, self._root, self._dispatch, point, rows, sizes)
 
     async def _save_mark(self) -> None:
         replica = self._store.replica
@@ -172,16 +190,23 @@ class Upkeep:
         """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
         state = await self._store.run_upkeep(self._cleaner.look)
         self._store.look_again()  # the disk may have filled, or have room again
+        failed: OSError | None = None
         if state is not DiskState.OK:
-            await self.save(thorough=True)  # what goes now may be young
-        await self._store.run_upkeep(self._clean)
+            try:
+                await self.save(thorough=True)  # what goes now may be young
+            except OSError as error:  # for want of room, perhaps: what was saved before still lets old segments go
+                failed = error
+        deleted = await self._store.run_upkeep(self._clean)
+        if failed is not None:
+            raise failed
+        if deleted:
+            await self.save(thorough=True)  # the table of queues' ends must not speak of files that are gone
 
-    def _clean(self) -> None:
-        now_s = time.time()
+    def _clean(self) -> bool:
         replica = self._store.replica
         result = self._cleaner.run(
-            now_ms=int(now_s * 1000),
-            hour=time.localtime(now_s).tm_hour,
+            now_ms=self._age_now_ms(),
+            hour=time.localtime().tm_hour,
             # A queue whose entries are lost with the power is made again from the log: not from what is deleted, and
             # what comes behind a gap would get the offsets of what was there.
             keep_from=min(
@@ -193,6 +218,36 @@ class Upkeep:
         if result.deleted:
             self._dispatch.correct_min_offsets(self.min_pos)
             self._dispatch.delete_below(self.min_pos)
+        return bool(result.deleted)
+
+    def _newest_time_ms(self) -> int:
+        """When the process before this one was alive for the last time, as far as the files tell; 0: they do not."""
+        times = [
+            segment.modified_ms
+            for segment in list_segments(self._settings.log_folder, self._settings.mappedFileSizeCommitLog)
+        ]
+        for path in (self._checkpoint_path, self._root / PROGRESS_NAME):
+            with contextlib.suppress(OSError):
+                times.append(path.stat().st_mtime_ns // 1_000_000)
+        now_ms = wall_ms()
+        return max((time_ms for time_ms in times if time_ms <= now_ms), default=0)
+
+    def _age_now_ms(self) -> int:
+        """The time that ages of segments are measured by; says once when it is not the wall clock's."""
+        now_ms = self._age_clock.now_ms(wall_ms(), elapsed_ms())
+        held_back_ms = self._age_clock.held_back_ms
+        if bool(held_back_ms) is not self._distrust:
+            self._distrust = bool(held_back_ms)
+            if self._distrust:
+                _logger.warning(
+                    "the wall clock is %.1f h ahead of what is known: no segment is deleted because of its age until "
+                    "the clock is set back or has stood there for %d h",
+                    held_back_ms / 3_600_000,
+                    PATIENCE_MS // 3_600_000,
+                )
+            else:
+                _logger.info("the wall clock is believed again: segments are deleted by their age")
+        return now_ms
 
     def _before_delete(self, start: int) -> None:
         if self._store.replica is not None:
@@ -204,7 +259,7 @@ class Upkeep:
     def finish(self, orderly: bool) -> None:
         """The last save, and the mark of an orderly end if it was one. Blocks; nothing is written any more."""
         try:
-            self._save(self._progress.take(self._dispatch), thorough=True)
+            self._save(*self._progress.take_with_table(self._dispatch), thorough=True)
             self._preallocator.remove_unused(self._store.log.written)
             if self._store.replica is not None:
                 self._store.replica.close(orderly)

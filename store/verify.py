@@ -7,7 +7,8 @@ moving end. Sizes of files are found by looking. In this order:
    chain of index and term, their CRCs where they have any, and their index units;
 2. the ConsumeQueues: `verify_queues`;
 3. the index: `verify_index`;
-4. checkpoint and `abort`.
+4. checkpoint and `abort`;
+5. tables and files of progress: `verify_tables`.
 
 What the next start mends by itself (a torn last write, queues that a kill left behind) is noted, it is no damage. Bytes
 behind the last record that no queue knows are left over from a torn write or an earlier cut.
@@ -22,7 +23,8 @@ from pathlib import Path
 from tallystick.store import fastjson
 from tallystick.store.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
 from tallystick.store.derive import has_queue_unit
-from tallystick.store.findings import Progress, Report
+from tallystick.store.file_sizes import FileSizes
+from tallystick.store.findings import FindingKind, Progress, Report
 from tallystick.store.ledger_format import (
     ENTRY_HEADER_BYTES,
     UNIT_BYTES,
@@ -36,7 +38,11 @@ from tallystick.store.queue_format import IndexGeometry
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_index import check_index
 from tallystick.store.verify_queues import Derived, QueueOfLog, check_queues, end_known_to_queues
+from tallystick.store.verify_tables import table_faults
 
+TORN_TAIL = "a torn last write"
+LEFT_OVER = "left over behind the log's end"
+"""What stands behind the log's end, in notes; the next start cuts it."""
 _PROGRESS_BYTES = 8 << 20
 
 
@@ -57,17 +63,20 @@ def verify(
     log_folder: Path | None = None,
     index_geometry: IndexGeometry | None = None,
     progress: Progress | None = None,
+    queue_ends: dict[tuple[str, int], int] | None = None,
 ) -> Report:
     """Checks the store in `root`. VerifyError: there is none; OSError: it cannot be read.
 
     `log_folder`: where the log is if not in the store (storePathCommitLog). `index_geometry`: maxHashSlotNum and
-    maxIndexNum, if known; otherwise they are found by looking.
+    maxIndexNum, if known; otherwise they are found by looking, or taken from the progress mark. `queue_ends`: gets the
+    offset behind the last unit of each queue that may be believed.
     """
+    sizes = FileSizes.of(root)
     report = Report(str(root), clean=not (root / "abort").exists())
     layout = _layout(root, log_folder)
     report.layout = str(layout.log.relative_to(root)) if layout.log.is_relative_to(root) else str(layout.log)
     checkpoint = StoreCheckpoint.load(root / "checkpoint")
-    with SegmentFiles(layout.log) as log:
+    with SegmentFiles(layout.log, sizes.log_segment_bytes) as log:
         for path, reason in log.strange:
             report.add_damage(path, 0, reason)
         for start in log.gaps:
@@ -77,10 +86,19 @@ def verify(
         if layout.entry_header_bytes:
             mended_from = known_end  # after any stop, dledger's layout is dispatched from what the queues know
         in_log = _LogCheck(log, layout, report, known_end, mended_from, progress).run()
-        derived = Derived(root, log, layout.entry_header_bytes, report, mended_from, progress)
+        derived = Derived(
+            root, log, layout.entry_header_bytes, report, mended_from, progress, sizes.queue_segment_bytes
+        )
         check_queues(derived, in_log, _topics(root))
-        check_index(derived, index_geometry, checkpoint.index_timestamp_ms)
+        check_index(derived, index_geometry or sizes.index, checkpoint.index_timestamp_ms)
+        if queue_ends is not None:
+            queue_ends |= derived.ends
     _check_checkpoint(root / "checkpoint", checkpoint, report)
+    for fault in table_faults(root):
+        if fault.kind is FindingKind.DAMAGE:
+            report.add_damage(fault.path, 0, fault.reason)
+        else:
+            report.add_note(fault.path, 0, fault.reason, fault.kind)
     return report
 
 
@@ -151,7 +169,8 @@ class _LogCheck:
         record = step.record
         assert record is not None, "a RECORD step has one"
         self.report.records += 1
-        self.report.last_store_timestamp_ms = record.store_timestamp_ms
+        newest_ms = max(self.report.last_store_timestamp_ms, record.store_timestamp_ms)  # clocks are set back
+        self.report.last_store_timestamp_ms = newest_ms
         if has_queue_unit(record):
             queue = self.queues.setdefault((record.topic, record.queue_id), QueueOfLog())
             odd = queue.add(record, step.pos >= self.mended_from)
@@ -195,13 +214,14 @@ class _LogCheck:
         if step.kind is StepKind.END and behind is None:
             return None
         if behind is None:
-            self.report.add_note(*self._place(step.pos), f"{step.reason}: a torn last write, the log ends here")
+            self.report.add_note(*self._place(step.pos), f"{step.reason}: {TORN_TAIL}, the log ends here")
             return None
         if 0 <= self.known_end <= step.pos:
-            self.report.add_note(*self._place(step.pos), "left over behind the log's end: records that no queue knows")
+            self.report.add_note(*self._place(step.pos), f"{LEFT_OVER}: records that no queue knows")
             return None
         reason = step.reason if step.kind is StepKind.DAMAGE else f"{step.reason} bytes between records"
-        self.report.add_damage(*self._place(step.pos), f"{reason}; the next sound record is at {behind.pos}")
+        reason = f"{reason}; the next sound record is at {behind.pos}"
+        self.report.add_damage(*self._place(step.pos), reason, size=behind.pos - step.pos, pos=step.pos)
         if self.report.end_pos <= behind.pos:
             self.report.end_pos = behind.pos
         return behind.pos

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from tallystick.store.derive import index_hash, index_keys
 from tallystick.store.findings import Report
+from tallystick.store.mapped import UNREADABLE, ReadMap
+from tallystick.store.progress import lock_time_ns
 from tallystick.store.queue_format import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -22,6 +24,7 @@ from tallystick.store.queue_format import (
     IndexGeometry,
     IndexHeader,
 )
+from tallystick.store.queue_table import QueueTable
 from tallystick.store.record import Record
 from tallystick.store.verify_queues import Derived
 
@@ -35,13 +38,19 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
     """
     folder = derived.root / "index"
     report = derived.report
+    _check_missing(derived, folder)
     ended_ms = None
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         report.index_files += 1
         if path.stat().st_size < INDEX_HEADER.size:
             report.add_damage(path, 0, f"an index file of {path.stat().st_size} bytes")
             continue
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with ReadMap(path) as data:
+            unread = data.unread()
+            for at, size in unread:
+                report.add_damage(path, at, f"{UNREADABLE} ({size} bytes)")
+            if unread:
+                continue  # entries name each other: nothing can be said of the others
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
             mended = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
             found = geometry or IndexGeometry.of_file(data)
@@ -55,6 +64,16 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
             report.index_slots, report.index_entries_max = found
             _IndexCheck(derived, path, data, found, header, mended, ended_ms).run()
             ended_ms = header.end_timestamp_ms
+
+
+def _check_missing(derived: Derived, folder: Path) -> None:
+    """Files that the broker noted in `tally-queues`, and that are not there although the log has their records."""
+    table = QueueTable.load(derived.root)
+    if table is None or table.lock_ns != lock_time_ns(derived.root):
+        return
+    for name, end in table.index_files:
+        if end >= derived.report.min_pos and not (folder / name).exists():
+            derived.report.add_damage(folder / name, 0, "the index file is missing")
 
 
 class _IndexCheck:

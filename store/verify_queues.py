@@ -1,8 +1,8 @@
 """Checks ConsumeQueues (and their extension) against the log: each unit, and that no record lacks one.
 
 A unit is right if it names a record of this topic, queue and queue offset, with its size and tags code. Units of
-records that have expired cannot be checked; units before a queue's first message are blank. Behind the last unit a
-queue is zeros.
+records that have expired cannot be checked; units before a queue's first message are blank, and so are placeholders of
+records that were lost in a damaged part of the log. Behind the last unit a queue is zeros.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.store.derive import delay_level, has_queue_unit, tags_code
 from tallystick.store.findings import Progress, Report
 from tallystick.store.log_walk import StepKind, step_at
+from tallystick.store.mapped import UNREADABLE
 from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
 from tallystick.store.record import Record
 from tallystick.store.segment_files import SegmentFiles
 
+REMOVED_TOPIC = "its topic was removed"
 _EXT_UNIT = struct.Struct(">hqqh")
 _EMPTY = (0, 0, 0)
 _BLANK = (0, BLANK_UNIT_SIZE, 0)
@@ -61,6 +63,10 @@ class Derived:
     report: Report
     mended_from: int
     progress: Progress | None
+    queue_segment_bytes: int | None = None
+    """As most files of all queues have it; None: found by looking, queue by queue."""
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of each queue: the offset behind its last unit that may be believed."""
 
     def record_at(self, pos: int) -> tuple[Record | None, str]:
         """The sound record at `pos`, or why there is none. Its body's CRC is not checked again."""
@@ -108,16 +114,18 @@ def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], to
             derived.progress("queues", number, len(folders))
         with ExitStack() as stack:
             extension_folder = derived.root / "consumequeue_ext" / topic / str(queue)
-            files = stack.enter_context(SegmentFiles(folder))
+            files = stack.enter_context(SegmentFiles(folder, derived.queue_segment_bytes))
             extension = stack.enter_context(SegmentFiles(extension_folder))
-            _QueueCheck(derived, topic, queue, files, extension, delays).run(in_log.get((topic, queue)))
+            check = _QueueCheck(derived, topic, queue, files, extension, delays)
+            check.run(in_log.get((topic, queue)))
+            derived.ends[topic, queue] = check.sound_end
     for (topic, queue), wanted in in_log.items():
         if (topic, queue) not in folders:
             path = derived.root / "consumequeue" / topic / str(queue)
             removed = topics is not None and topic not in topics
             mended = removed or 0 <= wanted.mended_offset <= wanted.first_offset
             reason = f"the queue is missing, the log has {wanted.records} messages of it"
-            derived.report.add(path, 0, reason + (" (its topic was removed)" if removed else ""), mended=mended)
+            derived.report.add(path, 0, reason + (f" ({REMOVED_TOPIC})" if removed else ""), mended=mended)
 
 
 class _QueueCheck:
@@ -142,8 +150,12 @@ class _QueueCheck:
         self.first_offset = -1
         self.last_offset = -1
         self.last_pos = -1
+        self.wanted: QueueOfLog | None = None
+        self.named = self.placeholders = 0
+        self.sound_end = 0
 
     def run(self, wanted: QueueOfLog | None) -> None:
+        self.wanted = wanted
         self.report.queues += 1
         self.report.queue_segment_bytes = self.report.queue_segment_bytes or self.files.segment_bytes
         for path, reason in self.files.strange:
@@ -161,8 +173,15 @@ class _QueueCheck:
 
     def _segment(self, start: int) -> None:
         path, data = self.files.path(start), self.files.buffer(start)
+        unread = dict(data.unread())
+        for place, size in unread.items():
+            self.report.add_damage(path, place, f"{UNREADABLE} ({size} bytes)")
         at = 0
         while at < len(data):
+            if unread and data.spoils(at, UNIT.size):
+                self.last_offset = (start + at) // UNIT.size
+                at += UNIT.size
+                continue
             unit: Unit = UNIT.unpack_from(data, at)
             if unit == _EMPTY:
                 more = _NOT_ZERO.search(data, at)
@@ -173,7 +192,11 @@ class _QueueCheck:
                 self._hole(path, at, "units follow behind an empty one")
                 at = more.start() // UNIT.size * UNIT.size
                 continue
-            if unit != _BLANK or self.first_offset >= 0:
+            if unit == _BLANK and self.first_offset >= 0:
+                self.last_offset = (start + at) // UNIT.size  # a placeholder: its record was lost
+                self.sound_end = self.last_offset + 1
+                self.placeholders += 1
+            elif unit != _BLANK:
                 self._unit(path, at, (start + at) // UNIT.size, unit)
             at += UNIT.size
 
@@ -201,7 +224,9 @@ class _QueueCheck:
         self.first_offset = offset if self.first_offset < 0 else self.first_offset
         self.last_offset = offset
         if not reason:
+            self.sound_end = offset + 1
             self.last_pos = max(self.last_pos, pos)
+            self.named += self.wanted is not None and offset >= self.wanted.first_offset
 
     def _compare(self, offset: int, unit: Unit) -> str:
         pos, size, code = unit
@@ -237,7 +262,13 @@ class _QueueCheck:
         return "" if code == wanted else f"has tags code {code}, the record at {record.pos} has {wanted}"
 
     def _missing(self, wanted: QueueOfLog) -> None:
-        """The log's records of this queue that lie before its first or behind its last unit."""
+        """The log's records of this queue that lie before its first or behind its last unit, or that a placeholder
+        hides."""
+        if self.placeholders and self.first_offset <= wanted.first_offset and self.named < wanted.records:
+            hidden = min(wanted.records - self.named, self.placeholders)
+            if self.last_offset >= wanted.last_offset:
+                reason = f"{hidden} placeholders stand where the log has messages"
+                self.report.add_damage(self.files.folder, 0, reason)
         if self.last_offset < wanted.last_offset:
             first = max(self.last_offset + 1, wanted.first_offset)
             start = self.files.starts[-1] if self.files.starts else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,11 +57,7 @@ async def kill(store: MessageStore) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     if store.dispatcher._armed is not None:
         store.dispatcher._armed.cancel()
-    os.eventfd_write(store.appender._requests, 1 << 62)
-    await asyncio.to_thread(store.appender._thread.join)
-    asyncio.get_running_loop().remove_reader(store.appender._done)
-    os.close(store.appender._requests)
-    os.close(store.appender._done)
+    await store.appender._sync_thread.close()
     store._open = False
     store._executor.shutdown(cancel_futures=True)
     store._upkeep_executor.shutdown(cancel_futures=True)

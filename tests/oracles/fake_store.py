@@ -239,11 +239,11 @@ class FakeStore:
         for queue in [queue for queue in self._units if queue[0] == topic]:
             del self._units[queue]
 
-    def clean_unused_topics(self, keep: set[str]) -> int:
-        gone = {topic for topic, _ in self._units} - keep
-        for topic in gone:
-            self.remove_topic(topic)
-        return len(gone)
+    async def save_progress(self) -> None:
+        pass
+
+    def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
+        return {topic: self.max_offset(topic, queue_id) for topic, queue_id in self._units if topic not in keep}
 
     def clean_expired_queues(self) -> int:
         return 0

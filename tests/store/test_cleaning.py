@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.store._kernel import Door
-from tallystick.store.cleaning import MAX_FILES_A_RUN, CleaningRules, DiskState, used_part
+from tallystick.store.cleaning import MAX_FILES_A_RUN, CleaningRules, DiskState, changed, used_part
 from tallystick.store.segment_cleaner import RUNS_WHEN_ASKED, SegmentCleaner
 from tallystick.store.segments import Segment
 from tallystick.store.settings import StoreSettings
@@ -198,3 +198,38 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again_later(store):
     door.heal()
     assert run(cleaner, hour=4).deleted == []
     assert run(cleaner, hour=4, now_ms=NOW + settings.redeleteHangedFileInterval).deleted == [SIZE]
+
+
+# -- times of files that a wrong clock made ----------------------------------------------------------------------------
+
+
+def test_a_segment_written_while_the_clock_was_behind_is_as_young_as_the_one_before_it():
+    segments = log(100, 30, 500_000, 29, 0)
+    assert choose(segments, hour=4) == [0]
+    assert changed(segments, NOW)[2] == segments[1].modified_ms
+
+
+def test_a_segment_written_while_the_clock_was_ahead_expires_with_the_one_behind_it():
+    segments = log(200, -1_000_000, 100, 99, 0)
+    assert choose(segments, hour=4) == [0, 1, 2, 3]
+    assert choose(log(200, -1_000_000, 10, 0), hour=4) == [0]
+
+
+def test_a_log_of_nothing_but_the_future_does_not_expire():
+    assert choose(log(-1000, -1000, -1000), hour=4) == []
+
+
+def test_a_delete_that_failed_is_tried_again_although_the_clock_was_set_back(tmp_path):
+    door = Door()
+    for start in (0, SIZE):
+        (tmp_path / "commitlog").mkdir(exist_ok=True)
+        path = tmp_path / "commitlog" / f"{start:020d}"
+        path.write_bytes(bytes(SIZE))
+        os.utime(path, (0, 0))
+    settings = StoreSettings(storePathRootDir=str(tmp_path), mappedFileSizeCommitLog=SIZE)
+    cleaner = SegmentCleaner(settings, door, used=lambda folder: 0.1, pause=lambda seconds: None)
+    door.fail("remove", f"{0:020d}", errno.EIO)
+    assert cleaner.run(now_ms=NOW, hour=4, keep_from=1 << 40).error is not None
+    door.heal()
+    result = cleaner.run(now_ms=NOW - 100 * HOUR, hour=4, keep_from=1 << 40)
+    assert result.deleted == [0]

@@ -116,3 +116,30 @@ def test_after_a_power_loss_no_unit_names_anothers_extension(
     assert len(found) == 40
     assert all(unit in (None, wanted) for unit, wanted in zip(found, expected(placed), strict=True))
     assert found[:20] == expected(placed)[:20]
+
+
+def test_a_message_whose_extension_is_lost_is_let_through(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
+    """Nobody knows its tag then: the client compares it, the broker must not leave it out."""
+    dispatch = opened(tmp_path)
+    dispatch.run(placed[5][0], 1 << 40)
+    dispatch.write_out()
+    for file in (tmp_path / "consumequeue_ext" / "T" / "0").iterdir():
+        file.unlink()
+    again = opened(tmp_path)
+    got = again.get(b"T", 0, 0, 32, frozenset({string_hash("tag1")}), 1 << 40, 1 << 50, LIMITS)
+    assert (got[0], got[4]) == (0, 5)
+
+
+def test_an_address_is_never_given_twice(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
+    """What a unit names may be lost with the power: the next unit's extension goes behind that place."""
+    dispatch = opened(tmp_path)
+    dispatch.run(placed[2][0], 1 << 40)
+    dispatch.write_out()
+    file = tmp_path / "consumequeue_ext" / "T" / "0" / f"{0:020d}"
+    file.write_bytes(bytes(SEGMENT))
+    again = opened(tmp_path)
+    again.start(placed[2][0])
+    again.run(placed[4][0], 1 << 40)
+    addresses = [unit[2] for unit in again.units(b"T", 0, 0, 10)]
+    assert len(set(addresses)) == len(addresses) == 4
+    assert extensions(again) == [None, None, *expected(placed)[2:4]]

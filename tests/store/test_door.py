@@ -261,6 +261,18 @@ def test_a_walk_with_many_syncs(tmp_path, seed):
     wander(World(tmp_path), seed, (0.0, 0.3, 0.9, None)[seed % 4])
 
 
+def test_a_sync_of_a_folder_says_nothing_of_the_folders_below_it(tmp_path: Path) -> None:
+    door = Door(record=True)
+    door.mkdir(tmp_path / "below")
+    door.sync_dir(tmp_path)
+    path = tmp_path / "below" / "file"
+    door.create(path, 4096, allocate=False)
+    door.sync(path)
+    door.sync_dir(tmp_path)
+    door.crash(1, 0.0)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("op", ["sync", "sync_dir"])
 def test_a_sync_left_out_is_seen(tmp_path, op):
     """The plant: a disk that only says that it synced is found out, and not only once in a blue moon."""
@@ -424,3 +436,65 @@ def test_only_a_recording_door_crashes(tmp_path):
         Door(record=True).crash(1, keep=1.5)
     with pytest.raises(ValueError, match="only sync"):
         Door().lie("write", "")
+
+
+def test_a_dead_process_changes_nothing(tmp_path: Path) -> None:
+    door = Door(record=True)
+    path = tmp_path / "file"
+    door.write_file(path, b"before")
+    door.kill()
+    assert door.dead
+    for call in (
+        lambda: door.write_file(path, b"after"),
+        lambda: door.write(path, 0, b"after"),
+        lambda: door.rename(path, tmp_path / "other"),
+        lambda: door.remove(path),
+    ):
+        with pytest.raises(OSError):
+            call()
+    assert path.read_bytes() == b"before"
+
+
+def test_the_next_process_has_the_same_disk(tmp_path: Path) -> None:
+    """What a killed process wrote is there for the next one, and is still lost with the power if nobody synced it."""
+    first = Door(record=True)
+    path = tmp_path / "file"
+    first.write_file(path, b"synced")
+    first.sync_dir(tmp_path)
+    first.write(path, 0, b"SYNCED")
+    first.kill()
+    second = first.next_process()
+    assert not second.dead
+    assert path.read_bytes() == b"SYNCED"
+    second.write(path, 0, b"S")
+    second.crash(1, 0.0)
+    assert path.read_bytes() == b"synced"
+
+
+def test_a_process_dies_within_a_write(tmp_path: Path) -> None:
+    door = Door(record=True)
+    path = tmp_path / "file"
+    door.write_file(path, b"......")
+    door.kill_after(3, keep_bytes=2)
+    door.write(path, 0, b"ab")  # an open and a write
+    assert not door.dead
+    with pytest.raises(OSError):
+        door.write(path, 0, b"123456")
+    assert door.dead
+    assert path.read_bytes() == b"12...."
+
+
+def test_a_sync_of_a_dead_process_was_never_asked_for(tmp_path: Path) -> None:
+    """It dooms nothing: the next process syncs what the dead one wrote."""
+    first = Door(record=True)
+    path = tmp_path / "file"
+    first.write_file(path, b"first.")
+    first.sync_dir(tmp_path)
+    first.write(path, 0, b"second")
+    first.kill()
+    with pytest.raises(OSError):
+        first.sync(path)
+    second = first.next_process()
+    second.sync(path)
+    second.crash(1, 0.0)
+    assert path.read_bytes() == b"second"

@@ -48,13 +48,13 @@ from tallystick.store.settings import BrokerRole, SettingsError
 @contextmanager
 def blocked_syncs(store: MessageStore) -> Iterator[int]:
     """No flush of the log begins inside; those that were asked for begin behind it. Yields what counts the requests."""
-    appender = store.appender
-    real, appender._requests = appender._requests, os.eventfd(0, os.EFD_NONBLOCK)
-    held = appender._requests
+    thread = store.appender._sync_thread
+    real, thread._requests = thread._requests, os.eventfd(0, os.EFD_NONBLOCK)
+    held = thread._requests
     try:
         yield held
     finally:
-        appender._requests = real
+        thread._requests = real
         try:
             os.eventfd_write(real, os.eventfd_read(held))
         except BlockingIOError:
@@ -509,7 +509,10 @@ async def test_a_removed_topic_begins_again_at_zero(tmp_path: Path) -> None:
             await store.put(message())
         await store.put(message(topic="other"))
         await store.put(message(topic="SCHEDULE_TOPIC_XXXX"))
-        assert store.clean_unused_topics({"other"}) == 1
+        assert store.clean_unused_topics({"other"}) == {"T": 5}, "topics with messages stay"
+        assert store.max_offset("T", 0) == 5
+        store.remove_topic("T")
+        assert store.clean_unused_topics({"other"}) == {}
         assert store.queues() == [("SCHEDULE_TOPIC_XXXX", 0), ("other", 0)]
         assert store.max_offset("T", 0) == 0
         assert (await store.put(message(b"again"))).queue_offset == 0
@@ -698,3 +701,23 @@ async def test_runtime_info_is_text_throughout(tmp_path: Path) -> None:
         info = store.runtime_info()
         assert all(isinstance(value, str) for value in info.values())
         assert info["commitLogMaxOffset"] == str(store.max_pos)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_folder_that_was_removed_under_the_store_is_found_and_nothing_more_is_acknowledged(
+    tmp_path: Path, replaced: bool
+) -> None:
+    root = tmp_path / "store"
+    async with opened(small(root)) as store:
+        assert (await store.put(message(b"kept"))).status.stored
+        await store.check_folder()
+        assert store.failure() is None
+        root.rename(tmp_path / "elsewhere")
+        if replaced:
+            root.mkdir(exist_ok=True)  # a file made ahead may have brought it back
+            (root / "lock").write_bytes((tmp_path / "elsewhere" / "lock").read_bytes())
+        assert (await store.put(message(b"lost"))).status.stored, "writes go on into files that are no longer there"
+        await store.check_folder()
+        assert "was removed or replaced" in (store.failure() or "")
+        assert not (await store.put(message(b"refused"))).status.stored
+        await store.check_folder()

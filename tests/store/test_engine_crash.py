@@ -337,10 +337,39 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
         self.look_at_answers()
         self.door.crash(seed, keep)
         self.boots += 1
-        self.reopen(least=[put for put in self.list if put.durable])
-
-    def reopen(self, *, clean: bool = False, least: list[Put] | None = None) -> None:
         self.open()
+        if self.store.findings.counts()["damage"]:
+            self.look_behind_damage()
+        else:
+            self.reopen(least=[put for put in self.list if put.durable], opened=True)
+
+    def look_behind_damage(self) -> None:
+        """A later write survived without an earlier one: its records stay, and the stretch before them is damage.
+
+        The log is no beginning of what was put then, so that this store's life ends here.
+        """
+        names = {put.body for put in [*self.list, *(put for _, puts in self.refused for put in puts)]}
+        for put in self.list:
+            found = records_of(b"".join(self.store.query(put.topic, put.key, 64, 0, 1 << 60).records))
+            assert not put.durable or put.body in [record.body for record in found], "something safe was lost"
+        for topic in ("A", "B"):
+            for queue in range(3):
+                bodies = []
+                for offset in range(self.store.min_offset(topic, queue), self.store.max_offset(topic, queue)):
+                    for record in records_of(self.store.get_message(topic, queue, offset, 1).body):
+                        bodies += [record.body] if record.queue_offset == offset else []
+                assert all(body in names for body in bodies), "a message that nobody put"
+                assert len(set(bodies)) == len(bodies), "a message is there twice"
+        self.run(kill(self.store))
+        shutil.rmtree(self.root)
+        self.root.mkdir()
+        self.door = Door(record=True)
+        self.list, self.refused = [], []
+        self.open()
+
+    def reopen(self, *, clean: bool = False, least: list[Put] | None = None, opened: bool = False) -> None:
+        if not opened:
+            self.open()
         store = self.store
         assert store.recovered.clean is clean
         log = walk_log(self.settings.commit_log_folder, SEGMENT, store.min_pos, store.max_pos)

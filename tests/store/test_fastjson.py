@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.store.fastjson import MAX_DEPTH, FastjsonError, JsonObjectKey, dumps, int_keys, loads, object_keys
+from tallystick.store.fastjson import (
+    MAX_DEPTH,
+    FastjsonError,
+    JsonObjectKey,
+    _Writer,
+    dumps,
+    int_keys,
+    loads,
+    object_keys,
+)
 
 QUEUE = JsonObjectKey({"brokerName": "b", "queueId": 3, "topic": "T"})
 
@@ -33,6 +42,19 @@ values = st.recursive(
 @given(values, st.booleans(), st.booleans())
 def test_what_is_written_is_read_back(value: object, pretty: bool, ascii_only: bool) -> None:
     assert lenient(dumps(value, pretty, ascii_only=ascii_only)) == value
+
+
+awkward = st.text(st.sampled_from('a,":{}\\\t\x7f\u2028é'), max_size=6)
+rows = st.dictionaries(awkward, awkward | st.integers() | st.booleans() | st.none() | st.floats(), max_size=4)
+
+
+@given(st.dictionaries(awkward, rows, max_size=3))
+def test_rows_have_the_same_form_on_the_quick_way_and_on_the_slow_way(table: dict[str, object]) -> None:
+    slow = _Writer(pretty=True, standard=False, sort_keys=True, ascii_only=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Writer, "_row", lambda *_: None)
+        expected = slow.document(table)
+    assert dumps(table, pretty=True) == expected
 
 
 @given(values, st.booleans())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.store._kernel import Door, Log
+from tallystick.store._kernel import Door, Log, scan
 from tallystick.store.message import Host
 from tallystick.store.record import BLANK_MAGIC, Record
 
@@ -397,3 +397,209 @@ def test_counts_are_by_topic_and_taken_once(tmp_path: Path) -> None:
     [(topic, messages, size)] = log.take_counts()
     assert (topic, messages, size) == (b"T", 3, log.staged)
     assert log.take_counts() == []
+
+
+def test_store_times_stand_still_for_a_correction_of_the_clock_and_begin_again_after_a_wrong_one(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path)
+
+    def stored_at(now_ms: int) -> int:
+        return log.append(b"T", 0, b"x", b"", now_ms=now_ms, born_timestamp=0, born_host=PEER.encode())[3]
+
+    assert stored_at(NOW_MS) == NOW_MS
+    assert stored_at(NOW_MS - 60_000) == NOW_MS
+    assert stored_at(NOW_MS + 1) == NOW_MS + 1
+    century = 4_102_444_800_000
+    assert stored_at(century) == century
+    assert stored_at(NOW_MS + 2) == NOW_MS + 2, "one wrong minute must not be the time of all that follows"
+
+
+# -- bounds and rollbacks that one wrong step would break --------------------------------------------------------------
+
+
+def test_only_messages_that_consumers_see_move_a_queue(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+
+    def append(sys_flag: int) -> int:
+        return log.append(
+            b"T", 0, b"x", b"", now_ms=NOW_MS, born_timestamp=0, born_host=PEER.encode(), sys_flag=sys_flag
+        )[2]
+
+    prepared, committed, rolled_back = 4, 8, 12
+    assert [append(flag) for flag in (0, 0, prepared, rolled_back, committed, 0)] == [0, 1, 0, 0, 2, 3]
+    assert log.next_offset(b"T", 0) == 4
+
+
+def test_a_missing_last_separator_is_put_in(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    connection = log.connect(PEER.encode())
+    log.feed(connection, send_frame(b"x", properties="TAGS\x01A"), NOW_MS)
+    log.feed(connection, send_frame(b"x", properties=""), NOW_MS)
+    log.write_out()
+    stored = log_bytes(tmp_path)
+    first = Record.decode(stored, 0)
+    assert first.properties == "TAGS\x01A\x02" + SUFFIX
+    assert Record.decode(stored, first.size).properties == SUFFIX
+
+
+def test_each_connection_gets_its_own_answers(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    one, two = log.connect(PEER.encode()), log.connect(PEER.encode())
+    for number, connection in enumerate((one, two, two, one)):
+        log.feed(connection, send_frame(b"x", opaque=number), NOW_MS)
+    told = [
+        (connection, [each["opaque"] for each in answers(data)]) for connection, data in log.release(log.write_out())
+    ]
+    assert told == [(one, [0]), (two, [1, 2]), (one, [3])]
+
+
+def test_offsets_of_one_queue_are_given_back_from_the_first(tmp_path: Path) -> None:
+    door = Door()
+    log = make_log(tmp_path, door)
+    connection = log.connect(PEER.encode())
+    log.feed(connection, send_frame(b"kept"), NOW_MS)
+    log.write_out()
+    door.fail("write", "0000", errno.EIO, times=1)
+    log.feed(connection, send_frame(b"lost") * 3, NOW_MS)
+    with pytest.raises(OSError):
+        log.write_out()
+    log.abandon(1, "no")
+    assert log.next_offset(b"T", 0) == 1
+
+
+def test_offsets_are_given_back_whatever_the_hosts(tmp_path: Path) -> None:
+    """Where a record's topic stands depends on the sizes of both hosts."""
+    door = Door()
+    log = make_log(tmp_path, door)
+    hosts = [Host("127.0.0.1", 1).encode(), Host("2001:db8::1", 1).encode()]
+    for queue, (born, store) in enumerate((born, store) for born in hosts for store in hosts):
+        log.append(b"T", queue, b"x", b"", now_ms=NOW_MS, born_timestamp=0, born_host=born, store_host=store)
+    door.fail("write", "0000", errno.EIO, times=1)
+    with pytest.raises(OSError):
+        log.write_out()
+    log.abandon(1, "no")
+    assert [log.next_offset(b"T", queue) for queue in range(4)] == [0, 0, 0, 0]
+
+
+def test_messages_in_a_batch_are_held_to_the_limits(tmp_path: Path) -> None:
+    log = make_log(tmp_path, segment_bytes=1 << 20)
+    properties = b"K\x01" + b"v" * 32_700 + b"\x02"
+    rest = bytes(12) + (1).to_bytes(4, "big") + b"x" + len(properties).to_bytes(2, "big") + properties
+    batch = (len(rest) + 4).to_bytes(4, "big") + rest
+    with pytest.raises(ValueError, match="properties string has 32775 bytes, more than 32767"):
+        log.append_batch(b"T", 0, batch, b"A\x01" + b"a" * 70, now_ms=NOW_MS, born_timestamp=5, born_host=PEER.encode())
+    assert log.staged == 0
+
+
+def test_what_was_given_up_is_no_record_any_more(tmp_path: Path) -> None:
+    """A write may fail although all of its bytes are in the file: its senders are told that nothing is stored."""
+    door = Door()
+    log = make_log(tmp_path, door)
+    connection = log.connect(PEER.encode())
+    log.feed(connection, send_frame(b"kept"), NOW_MS)
+    log.write_out()
+    door.tear("0000", 1 << 20)
+    log.feed(connection, send_frame(b"given up"), NOW_MS)
+    with pytest.raises(OSError):
+        log.write_out()
+    log.abandon(1, "torn")
+    assert scan(str(tmp_path), 4096, 0, True).records == 1
+
+
+def test_what_was_given_up_does_not_follow_what_is_written_next(tmp_path: Path) -> None:
+    """The zeros over it could not be written at once: the next write brings them, behind a record of the same size."""
+    door = Door()
+    log = make_log(tmp_path, door)
+    connection = log.connect(PEER.encode())
+    door.tear("0000", 1 << 20)
+    log.feed(connection, send_frame(b"one") + send_frame(b"two"), NOW_MS)
+    with pytest.raises(OSError):
+        log.write_out()
+    door.fail("write", "0000", errno.EIO, times=1)
+    log.abandon(1, "torn")
+    assert scan(str(tmp_path), 4096, 0, True).records == 2, "the zeros could not be written"
+    log.feed(connection, send_frame(b"new"), NOW_MS)
+    written = log.write_out()
+    found = scan(str(tmp_path), 4096, 0, True)
+    assert (found.records, found.end) == (1, written)
+
+
+def test_zeros_over_what_was_given_up_are_synced(tmp_path: Path) -> None:
+    door = Door(record=True)
+    log = make_log(tmp_path, door)
+    connection = log.connect(PEER.encode())
+    log.feed(connection, send_frame(b"kept"), NOW_MS)
+    written = log.write_out()
+    log.sync()
+    door.tear("0000", 1 << 20)
+    log.feed(connection, send_frame(b"given up"), NOW_MS)
+    with pytest.raises(OSError):
+        log.write_out()
+    door.sync(tmp_path / f"{0:020}")  # by somebody else: the torn write is durable
+    log.abandon(1, "torn")
+    log.sync()
+    door.crash(1, 0.0)
+    assert scan(str(tmp_path), 4096, 0, True).end == written
+
+
+def test_what_is_written_beside_a_sync_waits_for_the_next(tmp_path: Path) -> None:
+    door = Door()
+    log = make_log(tmp_path, door)
+    connection = log.connect(PEER.encode())
+    log.feed(connection, send_frame(b"before"), NOW_MS)
+    covered = log.write_out()
+    door.slow("sync", "0000", 300)
+    syncs = door.counts()["sync"]
+    syncing = threading.Thread(target=log.sync)
+    syncing.start()
+    while door.counts()["sync"] == syncs:
+        pass  # until it is in the sync, for a moment
+    log.feed(connection, send_frame(b"beside"), NOW_MS)
+    log.write_out()
+    syncing.join()
+    assert log.flushed == covered
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_power_loss_leaves_no_gap_between_segments(tmp_path: Path, seed: int) -> None:
+    """Several segments are made between two syncs: the store opens only if those that are left follow each other."""
+    door = Door(record=True)
+    door.mkdir(tmp_path / "log")
+    log = make_log(tmp_path / "log", door, segment_bytes=1024)
+    connection = log.connect(PEER.encode())
+    for _ in range(30):
+        log.feed(connection, send_frame(b"x" * 300), NOW_MS)
+    log.write_out()
+    door.crash(seed, 0.5)
+    starts = sorted(int(path.name) for path in (tmp_path / "log").iterdir())
+    assert starts == [1024 * number for number in range(len(starts))]
+
+
+def test_a_send_that_is_written_is_not_refused_with_the_next(tmp_path: Path) -> None:
+    door = Door()
+    log = make_log(tmp_path, door)
+    connection = log.connect(PEER.encode())
+    log.feed(connection, send_frame(b"written", opaque=1), NOW_MS)
+    written = log.write_out()
+    door.fail("write", "0000", errno.EIO, times=1)
+    log.feed(connection, send_frame(b"lost", opaque=2), NOW_MS)
+    with pytest.raises(OSError):
+        log.write_out()
+    [(_, refused)] = log.abandon(1, "no")
+    assert [each["opaque"] for each in answers(refused)] == [2]
+    [(_, answered)] = log.release(written)
+    assert [(each["opaque"], each["code"]) for each in answers(answered)] == [(1, 0)]
+
+
+def test_the_name_of_a_segment_that_was_made_ahead_is_made_durable(tmp_path: Path) -> None:
+    """Whoever made it may have failed to sync its folder: the file looks ready all the same."""
+    door = Door(record=True)
+    door.mkdir(tmp_path / "log")
+    door.create(tmp_path / "log" / f"{0:020}", 4096, True)
+    log = make_log(tmp_path / "log", door)
+    log.feed(log.connect(PEER.encode()), send_frame(b"x"), NOW_MS)
+    written = log.write_out()
+    log.sync()
+    door.crash(1, 0.0)
+    assert scan(str(tmp_path / "log"), 4096, 0, True).end == written

@@ -75,3 +75,12 @@ def test_ids_round_trip(address, port, pos):
 def test_what_is_no_id(text):
     with pytest.raises(MessageIdError):
         decode_message_id(text)
+
+
+@pytest.mark.parametrize("text", ["7F 00 00 01 00 00 2A 9F 00 00 00", " " * 32, "7F000001 00002A9F 00000000000010"])
+def test_blanks_are_no_digits_of_an_id(text: str) -> None:
+    with pytest.raises(MessageIdError):
+        decode_message_id(text.ljust(32)[:32])
+    wide = "7F00000100002A9F0000000000001000" + " " * 24
+    with pytest.raises(MessageIdError, match="blanks"):
+        decode_message_id(wide)

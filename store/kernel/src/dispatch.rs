@@ -15,22 +15,29 @@
 //! while the files of 50 000 queues were made. No lock is held during a sync. Python's lock is always let go before
 //! waiting for one of these.
 
+mod claims;
+mod compare;
+mod mend;
 mod python;
 mod time;
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use claims::claim;
+pub use compare::{Differs, Expected};
 use parking_lot::{Mutex, MutexGuard};
-pub use python::register;
+pub use python::{register, Dispatch};
 
 use crate::door::Door;
 use crate::ext::ExtFiles;
 use crate::fault::{Fault, Outcome};
+use crate::guard::faults;
 use crate::index::{hash_on, sync_file, Index};
-use crate::maps::LogMaps;
+use crate::maps::{segment_starts, LogMaps};
 use crate::queue::{Put, Queues, Unit};
 use crate::record::{Bad, Delays, Known, Record};
 use crate::scan::{walk, Bounds, Visit};
@@ -46,7 +53,7 @@ const MOST_PENDING: usize = 32 << 20;
 const MOST_SINGLE_SYNCS: usize = 256;
 const MOST_SKIPPED: usize = 100;
 
-struct Core {
+pub struct Core {
     door: Door,
     root: PathBuf,
     log: LogMaps,
@@ -62,8 +69,13 @@ struct Core {
     position: AtomicU64,
     last_store_timestamp: AtomicI64,
     damaged: AtomicU64,
+    damaged_at: Mutex<Vec<(i64, i32)>>,
+    /// `guard::faults` when the index was last looked at for them.
+    faults_seen: AtomicU64,
     readers: AtomicU32,
     loaded: AtomicBool,
+    /// Wrong units and records that were compared with the log and are passed over, by topic and queue.
+    checked: Mutex<HashSet<(Vec<u8>, i32, i64)>>,
 }
 
 #[derive(Default)]
@@ -76,8 +88,8 @@ struct Run {
 }
 
 /// Position, store time of the last record (0: none yet), queues with units, their units, newest index file and the
-/// number of its next entry.
-type WrittenPoint = (u64, i64, usize, i64, String, i32);
+/// number of its next entry; the table of the queues' ends, if it was asked for.
+type WrittenPoint = (u64, i64, usize, i64, String, i32, Vec<u8>);
 
 /// The two tables that dispatch changes, held together.
 struct Tables<'a> {
@@ -119,6 +131,7 @@ impl Core {
 
     fn run(&self, upto: u64, max_bytes: u64, check_crc: bool) -> Outcome<Run> {
         let _runner = self.runner.lock();
+        self.index_again()?;
         let from = self.position.load(Ordering::Acquire);
         let bounds = Bounds {
             from,
@@ -142,6 +155,10 @@ impl Core {
                     next
                 }
                 Visit::Damaged { pos, size, bad } => {
+                    held.queues.note_lost(pos, size);
+                    if held.queues.is_holding() && bad != Bad::Unreadable {
+                        self.claim_at(&mut held.queues, pos, size)?;
+                    }
                     run.skip(pos, size, bad);
                     pos + size
                 }
@@ -163,6 +180,59 @@ impl Core {
         Ok(run)
     }
 
+    /// Dispatches again what lies in [from, upto), which was dispatched while it could not be read. Queues get what they
+    /// lack at their end. With `index` the index files are dropped from there on, and the position goes back to the first
+    /// of their records, so that they are made again.
+    fn redo(&self, from: u64, upto: u64, index: bool) -> Outcome<Run> {
+        let _runner = self.runner.lock();
+        let upto = upto.min(self.position.load(Ordering::Acquire));
+        let bounds = Bounds {
+            from,
+            upto,
+            entry_header: self.entry_header,
+            check_crc: true,
+            pass_damaged: false,
+        };
+        let mut run = Run::default();
+        if index && self.index_enabled {
+            if let Some(pos) = self.wait_for(&self.index).drop_at(from as i64)? {
+                let first = segment_starts(&self.log_folder)?.first().copied().unwrap_or(0);
+                let pos = (pos as u64)
+                    .saturating_sub(self.entry_header as u64)
+                    .min(from)
+                    .max(first);
+                self.position.fetch_min(pos, Ordering::AcqRel);
+            }
+        }
+        let mut held = self.tables();
+        let end = walk(&self.log, &bounds, |visit| {
+            if let Visit::Record { record, pos, .. } = visit {
+                self.dispatch(&mut held, record, pos, &mut run)?;
+                run.records += 1;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        held.hand_over();
+        run.stopped = end.stopped;
+        Ok(run)
+    }
+
+    /// If a page of the index could not be read: drops its files from there on, and goes back to the first of their
+    /// records. Queues know what they have by then.
+    fn index_again(&self) -> Outcome<()> {
+        let faults = faults();
+        if self.faults_seen.swap(faults, Ordering::Relaxed) == faults {
+            return Ok(());
+        }
+        let Some(pos) = self.wait_for(&self.index).drop_spoiled()? else {
+            return Ok(());
+        };
+        let first = segment_starts(&self.log_folder)?.first().copied().unwrap_or(0);
+        let pos = (pos as u64).saturating_sub(self.entry_header as u64).max(first);
+        self.position.fetch_min(pos, Ordering::AcqRel);
+        Ok(())
+    }
+
     #[inline]
     fn dispatch(&self, tables: &mut Tables<'_>, record: &Record<'_>, pos: u64, run: &mut Run) -> Outcome<()> {
         let (queues, index) = (&mut *tables.queues, &mut *tables.index);
@@ -175,7 +245,8 @@ impl Core {
         run.last_store_timestamp = store_timestamp;
         self.last_store_timestamp.store(store_timestamp, Ordering::Relaxed);
         let pos = pos as i64;
-        if record.is_queued() {
+        let (unit_wanted, index_wanted) = queues.wants(record.topic(), record.queue_id());
+        if unit_wanted && record.is_queued() {
             let tags_code = self
                 .delays
                 .tags_code(queues.topic_at(topic).is_schedule, &known, store_timestamp);
@@ -185,8 +256,17 @@ impl Core {
                 tags_code,
             };
             let queue = queues.queue(topic, record.queue_id());
-            match queues.put(queue, unit, record.queue_offset())? {
-                Put::Known => {}
+            let put = if queues.is_holding() {
+                claim(queues, queue, record, unit)?
+            } else {
+                queues.put(queue, unit, record.queue_offset())?
+            };
+            match put {
+                Put::Known | Put::Held => {}
+                Put::Misplaced if record.queue_offset() != 0 => {
+                    run.misplaced += 1;
+                    run.skip(pos as u64, u64::from(record.size()), Bad::QueueOffset);
+                }
                 put @ (Put::Added | Put::Misplaced) => {
                     run.misplaced += u64::from(put == Put::Misplaced);
                     if queues.is_extended() {
@@ -196,7 +276,11 @@ impl Core {
                 Put::BadOffset => run.skip(pos as u64, u64::from(record.size()), Bad::QueueOffset),
             }
         }
-        if self.index_enabled && record.is_indexed() && !(known.unique_key.is_empty() && known.keys.is_empty()) {
+        if index_wanted
+            && self.index_enabled
+            && record.is_indexed()
+            && !(known.unique_key.is_empty() && known.keys.is_empty())
+        {
             if index.has_passed(pos) {
                 return Ok(());
             }
@@ -237,7 +321,7 @@ impl Core {
     }
 
     /// Writes out and says what the files then hold: a state between two records.
-    fn written_point(&self) -> Outcome<WrittenPoint> {
+    fn written_point(&self, with_table: bool) -> Outcome<WrittenPoint> {
         loop {
             let mut point = None;
             self.queue_by_queue(|queues| {
@@ -248,7 +332,8 @@ impl Core {
                 let (index_name, index_count) = self.index.lock().newest();
                 let position = self.position.load(Ordering::Acquire);
                 let store_timestamp = self.last_store_timestamp.load(Ordering::Relaxed);
-                point = Some((position, store_timestamp, count, units, index_name, index_count));
+                let table = if with_table { queues.table() } else { vec![] };
+                point = Some((position, store_timestamp, count, units, index_name, index_count, table));
                 Ok(false)
             })?;
             if let Some(point) = point {

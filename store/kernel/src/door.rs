@@ -8,7 +8,9 @@
 //! * let calls fail (`fail`), tear a write (`tear`), take their time (`slow`), or let a sync do nothing and say it did
 //!   (`lie`, to prove that a test would notice): see `door/rules.rs`;
 //! * record what is not yet durable, and take it away as a power loss would (`Door(record=True)`, `crash`): see
-//!   `door/power.rs` for what may be lost.
+//!   `door/power.rs` for what may be lost;
+//! * let a process die (`kill`, `kill_after`) and the next one use the same disk (`next_process`): a call of a dead process
+//!   fails and changes nothing, through this door and through every file opened with it.
 //!
 //! A door that nobody stands in costs one branch on a flag and a counter a call.
 
@@ -28,6 +30,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
+use crate::guard::Guard;
 use power::Power;
 use rules::{Op, Rules, Verdict, OPS};
 
@@ -35,6 +38,16 @@ use rules::{Op, Rules, Verdict, OPS};
 struct Plan {
     rules: Rules,
     power: Option<Power>,
+    /// Some process can die: `heal` keeps watching.
+    mortal: bool,
+}
+
+/// One process that uses the disk.
+#[derive(Default)]
+struct Process {
+    dead: AtomicBool,
+    /// Calls until it dies, and how many bytes of a write that call still brings to the file.
+    fuse: Mutex<Option<(u64, usize)>>,
 }
 
 #[derive(Default)]
@@ -45,10 +58,13 @@ struct Inner {
     plan: Mutex<Plan>,
 }
 
-/// The door; clones share one state.
+/// The door of one process; clones share one state. `next_process` shares the disk only.
 #[pyclass(frozen, from_py_object, module = "tallystick.store._kernel")]
 #[derive(Clone, Default)]
-pub struct Door(Arc<Inner>);
+pub struct Door {
+    disk: Arc<Inner>,
+    process: Arc<Process>,
+}
 
 /// A file opened for writing through the door.
 pub struct DoorFile {
@@ -62,6 +78,7 @@ pub struct DoorFile {
 /// A writable mapping of a file: stores go to the page cache, `sync` makes them durable.
 pub struct DoorMap {
     file: DoorFile,
+    guard: Guard, // dropped before the map
     map: memmap2::MmapMut,
 }
 
@@ -91,19 +108,19 @@ impl Door {
     pub fn recording() -> Self {
         let door = Door::default();
         door.plan().power = Some(Power::default());
-        door.0.watched.store(true, Ordering::Release);
+        door.disk.watched.store(true, Ordering::Release);
         door
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
         // A test that panicked in the door: the plan is only ever changed by whole steps.
-        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        self.disk.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
     fn enter(&self, op: Op, path: &Path, epoch: Option<u64>) -> io::Result<Pass<'_>> {
-        self.0.counts[op as usize].fetch_add(1, Ordering::Relaxed);
-        if self.0.watched.load(Ordering::Acquire) {
+        self.disk.counts[op as usize].fetch_add(1, Ordering::Relaxed);
+        if self.disk.watched.load(Ordering::Acquire) {
             self.enter_watched(op, path, epoch)
         } else {
             Ok(Pass::Free)
@@ -113,6 +130,14 @@ impl Door {
     #[cold]
     fn enter_watched(&self, op: Op, path: &Path, epoch: Option<u64>) -> io::Result<Pass<'_>> {
         let mut plan = self.plan();
+        if let Some(keep) = self.dies()? {
+            // The system ends a write of a killed process between two pages, other calls before or behind them.
+            return if op == Op::Write {
+                Ok(Pass::Torn(plan, keep))
+            } else {
+                Err(eio())
+            };
+        }
         if let (Some(power), Some(epoch)) = (&plan.power, epoch) {
             if power.epoch() != epoch {
                 return Err(eio());
@@ -133,9 +158,31 @@ impl Door {
         }
     }
 
+    /// Some: the process dies with this call, and a write keeps so many bytes. EIO: it is dead already.
+    fn dies(&self) -> io::Result<Option<usize>> {
+        if self.process.dead.load(Ordering::Acquire) {
+            return Err(eio());
+        }
+        let mut fuse = self.process.fuse.lock().unwrap_or_else(PoisonError::into_inner);
+        match fuse.as_mut() {
+            Some((0, keep)) => {
+                self.process.dead.store(true, Ordering::Release);
+                Ok(Some(*keep))
+            }
+            Some((calls, _)) => {
+                *calls -= 1;
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
     /// A sync, as far as the test side is concerned: a failed one leaves its mark.
     fn enter_sync(&self, file: &DoorFile) -> io::Result<Pass<'_>> {
         self.enter(Op::Sync, &file.path, Some(file.epoch)).inspect_err(|_| {
+            if self.process.dead.load(Ordering::Acquire) {
+                return; // the system never saw this call: what is dirty stays dirty
+            }
             if let Some(power) = self.plan().power.as_mut() {
                 power.sync_failed(&file.file);
             }
@@ -143,7 +190,7 @@ impl Door {
     }
 
     fn epoch(&self) -> u64 {
-        if self.0.watched.load(Ordering::Acquire) {
+        if self.disk.watched.load(Ordering::Acquire) {
             self.plan().power.as_ref().map_or(0, Power::epoch)
         } else {
             0
@@ -231,7 +278,7 @@ impl Door {
     /// Makes everything written to the file system of `folder` durable, in one call. False: somebody stands in the door,
     /// who wants to see each file synced for itself; nothing was done.
     pub fn sync_all(&self, folder: &Path) -> io::Result<bool> {
-        if self.0.watched.load(Ordering::Acquire) {
+        if self.disk.watched.load(Ordering::Acquire) {
             return Ok(false);
         }
         let file = File::open(folder)?;
@@ -346,18 +393,13 @@ impl DoorFile {
         self.file.read_at(buffer, offset)
     }
 
-    /// A mapping for reading; it sees what `write_at` has written.
-    pub fn read_map(&self) -> io::Result<memmap2::Mmap> {
-        // SAFETY: the store owns its files; its lock file keeps a second process out.
-        unsafe { memmap2::Mmap::map(&self.file) }
-    }
-
     /// A mapping for writing. The blocks must be allocated first: a store into a hole of a full disk is a SIGBUS.
     pub fn write_map(self) -> io::Result<DoorMap> {
         drop(self.enter(Op::Map)?);
         // SAFETY: as above.
         let map = unsafe { memmap2::MmapMut::map_mut(&self.file)? };
-        Ok(DoorMap { file: self, map })
+        let guard = Guard::new(&self.path, map.as_ptr() as usize, map.len(), true)?;
+        Ok(DoorMap { file: self, guard, map })
     }
 }
 
@@ -374,7 +416,7 @@ impl DoorMap {
     pub fn write(&mut self, offset: usize, data: &[u8]) -> io::Result<()> {
         let mut kept = data;
         let mut result = Ok(());
-        if self.file.door.0.watched.load(Ordering::Acquire) {
+        if self.file.door.disk.watched.load(Ordering::Acquire) {
             let mut pass = self
                 .file
                 .door
@@ -388,7 +430,15 @@ impl DoorMap {
             }
         }
         self.map[offset..offset + kept.len()].copy_from_slice(kept);
+        if self.guard.is_spoiled() {
+            return Err(eio()); // what is stored in a page that could not be read is lost with the map
+        }
         result
+    }
+
+    /// Whether a page could not be read, so that the map is not the file any more.
+    pub fn is_spoiled(&self) -> bool {
+        self.guard.is_spoiled()
     }
 
     pub fn sync(&self) -> io::Result<()> {
@@ -509,6 +559,27 @@ impl Door {
         Ok(())
     }
 
+    #[pyo3(name = "kill")]
+    fn py_kill(&self) {
+        self.process.dead.store(true, Ordering::Release);
+        self.kill(0, 0);
+    }
+
+    #[pyo3(name = "kill_after", signature = (calls, keep_bytes = 0))]
+    fn py_kill_after(&self, calls: u64, keep_bytes: usize) {
+        self.kill(calls, keep_bytes);
+    }
+
+    #[getter]
+    fn dead(&self) -> bool {
+        self.process.dead.load(Ordering::Acquire)
+    }
+
+    #[pyo3(name = "next_process")]
+    fn py_next_process(&self) -> Door {
+        self.next_process()
+    }
+
     #[pyo3(name = "heal")]
     fn py_heal(&self) {
         self.heal();
@@ -516,7 +587,7 @@ impl Door {
 
     #[pyo3(name = "counts")]
     fn py_counts(&self) -> std::collections::BTreeMap<&'static str, u64> {
-        let of = |op: &Op| (op.name(), self.0.counts[*op as usize].load(Ordering::Relaxed));
+        let of = |op: &Op| (op.name(), self.disk.counts[*op as usize].load(Ordering::Relaxed));
         Op::ALL.iter().map(of).collect()
     }
 
@@ -537,7 +608,7 @@ impl Door {
     /// Calls of `op` whose path contains `path_part` fail with `errno`: after the next `after` of them, `times` times.
     pub fn fail(&self, op: Op, path_part: &str, errno: i32, after: u64, times: Option<u64>) {
         self.plan().rules.add(op, path_part, Verdict::Fail(errno), after, times);
-        self.0.watched.store(true, Ordering::Release);
+        self.disk.watched.store(true, Ordering::Release);
     }
 
     /// The next write to such a path keeps only its first `keep_bytes` bytes and fails with EIO.
@@ -545,26 +616,44 @@ impl Door {
         self.plan()
             .rules
             .add(Op::Write, path_part, Verdict::Tear(keep_bytes), 0, Some(1));
-        self.0.watched.store(true, Ordering::Release);
+        self.disk.watched.store(true, Ordering::Release);
     }
 
     /// Calls of `op` on such paths do nothing and say that they did.
     pub fn lie(&self, op: Op, path_part: &str) {
         self.plan().rules.add(op, path_part, Verdict::Lie, 0, None);
-        self.0.watched.store(true, Ordering::Release);
+        self.disk.watched.store(true, Ordering::Release);
     }
 
     /// Calls of `op` on such paths take so much longer, as on a disk that is busy.
     pub fn slow(&self, op: Op, path_part: &str, time: Duration) {
         self.plan().rules.add(op, path_part, Verdict::Slow(time), 0, None);
-        self.0.watched.store(true, Ordering::Release);
+        self.disk.watched.store(true, Ordering::Release);
     }
 
     /// Forgets every `fail`, `tear`, `slow` and `lie`.
     pub fn heal(&self) {
         let mut plan = self.plan();
         plan.rules = Rules::default();
-        self.0.watched.store(plan.power.is_some(), Ordering::Release);
+        self.disk
+            .watched
+            .store(plan.power.is_some() || plan.mortal, Ordering::Release);
+    }
+
+    /// The process is gone: its calls fail from now on. After `calls` more of them if they are given; the last one, if it
+    /// is a write, still brings its first `keep_bytes` bytes to the file.
+    pub fn kill(&self, calls: u64, keep_bytes: usize) {
+        self.plan().mortal = true;
+        *self.process.fuse.lock().unwrap_or_else(PoisonError::into_inner) = Some((calls, keep_bytes));
+        self.disk.watched.store(true, Ordering::Release);
+    }
+
+    /// The door of another process at the same disk, with the same rules and the same record of what is durable.
+    pub fn next_process(&self) -> Door {
+        Door {
+            disk: self.disk.clone(),
+            process: Arc::default(),
+        }
     }
 
     /// Power is lost and comes back. Returns what was lost, in words; None if this door does not record.

@@ -18,7 +18,7 @@
 //! bytes left (4). What lies behind these eight bytes is not log. Source: dledger 0.2.2, DLedgerEntryCoder and
 //! DLedgerMmapFileStore. Fixed: it is on disks.
 
-use crate::record::{int, long, Bad, Record, LEDGER_FILLER};
+use crate::record::{int, long, Bad, Record, LEDGER_FILLER, UNREADABLE};
 
 pub const ENTRY_HEADER: usize = 48;
 pub const ENTRY_MAGIC: i32 = 1;
@@ -73,6 +73,8 @@ pub enum Flaw {
     Unchained,
     Body,
     Filler,
+    /// The disk did not give the bytes.
+    Unreadable,
     Record(Bad),
 }
 
@@ -90,6 +92,7 @@ impl Flaw {
             Flaw::Unchained => "no CRC behind an entry that has one",
             Flaw::Body => "body CRC differs",
             Flaw::Filler => "bad filler",
+            Flaw::Unreadable => UNREADABLE,
             Flaw::Record(bad) => bad.text(),
         }
     }
@@ -229,7 +232,7 @@ pub fn check<'a>(bytes: &'a [u8], pos: u64, left: u64, link: &Link, chained: boo
 }
 
 /// The entry's chain CRC is what follows on `previous`.
-fn continues(entry: &[u8], previous: u32) -> bool {
+pub fn continues(entry: &[u8], previous: u32) -> bool {
     let mut bytes: [u8; ENTRY_HEADER] = entry[..ENTRY_HEADER].try_into().expect("a whole header");
     let said = u32::from_be_bytes(bytes[36..40].try_into().expect("four bytes"));
     bytes[36..40].copy_from_slice(&previous.to_be_bytes());
@@ -292,6 +295,11 @@ mod tests {
         assert_eq!(flaw(&bytes, Link { chain: 8, ..link }, 56), Some(Flaw::Chain));
         assert_eq!(flaw(&bytes, Link { term: 3, ..link }, 56), Some(Flaw::Term));
         assert_eq!(flaw(&bytes, Link { next_index: 5, ..link }, 56), Some(Flaw::Index));
+        assert_eq!(
+            flaw(&bytes, Link { next_index: 3, ..link }, 56),
+            Some(Flaw::Index),
+            "a hole"
+        );
         assert_eq!(flaw(&bytes[..47], link, 56), Some(Flaw::Torn));
         assert_eq!(flaw(&[0; 60], link, 60), Some(Flaw::Unwritten));
         let mut without = bytes;

@@ -118,3 +118,22 @@ impl ExtFiles {
         Ok(decode(&bytes[..n]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_as_long_as_its_bit_map_says() {
+        let mut bytes = [0; 64];
+        bytes[0..2].copy_from_slice(&22u16.to_be_bytes());
+        bytes[18..20].copy_from_slice(&2u16.to_be_bytes());
+        bytes[20..22].copy_from_slice(&[5, 6]);
+        assert_eq!(decode(&bytes).unwrap().bit_map, [5, 6]);
+        for wrong in [0u16, 19, 20, 21, 23, 64] {
+            bytes[0..2].copy_from_slice(&wrong.to_be_bytes());
+            assert_eq!(decode(&bytes), None, "{wrong}");
+        }
+        assert_eq!(decode(&bytes[..19]), None);
+    }
+}

@@ -28,10 +28,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use memmap2::Mmap;
-
 use crate::door::{Door, DoorMap};
 use crate::fault::{At, Fault, Outcome};
+use crate::guard::ReadMap;
 use crate::hash::key_hash;
 use crate::record::{int, long};
 
@@ -91,7 +90,7 @@ impl Header {
 
 enum Map {
     Closed,
-    Reading(Mmap),
+    Reading(ReadMap),
     Writing(DoorMap),
 }
 
@@ -101,6 +100,15 @@ impl Map {
             Map::Closed => &[],
             Map::Reading(map) => map,
             Map::Writing(map) => map.bytes(),
+        }
+    }
+
+    /// A page of it could not be read, or what was stored in it is lost.
+    fn is_spoiled(&self) -> bool {
+        match self {
+            Map::Closed => false,
+            Map::Reading(map) => map.is_spoiled(),
+            Map::Writing(map) => map.is_spoiled(),
         }
     }
 }
@@ -189,7 +197,8 @@ impl Index {
 
     /// Finds the files that exist. One that was being made when the process died or power went (wrong length, no
     /// entries) goes, and those behind it; otherwise a wrong length is damage, or another store's settings.
-    pub fn load(&mut self) -> Outcome<()> {
+    /// `tolerant`: it is damage, and the file and those behind it go, to be made again from the log.
+    pub fn load(&mut self, tolerant: bool) -> Outcome<()> {
         let mut names = vec![];
         match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -204,14 +213,21 @@ impl Index {
         }
         names.sort();
         let mut lost = false;
+        let newest = names.last().cloned();
         for name in names {
             let path = self.path_of(&name);
             let file = File::open(&path).at(&path)?;
             let bytes = file.metadata().at(&path)?.len();
             let mut head = [0; HEADER];
-            let n = file.read_at(&mut head, 0).at(&path)?;
-            let whole = bytes == self.file_bytes() as u64;
-            lost |= !whole && (n < HEADER || Header::decode(&head).count <= 1);
+            let n = match file.read_at(&mut head, 0) {
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => 0, // a bad sector: it is made again
+                read => read.at(&path)?,
+            };
+            let whole = bytes == self.file_bytes() as u64 && n == HEADER;
+            lost |= !whole && (tolerant || n < HEADER || Header::decode(&head).count <= 1);
+            // A next file is made when one is full. One that counts less has a damaged head and would hide entries.
+            let full = Header::decode(&head).count >= self.entries as i32;
+            lost |= tolerant && !full && Some(&name) != newest.as_ref();
             if lost {
                 if !self.read_only {
                     self.door.remove(&path).at(&path)?;
@@ -247,13 +263,16 @@ impl Index {
     }
 
     /// Removes the files that end after `timestamp_ms`, and the last one if it does not hold together. Returns where in
-    /// the log to index again from: the first record of the first file removed.
+    /// the log to index again from: the first record of the first file removed. Files behind one that is removed go with
+    /// it, whatever their times say (a clock may have been set back): no entry is added before those that are there.
     pub fn drop_after(&mut self, timestamp_ms: i64) -> Outcome<i64> {
         let mut again = -1;
         let mut kept = vec![];
         let count = self.files.len();
         for (i, mut file) in std::mem::take(&mut self.files).into_iter().enumerate() {
-            let drop = file.header.end_timestamp > timestamp_ms || i + 1 == count && !self.holds_together(&mut file)?;
+            let drop = again >= 0
+                || file.header.end_timestamp > timestamp_ms
+                || i + 1 == count && !self.holds_together(&mut file)?;
             if !drop {
                 kept.push(file);
                 continue;
@@ -271,11 +290,66 @@ impl Index {
         Ok(again)
     }
 
+    /// Removes the files from `name` on, and says where in the log to index again: where the kept ones end. Also if no
+    /// file has that name. -1: nothing is lacking ("": only what `load` had to remove counts).
+    pub fn drop_from(&mut self, name: &str) -> Outcome<i64> {
+        let mut again = self.lost_from.take().unwrap_or(-1);
+        if !name.is_empty() {
+            while self.files.last().is_some_and(|file| file.name.as_str() >= name) {
+                let file = self.files.pop().expect("it has a last one");
+                self.remove_file(file)?;
+            }
+            again = self.files.last().map_or(0, |file| file.header.end_pos);
+        }
+        self.repeat_last |= again >= 0;
+        Ok(again)
+    }
+
     /// No slot of the file names an entry that its header does not count.
     fn holds_together(&self, file: &mut IndexFile) -> Outcome<bool> {
         self.open_for_reading(file)?;
         let slots = &file.map.bytes()[HEADER..HEADER + SLOT * self.slots as usize];
-        Ok(slots.chunks_exact(SLOT).all(|slot| int(slot, 0) < file.header.count))
+        let whole = slots.chunks_exact(SLOT).all(|slot| int(slot, 0) < file.header.count);
+        Ok(whole && !file.map.is_spoiled())
+    }
+
+    /// Removes the first file of which a page could not be read, and those behind it. Returns where in the log to index
+    /// again from (a record's position); None: nothing is missing.
+    pub fn drop_spoiled(&mut self) -> Outcome<Option<i64>> {
+        if self.read_only {
+            return Ok(None);
+        }
+        if let Some(first) = self.files.iter().position(|file| file.map.is_spoiled()) {
+            self.lost_from_file(first)?;
+        }
+        let again = self.lost_from.take();
+        self.repeat_last |= again.is_some();
+        Ok(again)
+    }
+
+    /// Removes the files with entries of records at or behind `pos`. Returns where in the log to index again from (a
+    /// record's position, `pos` at most); None: there are no such files.
+    pub fn drop_at(&mut self, pos: i64) -> Outcome<Option<i64>> {
+        let Some(first) = self.files.iter().position(|file| file.header.end_pos >= pos) else {
+            return Ok(None);
+        };
+        if self.read_only {
+            return Ok(None);
+        }
+        self.lost_from_file(first)?;
+        let again = self.lost_from.take().map(|again| again.min(pos));
+        self.repeat_last |= again.is_some();
+        Ok(again)
+    }
+
+    /// Removes the files from this one on, and notes that their records are not indexed.
+    fn lost_from_file(&mut self, first: usize) -> Outcome<()> {
+        let again = self.files[first].header.begin_pos.max(0);
+        self.lost_from = Some(self.lost_from.map_or(again, |lost| lost.min(again)));
+        for file in self.files.split_off(first).into_iter().rev() {
+            self.remove_file(file)?;
+        }
+        Ok(())
     }
 
     fn remove_file(&mut self, file: IndexFile) -> Outcome<()> {
@@ -474,8 +548,7 @@ impl Index {
         if matches!(file.map, Map::Closed) {
             let path = self.path_of(&file.name);
             let open = File::open(&path).at(&path)?;
-            // SAFETY: the store's lock keeps other processes away; nothing in this one truncates an index file.
-            let map = unsafe { Mmap::map(&open) }.at(&path)?;
+            let map = ReadMap::new(&open, &path).at(&path)?;
             if map.len() != self.file_bytes() {
                 return Err(Fault::damage(
                     &path,

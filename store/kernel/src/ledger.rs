@@ -16,7 +16,7 @@ use pyo3::types::PyBytes;
 
 use crate::entry::{check, EntryHeader, Flaw, Found, Link, ENTRY_HEADER, ENTRY_MAGIC, INDEX_UNIT};
 use crate::fault::Outcome;
-use crate::maps::LogMaps;
+use crate::maps::{LogMaps, LogSegment};
 use crate::record::{int, long};
 use crate::scan::check_geometry;
 
@@ -319,7 +319,7 @@ fn walk(
                 return Ok((pos, Stop::Enough, passed));
             }
             let at = (pos - segment.start) as usize;
-            match check(&bytes[at..], pos, segment_end - pos, &passed.link, chained) {
+            match check_read(&segment, pos, &passed.link, chained) {
                 Err(flaw) => return Ok((pos, Stop::Flaw(flaw), passed)),
                 Ok(Found::Filler) => pos = segment_end,
                 Ok(Found::Entry { header, record }) => {
@@ -340,6 +340,28 @@ fn walk(
         }
     }
     Ok((pos, Stop::Files, passed))
+}
+
+/// What stands at `pos`, of bytes that are all the file's: what the disk did not give is a flaw.
+fn check_read<'a>(segment: &'a LogSegment, pos: u64, link: &Link, chained: bool) -> Result<Found<'a>, Flaw> {
+    let bytes = &segment.map[(pos - segment.start) as usize..];
+    let found = check(bytes, pos, bytes.len() as u64, link, chained);
+    if let Ok(Found::Entry {
+        record: Some(record), ..
+    }) = &found
+    {
+        record.touch_tail();
+    }
+    let size = match &found {
+        Ok(Found::Entry { header, .. }) => header.size as usize,
+        Ok(Found::Filler) => 8,
+        // As far as it was read: what its header says of its size, if that can be so.
+        Err(_) => EntryHeader::read(bytes).map_or(ENTRY_HEADER, |header| header.size as usize),
+    };
+    if segment.spoils(pos, size.min(bytes.len())) {
+        return Err(Flaw::Unreadable);
+    }
+    found
 }
 
 /// find_entry(folder, segment_bytes, pos, min_index, max_bytes) -> (pos, index) or None
@@ -369,7 +391,14 @@ fn find(log: &LogMaps, from: u64, min_index: u64, max_bytes: u64) -> Outcome<Opt
         let mut at = (pos - segment.start) as usize;
         while let Some(found) = finder.find(&bytes[at..stop]) {
             at += found;
-            if let Some(index) = sound_at(&bytes[at..], segment.start + at as u64, min_index) {
+            let here = segment.start + at as u64;
+            let sound = sound_at(&bytes[at..], here, min_index).filter(|_| {
+                !segment.spoils(
+                    here,
+                    EntryHeader::read(&bytes[at..]).map_or(0, |header| header.size as usize),
+                )
+            });
+            if let Some(index) = sound {
                 return Ok(Some((segment.start + at as u64, index)));
             }
             at += 1;

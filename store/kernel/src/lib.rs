@@ -10,6 +10,8 @@ pub mod exported;
 pub mod ext;
 pub mod fault;
 pub mod frame;
+pub mod gentle;
+pub mod guard;
 pub mod hash;
 pub mod index;
 pub mod ledger;
@@ -20,6 +22,7 @@ pub mod queue;
 pub mod record;
 pub mod reply;
 pub mod scan;
+pub mod scrub;
 pub mod select;
 
 use pyo3::prelude::*;
@@ -32,7 +35,9 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log::register(module)?;
     ledger::register(module)?;
     fault::register(module)?;
+    guard::register(module)?;
     scan::register(module)?;
+    scrub::register(module)?;
     dispatch::register(module)?;
     pull::register(module)?;
     Ok(())

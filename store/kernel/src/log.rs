@@ -45,8 +45,11 @@ use crate::reply::{Answer, Reply};
 use batch::batch_messages;
 use entries::{EntryFiles, EntryTail, Place};
 use serve::{Connection, Inner, Rules};
-use tail::{os_error, AppendFault, Tail, KEPT_BUFFER_BYTES};
+use tail::{os_error, AppendFault, Tail};
 use topics::give_back_offsets;
+
+/// Memory for an unfinished frame that a connection keeps when a large one is over.
+const KEPT_PARTIAL_BYTES: usize = 16 << 10;
 
 /// Pos, size, term, kind, chain CRC and body CRC of an entry.
 type HeaderRow = (u64, u32, i64, i32, u32, u32);
@@ -650,18 +653,26 @@ impl Log {
         }
         if gathered {
             partial.drain(..at);
-            if partial.is_empty() && partial.capacity() > KEPT_BUFFER_BYTES {
-                partial = Vec::new();
+            if partial.len() <= KEPT_PARTIAL_BYTES && partial.capacity() > KEPT_PARTIAL_BYTES {
+                partial.shrink_to(KEPT_PARTIAL_BYTES); // a large frame is over: its memory goes with it
             }
         } else if at < chunk.len() && fault.is_none() {
             let missing = frame_bytes(&chunk[at..]).ok().flatten().unwrap_or(0);
-            partial.reserve(missing.clamp(chunk.len() - at, KEPT_BUFFER_BYTES));
+            partial.reserve(missing.clamp(chunk.len() - at, KEPT_PARTIAL_BYTES.max(chunk.len() - at)));
             partial.extend_from_slice(&chunk[at..]);
         }
         if let Some(open) = inner.connections.get_mut(&connection) {
             (open.partial, open.born_host) = (partial, born_host);
         }
         Ok((served, cold, fault))
+    }
+
+    /// unfinished(connection) -> int: bytes of a frame whose end has not come.
+    fn unfinished(&self, connection: u64) -> usize {
+        self.lock()
+            .connections
+            .get(&connection)
+            .map_or(0, |open| open.partial.len())
     }
 
     /// append(...) -> (pos, size, queue_offset, store_timestamp_ms): stages one message that Python built.

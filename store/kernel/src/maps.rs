@@ -3,19 +3,25 @@
 //! A map is shared (`Arc`): a reader that still holds one keeps the pages of a deleted file until it is done. Segments
 //! have their full length from creation, so a map never needs to grow; what lies behind the written end is not log yet,
 //! and callers bound their reads themselves.
+//!
+//! A page that the disk cannot read is replaced (`guard`), and a caller asks `LogSegment::spoils` before it believes what
+//! it read. A map with such a page is made again after `RENEW_AFTER`: the error may have passed. Until then the disk is not
+//! asked again, which may take it seconds each time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-
-use memmap2::Mmap;
+use std::time::{Duration, Instant};
 
 use crate::fault::{At, Fault, Outcome};
+use crate::guard::ReadMap;
 
 /// A process may hold 65530 maps; old segments are mapped again when they are read again.
 const MOST_MAPS: usize = 4096;
+/// A map with a page that could not be read is used for so long.
+const RENEW_AFTER: Duration = Duration::from_secs(60);
 
 /// The segment's name: its first byte's position in the log, 20 digits.
 pub fn segment_name(start: u64) -> String {
@@ -46,13 +52,13 @@ pub fn segment_starts(folder: &Path) -> Outcome<Vec<u64>> {
 #[derive(Clone)]
 pub struct LogSegment {
     pub start: u64,
-    pub map: Arc<Mmap>,
+    pub map: Arc<ReadMap>,
 }
 
 pub struct LogMaps {
     folder: PathBuf,
     segment_bytes: u64,
-    maps: Mutex<BTreeMap<u64, Arc<Mmap>>>,
+    maps: Mutex<BTreeMap<u64, (Arc<ReadMap>, Instant)>>,
 }
 
 impl LogMaps {
@@ -80,11 +86,14 @@ impl LogMaps {
     pub fn segment(&self, pos: u64) -> Outcome<Option<LogSegment>> {
         let start = self.start_of(pos);
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(map) = maps.get(&start) {
-            return Ok(Some(LogSegment {
-                start,
-                map: map.clone(),
-            }));
+        if let Some((map, made)) = maps.get(&start) {
+            if !map.is_spoiled() || made.elapsed() < RENEW_AFTER {
+                return Ok(Some(LogSegment {
+                    start,
+                    map: map.clone(),
+                }));
+            }
+            maps.remove(&start);
         }
         let path = self.path_of(start);
         let file = match File::open(&path) {
@@ -102,13 +111,11 @@ impl LogMaps {
             );
             return Err(Fault::damage(&path, bytes, reason));
         }
-        // SAFETY: the store's lock keeps other processes away from its files; within this one, bytes below the written
-        // end are never changed, and segments are removed but never truncated.
-        let map = Arc::new(unsafe { Mmap::map(&file) }.at(&path)?);
+        let map = Arc::new(ReadMap::new(&file, &path).at(&path)?);
         if maps.len() >= MOST_MAPS {
             maps.pop_first();
         }
-        maps.insert(start, map.clone());
+        maps.insert(start, (map.clone(), Instant::now()));
         Ok(Some(LogSegment { start, map }))
     }
 
@@ -127,5 +134,11 @@ impl LogSegment {
     pub fn slice(&self, pos: u64, size: usize) -> Option<&[u8]> {
         let at = usize::try_from(pos.checked_sub(self.start)?).ok()?;
         self.map.get(at..at.checked_add(size)?)
+    }
+
+    /// Whether one of these bytes could not be read, and what was read in its place is not the file's. Asked afterwards.
+    #[inline]
+    pub fn spoils(&self, pos: u64, size: usize) -> bool {
+        self.map.is_spoiled() && self.map.spoils(pos.saturating_sub(self.start) as usize, size)
     }
 }

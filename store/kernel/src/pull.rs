@@ -216,6 +216,10 @@ mod tests {
         ] {
             assert_eq!(numbers(&HEADER.replace(from, to)), None, "{to}");
         }
+        let deep = HEADER
+            .replace("\"opaque\":7,", "")
+            .replace("{\"queueId\"", "{\"opaque\":7,\"queueId\"");
+        assert_eq!(numbers(&deep), None, "an opaque among the fields is another one");
         let long = "x".repeat(MOST_HEADER_BYTES);
         assert_eq!(numbers(&HEADER.replace("\"T\"", &format!("\"{long}\""))), None);
         for end in 0..HEADER.len() - 1 {

@@ -19,8 +19,11 @@
 //! zeroed (a later recovery would take them for units), and an empty file does not decide where a queue begins.
 
 mod append;
+mod chain;
 mod ext_tail;
 mod files;
+mod hold;
+mod mend;
 pub mod names;
 mod recover;
 #[cfg(test)]
@@ -32,7 +35,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 pub use append::Put;
+pub use chain::Claim;
 pub use files::ToSync;
+pub use hold::Stray;
+pub use mend::Short;
 pub use names::FastMap;
 pub use unit::{Unit, UNIT};
 
@@ -68,6 +74,10 @@ struct Queue {
     grew: bool,
     alive: bool,
     ext: Option<Box<ext_tail::ExtTail>>,
+    /// Why the queue has to be built again.
+    broken: Option<(String, bool)>,
+    /// Records whose place is not known yet, during a recovery.
+    held: Option<Box<hold::Held>>,
 }
 
 impl Queue {
@@ -96,6 +106,9 @@ pub struct Extent {
     pub max_physic: i64,
 }
 
+/// Topic and id of each queue that is built again, and whether the index is.
+pub type Rebuilding = (HashSet<(Box<[u8]>, i32)>, bool);
+
 pub struct Queues {
     door: Door,
     folder: PathBuf,
@@ -118,6 +131,12 @@ pub struct Queues {
     ext_folder: PathBuf,
     ext_segment_bytes: u64,
     ext_unsynced: BTreeSet<PathBuf>,
+    lost: Vec<(u64, u64)>,
+    /// Set while derived files are built again: nothing else is touched then.
+    rebuilding: Option<Rebuilding>,
+    holding: Option<Box<hold::Holding>>,
+    /// `load` takes queues with files of a wrong length, for `faults` to name.
+    pub tolerant: bool,
 }
 
 const NO_QUEUE: (u32, i32, u32) = (u32::MAX, 0, 0);
@@ -146,11 +165,29 @@ impl Queues {
             ext_folder: PathBuf::new(),
             ext_segment_bytes: 0,
             ext_unsynced: BTreeSet::new(),
+            lost: vec![],
+            rebuilding: None,
+            holding: None,
+            tolerant: false,
         }
     }
 
     pub fn segment_bytes(&self) -> u64 {
         self.segment_bytes
+    }
+
+    /// From now on units go to these queues alone. None: that is over.
+    pub fn rebuild(&mut self, what: Option<Rebuilding>) {
+        self.rebuilding = what;
+    }
+
+    /// Whether units of this queue, and entries of the index, are wanted now.
+    #[inline]
+    pub fn wants(&self, topic: &[u8], id: i32) -> (bool, bool) {
+        match &self.rebuilding {
+            None => (true, true),
+            Some((queues, index)) => (queues.contains(&(topic.into(), id)), *index),
+        }
     }
 
     pub fn pending_bytes(&self) -> usize {
@@ -225,6 +262,8 @@ impl Queues {
             grew: false,
             alive: true,
             ext: None,
+            broken: None,
+            held: None,
         };
         let number = match self.free.pop() {
             Some(number) => {
@@ -259,11 +298,15 @@ impl Queues {
 
     pub fn extent(&self, q: u32) -> Extent {
         let queue = &self.queues[q as usize];
+        let (max_offset, max_physic) = match queue.held {
+            None => ((queue.end / UNIT) as i64, queue.max_physic),
+            Some(_) => self.foresee(q),
+        };
         Extent {
             min_offset: (queue.min_logic / UNIT) as i64,
-            max_offset: (queue.end / UNIT) as i64,
+            max_offset,
             min_logic: queue.min_logic,
-            max_physic: queue.max_physic,
+            max_physic,
         }
     }
 

@@ -34,6 +34,9 @@ pub const SMALLEST: usize = 91;
 
 const SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
 
+/// Of records and entries alike.
+pub const UNREADABLE: &str = "cannot be read";
+
 /// Why bytes are no record. The words are part of the interface: tools and logs show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
@@ -48,6 +51,8 @@ pub enum Bad {
     Entry,
     Topic,
     QueueOffset,
+    /// The disk did not give the bytes.
+    Unreadable,
 }
 
 impl Bad {
@@ -63,6 +68,7 @@ impl Bad {
             Bad::Entry => "bad entry header",
             Bad::Topic => "bad topic name",
             Bad::QueueOffset => "bad queue offset",
+            Bad::Unreadable => UNREADABLE,
         }
     }
 }
@@ -283,6 +289,14 @@ impl<'a> Record<'a> {
         &self.bytes[at..at + usize::from(self.topic_len)]
     }
 
+    /// Reads a byte of each page of topic and properties, and the last one.
+    #[inline]
+    pub fn touch_tail(&self) {
+        let tail = &self.bytes[self.topic_at as usize..];
+        let sum = tail.iter().step_by(4096).fold(0, |sum, byte| sum ^ byte);
+        std::hint::black_box(sum ^ self.bytes[self.bytes.len() - 1]);
+    }
+
     pub fn properties(&self) -> &'a [u8] {
         &self.bytes[self.topic_at as usize + usize::from(self.topic_len) + 2..]
     }
@@ -457,6 +471,52 @@ mod tests {
             0x1a1_fb43_a5f3
         );
         assert_eq!(delays.tags_code(false, &known, record.store_timestamp()), 2598919);
+    }
+
+    #[test]
+    fn a_record_is_read_at_its_own_place_only() {
+        let data = bytes(DELAYED);
+        for wrong in [0, 455, 457] {
+            assert_eq!(Record::parse(&data, wrong).err(), Some((Bad::Position, Some(176))));
+        }
+    }
+
+    #[test]
+    fn the_body_ends_before_the_lengths_behind_it() {
+        let data = bytes(FIRST);
+        for too_long in 80..=82i32 {
+            let mut wrong = data.clone();
+            wrong[84..88].copy_from_slice(&too_long.to_be_bytes()); // the record has 82 bytes behind this field
+            assert_eq!(
+                Record::parse(&wrong, 0).err(),
+                Some((Bad::Length, Some(170))),
+                "{too_long}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_body_has_no_crc() {
+        let mut data = vec![0; 92];
+        data[..4].copy_from_slice(&92i32.to_be_bytes());
+        data[4..8].copy_from_slice(&RECORD_MAGIC.to_be_bytes());
+        data[8..12].copy_from_slice(&0x1234_5678i32.to_be_bytes());
+        data[88..90].copy_from_slice(b"\x01T");
+        assert!(Record::parse(&data, 0).unwrap().body_crc_holds());
+    }
+
+    #[test]
+    fn a_level_above_the_last_waits_as_long_as_the_last() {
+        let delays = Delays(vec![1000, 5000, 10_000]);
+        let code = |delay| {
+            let known = Known {
+                delay,
+                ..Known::default()
+            };
+            delays.tags_code(true, &known, 50)
+        };
+        assert_eq!([code(b"3"), code(b"4"), code(b"99")], [10_050; 3]);
+        assert_eq!([code(b"0"), code(b"-1"), code(b"x")], [0; 3]);
     }
 
     #[test]

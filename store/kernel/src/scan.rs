@@ -16,9 +16,10 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
+use crate::entry::EntryHeader;
 use crate::fault::Outcome;
-use crate::maps::LogMaps;
-use crate::record::{int, is_record_magic, item, Bad, Item, Record, BLANK_MAGIC};
+use crate::maps::{LogMaps, LogSegment};
+use crate::record::{int, is_record_magic, item, Bad, Item, Record, BLANK_MAGIC, SMALLEST};
 
 pub enum Visit<'r, 'a> {
     Record {
@@ -60,7 +61,7 @@ pub fn walk(
         let segment_end = segment.start + bytes.len() as u64;
         while pos < segment_end && pos < bounds.upto {
             let at = (pos - segment.start) as usize;
-            match item(bytes, segment.start, at, bounds.entry_header) {
+            match read_item(&segment, at, bounds) {
                 Item::Record {
                     record,
                     at: record_at,
@@ -70,10 +71,8 @@ pub fn walk(
                     if next > bounds.upto {
                         return end(pos, Some(Bad::Torn));
                     }
-                    if bounds.check_crc && !record.body_crc_holds() {
-                        return end(pos, Some(Bad::Crc));
-                    }
-                    if bounds.check_crc && is_unwritten(bytes, at + step) && record.ends_in_zeros() {
+                    let torn = bounds.entry_header == 0 && bounds.check_crc; // an entry's CRC covers all of it
+                    if torn && is_unwritten(bytes, at + step) && record.ends_in_zeros() {
                         return end(pos, Some(Bad::Torn));
                     }
                     let visit = Visit::Record {
@@ -122,6 +121,55 @@ pub fn walk(
         }
     }
     end(pos, None)
+}
+
+/// The item at `at`, with its body's CRC checked if the bounds say so, and of the file's own bytes: what the disk did not
+/// give is no item.
+#[inline]
+fn read_item<'a>(segment: &'a LogSegment, at: usize, bounds: &Bounds) -> Item<'a> {
+    let mut found = item(&segment.map, segment.start, at, bounds.entry_header);
+    if let Item::Record { record, step, .. } = &found {
+        record.touch_tail(); // so that it is known now whether it can be read
+        if bounds.check_crc && !crc_holds(&segment.map, at, record, bounds.entry_header) {
+            let (bad, step) = (Bad::Crc, Some(*step));
+            found = Item::Bad { bad, step };
+        }
+    }
+    if segment.map.is_spoiled() {
+        of_the_file(segment, at, found)
+    } else {
+        found
+    }
+}
+
+/// The CRC of a record's body, or the one of all of it that its entry has.
+fn crc_holds(bytes: &[u8], at: usize, record: &Record<'_>, entry_header: usize) -> bool {
+    match bytes.get(at..at + entry_header).map(EntryHeader::read) {
+        Some(Ok(header)) if entry_header != 0 && header.chain != 0 => {
+            crc32fast::hash(record.bytes()) == header.body_crc
+        }
+        _ => record.body_crc_holds(),
+    }
+}
+
+#[cold]
+fn of_the_file<'a>(segment: &LogSegment, at: usize, found: Item<'a>) -> Item<'a> {
+    let size = match &found {
+        Item::Record { step, .. } | Item::Empty { step } => *step,
+        Item::Bad { step, .. } => step.unwrap_or(SMALLEST),
+        Item::Filler => 8,
+    };
+    if !segment.map.spoils(at, size) {
+        return found;
+    }
+    let step = match found {
+        Item::Record { step, .. } | Item::Empty { step } | Item::Bad { step: Some(step), .. } => Some(step),
+        _ => None,
+    };
+    Item::Bad {
+        bad: Bad::Unreadable,
+        step: step.filter(|_| !segment.map.spoils(at, SMALLEST)), // of a size that was read
+    }
 }
 
 /// The log ends at `at`, as far as this segment tells.

@@ -13,6 +13,9 @@ use crate::maps::{LogMaps, LogSegment};
 use crate::queue::{Extent, Unit, UNIT};
 use crate::record::Record;
 
+/// Damaged records of one answer that are named.
+const MOST_DAMAGED: usize = 16;
+
 /// `GetStatus` of the store, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -28,13 +31,17 @@ pub enum Status {
 
 /// What is asked for. `memory_bytes`: the log's end taken to be in memory; `limits`: (bytes, count) of a batch there,
 /// then (bytes, count) of one on disk.
-pub struct Ask {
+pub struct Ask<'a> {
+    pub topic: &'a [u8],
+    pub queue: i32,
     pub offset: i64,
     pub max_count: i64,
     pub max_pos: i64,
     pub memory_bytes: i64,
     pub limits: (i64, i64, i64, i64),
     pub correct: bool,
+    /// End in front of a damaged record instead of passing over it.
+    pub stop_at_damage: bool,
 }
 
 /// One record of the answer: `size` bytes at `at` of a mapped segment.
@@ -76,6 +83,10 @@ pub struct Answer {
     pub behind: bool,
     pub picks: Picks,
     pub damaged: u64,
+    /// (position, size) of the first of them.
+    pub damaged_at: Vec<(i64, i32)>,
+    /// The reading stopped in front of this offset: its unit or record is wrong, and was not compared with the log yet.
+    pub wrong: Option<i64>,
 }
 
 impl Answer {
@@ -87,12 +98,14 @@ impl Answer {
             behind: false,
             picks: Picks::default(),
             damaged: 0,
+            damaged_at: vec![],
+            wrong: None,
         }
     }
 }
 
 /// The answer for an offset that is out of the queue's range; None: it is within.
-pub fn out_of_range(extent: Option<Extent>, ask: &Ask) -> Option<(Status, i64)> {
+pub fn out_of_range(extent: Option<Extent>, ask: &Ask<'_>) -> Option<(Status, i64)> {
     let corrected = |offset| if ask.correct { offset } else { ask.offset };
     // 4.8.0 makes a queue that is asked for, so one without files answers as an empty one
     let Some(extent) = extent.filter(|extent| extent.max_offset > 0) else {
@@ -112,7 +125,7 @@ pub fn out_of_range(extent: Option<Extent>, ask: &Ask) -> Option<(Status, i64)> 
 }
 
 /// First and last byte (exclusive) of the units that one call looks at.
-pub fn window(extent: &Extent, ask: &Ask, segment_bytes: u64) -> (u64, u64) {
+pub fn window(extent: &Extent, ask: &Ask<'_>, segment_bytes: u64) -> (u64, u64) {
     let from = ask.offset as u64 * UNIT;
     let most = (ask.max_count.clamp(0, i64::from(i32::MAX)) as u64 * UNIT).max(16_000);
     // 4.8.0 steps while i < most, so a window that is no multiple of a unit ends behind the unit it cuts
@@ -126,15 +139,19 @@ pub fn window(extent: &Extent, ask: &Ask, segment_bytes: u64) -> (u64, u64) {
 
 /// Goes through the units of the window. `units(from)` reads some of them from byte `from` on (None: unreadable),
 /// `real_tags_code` looks up an extension's address, `wanted` filters by tags code (None: unknown, and then let
-/// through), `accept` by the record.
+/// through), `accept` by the record. `dispatched` tells up to where units can name records, `passes` whether what is
+/// wrong at an offset is known: then it is passed over, else reading stops there.
+#[allow(clippy::too_many_arguments)] // what a reader asks of the store around it
 pub fn select<E: From<crate::fault::Fault>>(
-    ask: &Ask,
+    ask: &Ask<'_>,
     (from, to): (u64, u64),
     log: &LogMaps,
     mut units: impl FnMut(u64, u64) -> Result<Option<Vec<u8>>, E>,
     mut real_tags_code: impl FnMut(i64) -> Result<Option<i64>, E>,
     wanted: impl Fn(i64) -> bool,
     mut accept: impl FnMut(i64, &Record<'_>) -> Result<bool, E>,
+    dispatched: impl Fn() -> i64,
+    passes: impl Fn(i64) -> bool,
 ) -> Result<Answer, E> {
     let mut answer = Answer::nothing(Status::NoMatchedMessage, ask.offset);
     let mut deleted_below = i64::MIN;
@@ -152,7 +169,25 @@ pub fn select<E: From<crate::fault::Fault>>(
         call_up(ask, &bytes, log, &mut answer.picks.segments)?;
         for bytes in bytes.chunks_exact(UNIT as usize) {
             let unit = Unit::decode(bytes);
-            if unit.pos.saturating_add(i64::from(unit.size)) > ask.max_pos {
+            if unit.is_blank() {
+                at += UNIT; // the record of this offset was lost
+                continue;
+            }
+            // Whoever adds a unit moves `dispatched` under the same lock, so a unit never is ahead of it.
+            if !unit.is_unit() || unit.end() > ask.max_pos && unit.end() > dispatched() {
+                let offset = ask.offset + ((at - from) / UNIT) as i64;
+                if !passes(offset) {
+                    answer.wrong = Some(offset);
+                    if answer.picks.bytes == 0 {
+                        answer.status = Status::OffsetOverflowOne; // nothing yet: the reader waits
+                    }
+                    break 'window;
+                }
+                answer.damaged += 1;
+                at += UNIT;
+                continue;
+            }
+            if unit.end() > ask.max_pos {
                 if at == from {
                     answer.status = Status::OffsetOverflowOne; // nothing is visible behind the offset
                 }
@@ -195,10 +230,37 @@ pub fn select<E: From<crate::fault::Fault>>(
             let record = held.slice(unit.pos as u64, unit.size.max(0) as usize);
             let record = record.and_then(|bytes| Record::parse(bytes, unit.pos as u64).ok());
             // The CRC is checked each time: a byte that the disk gave back wrong was sound when the record was recovered.
-            let sound =
-                |record: &Record<'_>| i64::from(record.size()) == i64::from(unit.size) && record.body_crc_holds();
-            let Some(record) = record.filter(sound) else {
-                answer.damaged += 1; // not served, but the rest of the segment is
+            // A unit may have come to name a record of another queue, which is sound and not what is asked for.
+            let sound = |record: &Record<'_>| {
+                i64::from(record.size()) == i64::from(unit.size)
+                    && record.queue_id() == ask.queue
+                    && record.topic() == ask.topic
+                    && record.body_crc_holds()
+            };
+            let record = record.filter(sound);
+            let unread = held.spoils(unit.pos as u64, unit.size.max(0) as usize);
+            let Some(record) = record.filter(|_| !unread) else {
+                let offset = ask.offset + ((at - from) / UNIT) as i64 - 1;
+                if !passes(offset) {
+                    answer.wrong = Some(offset);
+                    if answer.picks.bytes == 0 {
+                        answer.status = Status::OffsetOverflowOne; // nothing yet: the reader waits
+                    }
+                    at -= UNIT;
+                    break 'window;
+                }
+                // Known by now: the unit is right, so its record is damaged. It is not served, but the rest is.
+                answer.damaged += 1;
+                if answer.damaged_at.len() < MOST_DAMAGED {
+                    answer.damaged_at.push((unit.pos, unit.size));
+                }
+                if ask.stop_at_damage {
+                    at -= UNIT;
+                    if empty {
+                        answer.status = Status::OffsetFoundNull; // nothing yet
+                    }
+                    break 'window;
+                }
                 continue;
             };
             if !accept(tags_code, &record)? {
@@ -228,7 +290,7 @@ pub fn select<E: From<crate::fault::Fault>>(
 /// Touches the records that the first units name, all before the first is parsed. They lie on pages far apart, so that
 /// each first byte is a miss of cache and TLB (some 100 ns); independent loads wait for memory together, a parse that
 /// goes from one record to the next waits each time. Of no effect but time: what cannot be touched is met again below.
-fn call_up(ask: &Ask, units: &[u8], log: &LogMaps, held: &mut Vec<LogSegment>) -> Outcome<()> {
+fn call_up(ask: &Ask<'_>, units: &[u8], log: &LogMaps, held: &mut Vec<LogSegment>) -> Outcome<()> {
     let mut sum = 0u8;
     let wanted = ask.max_count.clamp(0, 64) as usize;
     for bytes in units.chunks_exact(UNIT as usize).take(wanted) {
@@ -266,7 +328,7 @@ fn find_segment(log: &LogMaps, held: &mut Vec<LogSegment>, pos: i64) -> Outcome<
     }
 }
 
-fn is_full(ask: &Ask, picks: &Picks, unit: &Unit) -> bool {
+fn is_full(ask: &Ask<'_>, picks: &Picks, unit: &Unit) -> bool {
     if picks.bytes == 0 {
         return false;
     }

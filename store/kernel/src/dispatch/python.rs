@@ -9,18 +9,23 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
+use super::mend::Wrong;
 use super::{Core, WrittenPoint};
 use crate::door::Door;
 use crate::ext::{is_address, ExtFiles, ExtUnit};
 use crate::fault::Fault;
 use crate::frame::MAX_FRAME_BYTES;
+use crate::guard::faults;
 use crate::index::Index;
 use crate::maps::LogMaps;
 use crate::pull::found_head;
-use crate::queue::{Extent, Queues, Unit, UNIT};
+use crate::queue::{Extent, Queues, Short, Stray, Unit, UNIT};
 use crate::record::{Bad, Delays};
 use crate::scan::check_geometry;
 use crate::select::{out_of_range, select, window, Answer, Ask, Picks, Status};
+
+/// Damaged records that are named until somebody takes them.
+const MOST_DAMAGED: usize = 100;
 
 /// What one `run` did.
 #[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
@@ -34,11 +39,66 @@ pub struct RunResult {
     misplaced: u64,
 }
 
+/// What one `audit` found.
+#[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
+pub struct AuditResult {
+    pos: u64,
+    records: u64,
+    damage: Vec<(u64, u64, &'static str)>,
+    wrong: Py<PyAny>,
+}
+
+/// A point as Python sees it, with the table of the queues' ends.
+type Point<'py> = (u64, i64, usize, i64, String, i32, Bound<'py, PyBytes>);
+
+/// Topic, queue id, reason, end, whether it is certain.
+type ShortRow = (Py<PyBytes>, i32, String, i64, bool);
+
+/// Topic, queue id, queue offset that is claimed, position and size of the record.
+type StrayRow = (Py<PyBytes>, i32, i64, i64, i32);
+
+fn rows(py: Python<'_>, short: Vec<Short>) -> Vec<ShortRow> {
+    let row = |each: Short| {
+        let topic = PyBytes::new(py, &each.topic).unbind();
+        (topic, each.id, each.reason, each.end, each.certain)
+    };
+    short.into_iter().map(row).collect()
+}
+
 /// The derived side of a store.
 #[pyclass(frozen, module = "tallystick.store._kernel")]
 pub struct Dispatch(Core);
 
+/// The hash codes of a subscription's tags. A client may name a million: they are neither copied nor compared one by one.
+enum Codes<'a, 'py> {
+    Few(Vec<i64>),
+    Many(&'a Bound<'py, PyFrozenSet>),
+}
+
+impl<'a, 'py> Codes<'a, 'py> {
+    const FEW: usize = 16;
+
+    fn new(codes: &'a Bound<'py, PyFrozenSet>) -> PyResult<Self> {
+        if codes.len() > Self::FEW {
+            return Ok(Self::Many(codes));
+        }
+        let few = codes.iter().map(|code| code.extract()).collect::<PyResult<_>>()?;
+        Ok(Self::Few(few))
+    }
+
+    fn contains(&self, code: i64) -> bool {
+        match self {
+            Self::Few(codes) => codes.contains(&code),
+            Self::Many(codes) => codes.contains(code).unwrap_or(false), // an int has a hash: it cannot fail
+        }
+    }
+}
+
 impl Dispatch {
+    pub(super) fn core(&self) -> &Core {
+        &self.0
+    }
+
     /// Runs `act` on a locked table: at once if it is free, otherwise after letting go of Python's lock.
     fn with<T: Send, R: Send>(&self, py: Python<'_>, mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R + Send) -> R {
         if let Some(mut guard) = mutex.try_lock() {
@@ -62,24 +122,18 @@ impl Dispatch {
     }
 
     /// The queue's min and max offset, and what is found in it.
+    #[allow(clippy::too_many_arguments)] // one question, asked once per pull
     fn look<'py>(
         &self,
         py: Python<'py>,
         topic: &[u8],
         queue: i32,
-        ask: &Ask,
+        ask: &Ask<'_>,
         codes: Option<&Bound<'py, PyFrozenSet>>,
         accept: Option<&Bound<'py, PyAny>>,
+        stop_at_wrong: bool,
     ) -> PyResult<(i64, i64, Answer)> {
-        let codes = match codes {
-            None => None,
-            Some(codes) => Some(
-                codes
-                    .iter()
-                    .map(|code| code.extract::<i64>())
-                    .collect::<PyResult<Vec<_>>>()?,
-            ),
-        };
+        let codes = codes.map(Codes::new).transpose()?;
         let (extent, segment_bytes) = self.with(py, &self.0.queues, |queues| {
             (
                 queues.find(topic, queue).map(|q| (q, queues.extent(q))),
@@ -109,12 +163,14 @@ impl Dispatch {
             |code| {
                 codes
                     .as_ref()
-                    .is_none_or(|codes| codes.contains(&i64::from(code as i32)))
+                    .is_none_or(|codes| codes.contains(i64::from(code as i32)))
             },
             |code, record| match accept {
                 None => Ok(true),
                 Some(accept) => accept.call1((code, PyBytes::new(py, record.properties())))?.is_truthy(),
             },
+            || self.0.position.load(Ordering::Acquire) as i64,
+            |offset| !stop_at_wrong || self.0.is_checked(topic, queue, offset),
         )?;
         if unreadable {
             answer.status = Status::OffsetFoundNull;
@@ -132,7 +188,10 @@ impl Dispatch {
 /// An extension unit: size, tags code, store time, bit map.
 type Ext<'py> = (u16, i64, i64, Bound<'py, PyBytes>);
 
-type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool);
+/// First and last offset, units written, placeholders among them, damage of the log (position, size, reason).
+type MendedRow = (i64, i64, u64, u64, Vec<(u64, u64, &'static str)>);
+
+type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool, i64);
 
 /// A whole answer: frame, records in it, their bytes.
 type FoundFrame<'py> = (Bound<'py, PyBytes>, usize, usize);
@@ -210,8 +269,11 @@ impl Dispatch {
             position: AtomicU64::new(0),
             last_store_timestamp: AtomicI64::new(0),
             damaged: AtomicU64::new(0),
+            damaged_at: Mutex::default(),
+            faults_seen: AtomicU64::new(u64::MAX),
             readers: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
+            checked: Mutex::default(),
             door,
         }))
     }
@@ -233,14 +295,21 @@ impl Dispatch {
 
     // ------------------------------------------------------------------ recovery
 
-    fn load(&self, py: Python<'_>) -> PyResult<()> {
+    #[pyo3(signature = (tolerant = false, tolerant_index = false))]
+    fn load(&self, py: Python<'_>, tolerant: bool, tolerant_index: bool) -> PyResult<()> {
         if self.0.loaded.swap(true, Ordering::Relaxed) {
             return Err(PyValueError::new_err("a store is loaded once"));
         }
         py.detach(|| {
-            self.0.wait_for(&self.0.queues).load()?;
+            {
+                let mut queues = self.0.wait_for(&self.0.queues);
+                queues.tolerant = tolerant && !self.0.read_only;
+                queues.load()?;
+            }
             if self.0.index_enabled {
-                self.0.wait_for(&self.0.index).load()?;
+                self.0
+                    .wait_for(&self.0.index)
+                    .load(tolerant_index && !self.0.read_only)?;
             }
             Ok::<_, Fault>(())
         })?;
@@ -260,6 +329,125 @@ impl Dispatch {
 
     fn truncate_queues(&self, py: Python<'_>, pos: i64) -> PyResult<()> {
         Ok(py.detach(|| self.0.each_queue(|queues, q| queues.truncate(q, pos)))?)
+    }
+
+    fn queue_faults(&self, py: Python<'_>, log_end: i64) -> Vec<ShortRow> {
+        let faults = self.with(py, &self.0.queues, |queues| queues.faults(log_end));
+        rows(py, faults)
+    }
+
+    fn compare_queues(
+        &self,
+        py: Python<'_>,
+        table: &[u8],
+        exact: bool,
+        nothing_deleted: bool,
+    ) -> PyResult<Vec<ShortRow>> {
+        let short = py.detach(|| self.0.wait_for(&self.0.queues).compare(table, exact, nothing_deleted));
+        match short {
+            Some(short) => Ok(rows(py, short)),
+            None => Err(PyValueError::new_err("the table does not end with a whole row")),
+        }
+    }
+
+    fn remove_queue(&self, py: Python<'_>, topic: &[u8], queue: i32) -> PyResult<()> {
+        Ok(py.detach(|| {
+            let mut queues = self.0.wait_for(&self.0.queues);
+            match queues.find(topic, queue) {
+                Some(q) => queues.remove_all(q),
+                None => Ok(()),
+            }
+        })?)
+    }
+
+    fn reserve(&self, py: Python<'_>, topic: &[u8], queue: i32, end: i64, most: u64) -> PyResult<bool> {
+        Ok(py.detach(|| {
+            let mut queues = self.0.wait_for(&self.0.queues);
+            let Some(topic) = queues.topic(topic) else {
+                return Ok(false);
+            };
+            let q = queues.queue(topic, queue);
+            queues.reserve(q, end, most)
+        })?)
+    }
+
+    fn hold(&self, py: Python<'_>, table: &[u8], pos: i64) -> PyResult<()> {
+        if self.with(py, &self.0.queues, |queues| queues.hold(table, pos)) {
+            return Ok(());
+        }
+        Err(PyValueError::new_err("the table does not end with a whole row"))
+    }
+
+    fn settle(&self, py: Python<'_>) -> PyResult<Vec<StrayRow>> {
+        let strays = py.detach(|| self.0.wait_for(&self.0.queues).settle())?;
+        let row = |stray: Stray| {
+            let topic = PyBytes::new(py, &stray.topic).unbind();
+            (topic, stray.id, stray.offset, stray.pos, stray.size)
+        };
+        Ok(strays.into_iter().map(row).collect())
+    }
+
+    fn claim_lost(&self, py: Python<'_>, pos: u64, size: u64) -> PyResult<()> {
+        Ok(py.detach(|| {
+            let mut queues = self.0.wait_for(&self.0.queues);
+            self.0.claim_at(&mut queues, pos, size)
+        })?)
+    }
+
+    fn note_lost(&self, py: Python<'_>, pos: u64, size: u64) {
+        self.with(py, &self.0.queues, |queues| queues.note_lost(pos, size));
+    }
+
+    #[pyo3(signature = (queues, index = false))]
+    fn rebuild(&self, py: Python<'_>, queues: Option<Vec<(Vec<u8>, i32)>>, index: bool) {
+        let what = queues.map(|queues| {
+            let names = queues.into_iter().map(|(topic, id)| (topic.into_boxed_slice(), id));
+            (names.collect(), index)
+        });
+        self.with(py, &self.0.queues, |queues| queues.rebuild(what));
+    }
+
+    fn drop_index_from(&self, py: Python<'_>, name: &str) -> PyResult<i64> {
+        Ok(py.detach(|| self.0.wait_for(&self.0.index).drop_from(name))?)
+    }
+
+    fn audit(&self, py: Python<'_>, start: u64, upto: u64, max_bytes: u64) -> PyResult<AuditResult> {
+        let audit = py.detach(|| self.0.audit(start, upto, max_bytes))?;
+        let damage = audit.damage.iter().map(|each| (each.pos, each.size, each.reason));
+        let row = |wrong: Wrong| {
+            let topic = PyBytes::new(py, &wrong.topic).unbind();
+            (topic, wrong.queue, wrong.offset, wrong.pos, wrong.reason)
+        };
+        Ok(AuditResult {
+            pos: audit.pos,
+            records: audit.records,
+            damage: damage.collect(),
+            wrong: audit
+                .wrong
+                .into_iter()
+                .map(row)
+                .collect::<Vec<_>>()
+                .into_pyobject(py)?
+                .into_any()
+                .unbind(),
+        })
+    }
+
+    fn mend(
+        &self,
+        py: Python<'_>,
+        topic: &[u8],
+        queue: i32,
+        offset: i64,
+        log_first: u64,
+        max_bytes: u64,
+    ) -> PyResult<Option<MendedRow>> {
+        let mended = py.detach(|| self.0.mend(topic, queue, offset, log_first, max_bytes))?;
+        Ok(mended.map(|mended| {
+            let damage = mended.damage.iter().map(|each| (each.pos, each.size, each.reason));
+            let damage = damage.collect();
+            (mended.first, mended.last, mended.written, mended.blank, damage)
+        }))
     }
 
     fn destroy_queues(&self, py: Python<'_>) -> PyResult<()> {
@@ -315,12 +503,28 @@ impl Dispatch {
         })
     }
 
+    fn redo(&self, py: Python<'_>, start: u64, upto: u64, index: bool) -> PyResult<(u64, Option<&'static str>)> {
+        let run = py.detach(|| self.0.redo(start, upto, index))?;
+        Ok((run.records, run.stopped.map(Bad::text)))
+    }
+
     fn write_out(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.write_out())?)
     }
 
-    fn written_point(&self, py: Python<'_>) -> PyResult<WrittenPoint> {
-        Ok(py.detach(|| self.0.written_point())?)
+    #[pyo3(signature = (with_table = false))]
+    fn written_point<'py>(&self, py: Python<'py>, with_table: bool) -> PyResult<Point<'py>> {
+        let (pos, store_timestamp, queues, units, name, count, table): WrittenPoint =
+            py.detach(|| self.0.written_point(with_table))?;
+        Ok((
+            pos,
+            store_timestamp,
+            queues,
+            units,
+            name,
+            count,
+            PyBytes::new(py, &table),
+        ))
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
@@ -333,7 +537,7 @@ impl Dispatch {
 
     // ------------------------------------------------------------------ reads
 
-    #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None))]
+    #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None, stop_at_damage = false, stop_at_wrong = false))]
     #[allow(clippy::too_many_arguments)] // one question, asked once per pull
     fn get<'py>(
         &self,
@@ -348,20 +552,38 @@ impl Dispatch {
         limits: (i64, i64, i64, i64),
         correct: bool,
         accept: Option<&Bound<'py, PyAny>>,
+        stop_at_damage: bool,
+        stop_at_wrong: bool,
     ) -> PyResult<Found<'py>> {
         let ask = Ask {
+            topic,
+            queue,
             offset,
             max_count,
             max_pos,
             memory_bytes,
             limits,
             correct,
+            stop_at_damage,
         };
-        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, accept)?;
-        self.0.damaged.fetch_add(answer.damaged, Ordering::Relaxed);
-        let body = joined(py, b"", &answer.picks)?;
+        let (min, max, answer, body) = loop {
+            let faults = faults();
+            let (min, max, answer) = self.look(py, topic, queue, &ask, codes, accept, stop_at_wrong)?;
+            let body = joined(py, b"", &answer.picks)?;
+            // A page that could not be read while it was looked at or copied is known now, and passed over.
+            if faults == crate::guard::faults() {
+                break (min, max, answer, body);
+            }
+        };
+        if answer.damaged > 0 {
+            self.0.damaged.fetch_add(answer.damaged, Ordering::Relaxed);
+            let mut at = self.0.damaged_at.lock();
+            let room = MOST_DAMAGED.saturating_sub(at.len());
+            at.extend(answer.damaged_at.iter().take(room));
+        }
         let (status, count) = (answer.status as u8, answer.picks.count());
-        Ok((status, answer.next, min, max, count, body, answer.behind))
+        let wrong = answer.wrong.unwrap_or(-1);
+        Ok((status, answer.next, min, max, count, body, answer.behind, wrong))
     }
 
     /// `get` as the whole frame that answers a pull; None where anything but a plain answer is due.
@@ -381,21 +603,28 @@ impl Dispatch {
         suggested: i64,
     ) -> PyResult<Option<FoundFrame<'py>>> {
         let ask = Ask {
+            topic,
+            queue,
             offset,
             max_count,
             max_pos,
             memory_bytes,
             limits,
             correct: true,
+            stop_at_damage: false,
         };
-        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, None)?;
-        let plain = answer.status == Status::Found && !answer.behind && answer.damaged == 0;
+        let faults = faults();
+        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, None, true)?;
+        let sound = answer.damaged == 0 && answer.wrong.is_none();
+        let plain = answer.status == Status::Found && !answer.behind && sound;
         let bytes = answer.picks.bytes;
         if !plain || bytes > MAX_FRAME_BYTES - 1024 {
             return Ok(None);
         }
         let head = found_head(opaque, suggested, answer.next, min, max, bytes);
-        Ok(Some((joined(py, &head, &answer.picks)?, answer.picks.count(), bytes)))
+        let frame = joined(py, &head, &answer.picks)?;
+        let read = faults == crate::guard::faults(); // else a page of it may be none of the log's
+        Ok(read.then_some((frame, answer.picks.count(), bytes)))
     }
 
     fn units(
@@ -487,10 +716,9 @@ impl Dispatch {
 
     fn log_bytes<'py>(&self, py: Python<'py>, pos: u64, size: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let segment = self.0.log.segment(pos)?;
-        Ok(segment
-            .as_ref()
-            .and_then(|segment| segment.slice(pos, size))
-            .map(|bytes| PyBytes::new(py, bytes)))
+        let Some(segment) = segment else { return Ok(None) };
+        let bytes = segment.slice(pos, size).map(|bytes| PyBytes::new(py, bytes));
+        Ok(bytes.filter(|_| !segment.spoils(pos, size)))
     }
 
     fn lookup(
@@ -571,12 +799,29 @@ impl Dispatch {
         Ok(removed?)
     }
 
+    /// take_damaged() -> [(pos, size)]: damaged records that `get` met since the last call, a hundred at most.
+    fn take_damaged(&self) -> Vec<(i64, i32)> {
+        std::mem::take(&mut *self.0.damaged_at.lock())
+    }
+
+    /// index_again() -> int: after a page of the index could not be read: drops its files from there on. The position,
+    /// which goes back to where they began; dispatching from there makes them again.
+    fn index_again(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detach(|| {
+            let _runner = self.0.runner.lock();
+            self.0.index_again()
+        })?;
+        Ok(self.position())
+    }
+
     fn forget_log_segment(&self, start: u64) {
         self.0.log.forget(start);
+        self.0.checked.lock().clear();
     }
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Dispatch>()?;
-    module.add_class::<RunResult>()
+    module.add_class::<RunResult>()?;
+    module.add_class::<AuditResult>()
 }

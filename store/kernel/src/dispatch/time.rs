@@ -21,10 +21,10 @@ impl Core {
             return Ok(None);
         };
         let record = Record::parse(&segment.map[(start - segment.start) as usize..], start);
-        Ok(record
-            .ok()
-            .filter(|record| pos + i64::from(record.size()) <= max_pos)
-            .map(|record| use_it(&record)))
+        let record = record.ok().filter(|record| pos + i64::from(record.size()) <= max_pos);
+        let Some(record) = record else { return Ok(None) };
+        let used = use_it(&record);
+        Ok(Some(used).filter(|_| !segment.spoils(start, record.bytes().len())))
     }
 
     pub(super) fn store_time(&self, unit: &Unit) -> Outcome<Option<i64>> {

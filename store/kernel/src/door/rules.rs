@@ -123,6 +123,15 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_waits_lets_the_next_one_count() {
+        let mut rules = Rules::default();
+        rules.add(Op::Write, "log", Verdict::Fail(1), 2, Some(1));
+        rules.add(Op::Write, "log", Verdict::Fail(2), 1, Some(1));
+        let judged: Vec<Verdict> = (0..4).map(|_| rules.judge(Op::Write, "/a/log/0")).collect();
+        assert_eq!(judged, [Verdict::Go, Verdict::Fail(2), Verdict::Fail(1), Verdict::Go]);
+    }
+
+    #[test]
     fn names_are_unique() {
         for op in Op::ALL {
             assert_eq!(Op::from_name(op.name()), Some(op));

@@ -16,7 +16,7 @@ impl Folder {
 
     fn open(&self, slots: u32, entries: u32) -> Index {
         let mut index = Index::new(Door::default(), self.0.clone(), slots, entries, false);
-        index.load().unwrap();
+        index.load(false).unwrap();
         index
     }
 
@@ -147,6 +147,11 @@ fn after_an_unclean_stop_what_may_be_torn_goes() {
     for i in 0..8 {
         index.put(key("same"), 100 * i, T + 1000 * i).unwrap();
     }
+    assert_eq!(
+        index.drop_after(T + 7000).unwrap(),
+        -1,
+        "it ends at the last sound time"
+    );
     assert_eq!(index.drop_after(T + 6000).unwrap(), 600);
     assert_eq!(index.headers().count(), 2);
     assert_eq!(index.drop_after(T + 6000).unwrap(), -1);
@@ -156,6 +161,27 @@ fn after_an_unclean_stop_what_may_be_torn_goes() {
     bytes[36..40].copy_from_slice(&2i32.to_be_bytes()); // a header older than its slots
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(folder.open(8, 4).drop_after(T + 6000).unwrap(), 300);
+}
+
+#[test]
+fn what_follows_a_file_that_goes_goes_too_whatever_its_time() {
+    let folder = Folder::new("set-back");
+    let mut index = folder.open(8, 4);
+    for i in 0..9 {
+        let ahead = if (3..6).contains(&i) { 1_000_000 } else { 0 };
+        index.put(key("same"), 100 * i, T + 1000 * i + ahead).unwrap();
+    }
+    assert_eq!(index.drop_after(T + 9000).unwrap(), 300);
+    assert_eq!(index.headers().count(), 1);
+    for i in 3..9 {
+        index.put(key("same"), 100 * i, T + 1000 * i).unwrap();
+    }
+    let found = index.find(key("same"), 99, 0, i64::MAX).unwrap();
+    assert_eq!(
+        found.len(),
+        9,
+        "nothing is left out when it is indexed again: {found:?}"
+    );
 }
 
 #[test]
@@ -174,7 +200,7 @@ fn a_file_of_a_wrong_length_is_named_or_goes_if_it_was_being_made() {
     );
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
     let mut other = Index::new(Door::default(), folder.0.clone(), 9, 16, false);
-    let text = other.load().unwrap_err().to_string();
+    let text = other.load(false).unwrap_err().to_string();
     assert!(text.contains("9 slots") && text.contains("392"), "{text}");
 }
 
@@ -192,6 +218,105 @@ fn the_long_way_and_the_short_way_of_hashing_agree() {
         let whole = ["TopicTest#", text].concat();
         assert_eq!(key(text), string_hash(whole.as_bytes()), "{text}");
     }
+}
+
+#[test]
+fn a_chain_is_followed_to_older_entries_only() {
+    let folder = Folder::new("circle");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    drop(index);
+    let path = folder.file(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let oldest_at = 40 + 8 * 4 + 2 * 20;
+    bytes[oldest_at + 16..oldest_at + 20].copy_from_slice(&5i32.to_be_bytes()); // the first k1 leads to the last one
+    std::fs::write(&path, &bytes).unwrap();
+    let mut index = folder.open(8, 16);
+    assert_eq!(index.find(key("k1"), 64, 0, i64::MAX).unwrap(), vec![886, 170, 0]);
+}
+
+#[test]
+fn a_file_with_an_impossible_hash_is_made_again_when_it_is_cut() {
+    let folder = Folder::new("impossible-hash");
+    fill(&mut folder.open(8, 4));
+    let last = std::fs::read_dir(&folder.0).unwrap().count() - 1;
+    let path = folder.file(last);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let begin_pos = long(&bytes, 16);
+    bytes[HEADER + SLOT * 8 + ENTRY] |= 0x80;
+    std::fs::write(&path, bytes).unwrap();
+    let mut index = folder.open(8, 4);
+    let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+    index.trim(&name, 3, |_| None).unwrap();
+    assert!(!path.exists());
+    assert_eq!(
+        index.drop_from("").unwrap(),
+        begin_pos,
+        "its records are indexed again from here"
+    );
+}
+
+#[test]
+fn a_cut_file_counts_the_slots_that_are_left() {
+    let folder = Folder::new("slots");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    let name = index.newest().0;
+    assert!(index.trim(&name, 3, |_| Some(T)).unwrap());
+    let header = *index.headers().next().unwrap().1;
+    assert_eq!((header.count, header.slots_used, header.end_pos), (3, 2, 0));
+    assert_eq!(index.find(key("k1"), 64, 0, i64::MAX).unwrap(), vec![0]);
+    let bytes = std::fs::read(folder.file(0)).unwrap();
+    assert_eq!(int(&bytes, 32), 2, "in the file as well");
+    assert!(
+        index.take_changed().0.contains(&folder.file(0)),
+        "the next sync brings it to the disk"
+    );
+}
+
+#[test]
+fn a_file_whose_slots_name_one_entry_more_is_dropped() {
+    let folder = Folder::new("one-more");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    drop(index);
+    let path = folder.file(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[36..40].copy_from_slice(&7i32.to_be_bytes()); // the slots name entry 7, the header counts to 6
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(folder.open(8, 16).drop_after(i64::MAX).unwrap(), 0);
+}
+
+#[test]
+fn the_record_at_the_border_is_repeated_once() {
+    let folder = Folder::new("border");
+    let mut index = folder.open(8, 4);
+    for i in 0..8 {
+        index.put(key("same"), 100 * i, T + 1000 * i).unwrap();
+    }
+    assert_eq!(index.drop_after(T + 6000).unwrap(), 600);
+    assert_eq!(index.keys_of_last(500).unwrap(), 0, "as RocketMQ does");
+    assert_eq!(index.keys_of_last(500).unwrap(), 1);
+}
+
+#[test]
+fn an_entry_of_another_slot_is_no_part_of_a_chain() {
+    let folder = Folder::new("other-slot");
+    let mut index = folder.open(8, 16);
+    fill(&mut index);
+    drop(index);
+    let path = folder.file(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // Of a write that power ended, the slot of k3 is there; where its entry should be stands one of an earlier file.
+    let slot = key("k3") as u32 as usize % 8;
+    bytes[40 + 4 * slot..44 + 4 * slot].copy_from_slice(&8i32.to_be_bytes());
+    let entry = 40 + 32 + 8 * 20;
+    bytes[entry..entry + 4].copy_from_slice(&(key("k3") + 1).to_be_bytes());
+    bytes[entry + 16..entry + 20].copy_from_slice(&5i32.to_be_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    let mut index = folder.open(8, 16);
+    index.put(key("k3"), 2000, T + 16).unwrap();
+    assert_eq!(int(&std::fs::read(&path).unwrap(), entry + 16), 0);
 }
 
 /// Any bytes in the file: reading ends, and finds no more than there can be.

@@ -4,7 +4,7 @@
 //! are made again: after a power loss each page of the map may be older or newer than the next one, but the entries
 //! that were synced are there.
 
-use super::{header_after, int, key_slot, long, At, Fault, Index, Map, Outcome, ENTRY, HEADER, SLOT};
+use super::{header_after, int, key_slot, long, At, Index, Map, Outcome, ENTRY, HEADER, SLOT};
 
 impl Index {
     /// The newest file and the number of its next entry; 0: there is no file.
@@ -88,12 +88,10 @@ impl Index {
         for number in 1..count {
             let at = entry_at + ENTRY * number as usize;
             let key = int(map.bytes(), at);
-            if key < 0 {
-                return Err(Fault::damage(
-                    &path,
-                    at as u64,
-                    "an index entry with a negative hash stands",
-                ));
+            // A page that cannot be read, or a hash that no key has: the caller's dispatch makes the file again.
+            if map.is_spoiled() || key < 0 {
+                drop(map);
+                return self.lost_from_file(self.files.len() - 1);
             }
             let slot = SLOT * key_slot(key, slots) as usize;
             let older = int(&newest, slot);

@@ -238,10 +238,11 @@ impl EntryFiles {
         let at = index * INDEX_UNIT as u64;
         let segment = self.index.segment(at)?;
         let unit = segment.as_ref().and_then(|segment| segment.slice(at, INDEX_UNIT));
-        Ok(unit.and_then(|unit| Place::of(unit, index)))
+        let place = unit.and_then(|unit| Place::of(unit, index));
+        Ok(place.filter(|_| segment.is_none_or(|segment| !segment.spoils(at, INDEX_UNIT))))
     }
 
-    /// Appends the bytes [pos, end) of the log to `out`; false: they are not all there.
+    /// Appends the bytes [pos, end) of the log to `out`; false: they are not all there, or cannot be read.
     pub(super) fn read(&self, mut pos: u64, end: u64, out: &mut Vec<u8>) -> Outcome<bool> {
         while pos < end {
             let Some(segment) = self.data.segment(pos)? else {
@@ -252,6 +253,9 @@ impl EntryFiles {
                 return Ok(false);
             };
             out.extend_from_slice(bytes);
+            if segment.spoils(pos, bytes.len()) {
+                return Ok(false);
+            }
             pos = stop;
         }
         Ok(true)
@@ -262,7 +266,8 @@ impl EntryFiles {
         let bytes = segment
             .as_ref()
             .and_then(|segment| segment.slice(place.pos, ENTRY_HEADER));
-        Ok(bytes.and_then(|bytes| EntryHeader::read(bytes).ok()))
+        let header = bytes.and_then(|bytes| EntryHeader::read(bytes).ok());
+        Ok(header.filter(|_| segment.is_none_or(|segment| !segment.spoils(place.pos, ENTRY_HEADER))))
     }
 
     pub(super) fn forget(&self) {

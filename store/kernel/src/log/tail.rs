@@ -18,6 +18,9 @@ use crate::encode::{Parts, BLANK_BYTES, BLANK_MAGIC};
 use crate::entry::{EntryHeader, ENTRY_HEADER};
 use crate::record::LEDGER_FILLER;
 
+/// A clock that is set back by no more than this was corrected: times stand still until it has come as far again.
+const CORRECTION_MS: i64 = 60_000;
+
 /// A buffer that grew beyond this for one large frame or burst is given back, not kept for the next.
 pub(super) const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
@@ -205,9 +208,14 @@ impl Tail {
         Ok(())
     }
 
-    /// The store timestamp of a record staged now: non-decreasing along the log even if the clock steps back.
+    /// The store timestamp of a record staged now: non-decreasing along the log when a clock is corrected.
+    ///
+    /// A clock that is set back by more than that was wrong before. Times begin again then: if they stood still until
+    /// the clock comes there a second time, no delayed message would wait, and no search by time would end.
     pub(super) fn store_ms(&mut self, now_ms: i64) -> i64 {
-        self.last_store_ms = self.last_store_ms.max(now_ms);
+        if !(0..=CORRECTION_MS).contains(&(self.last_store_ms - now_ms)) {
+            self.last_store_ms = now_ms;
+        }
         self.last_store_ms
     }
 

@@ -14,8 +14,11 @@ const ROOMY: usize = 1 << 16;
 pub enum Put {
     Added,
     Known,
-    /// Added, but its place is not the queue offset that the record names.
+    /// The record claims a place that is not the queue's next one. A queue that counts from 0 again is appended to,
+    /// anything else is not added.
     Misplaced,
+    /// It is decided later, see `hold`.
+    Held,
     /// The record's queue offset is no number of a unit.
     BadOffset,
 }
@@ -41,11 +44,22 @@ impl Queues {
                 if expect < queue.end {
                     return Ok(Put::Known);
                 }
-                put = Put::Misplaced;
+                // A record that claims a place far ahead must not shift those behind it: it gets no unit.
+                if !self.may_lack(q, unit.pos, (expect - queue.end) / UNIT) {
+                    return Ok(Put::Misplaced);
+                }
+                self.fill(q, expect);
             } else {
                 put = Put::Misplaced;
             }
         }
+        self.append(q, unit);
+        Ok(put)
+    }
+
+    /// Adds a unit at the queue's end.
+    #[inline]
+    pub(super) fn append(&mut self, q: u32, unit: Unit) {
         let queue = &mut self.queues[q as usize];
         queue.max_physic = unit.end();
         queue.pending.extend_from_slice(&unit.encode());
@@ -59,12 +73,11 @@ impl Queues {
             queue.grew = true;
             self.grew.push(q);
         }
-        Ok(put)
     }
 
     /// A queue without units begins at `expect`, behind blank units from its file's start.
     #[cold]
-    fn begin_at(&mut self, q: u32, expect: u64) -> Outcome<()> {
+    pub(super) fn begin_at(&mut self, q: u32, expect: u64) -> Outcome<()> {
         while !self.queues[q as usize].segments.is_empty() {
             self.remove_segment(q, 0)?;
         }

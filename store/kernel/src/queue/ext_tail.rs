@@ -38,7 +38,7 @@ impl Queues {
         self.ext_segment_bytes > 0
     }
 
-    fn ext_folder_of(&self, q: u32) -> PathBuf {
+    pub(super) fn ext_folder_of(&self, q: u32) -> PathBuf {
         let (topic, id) = self.name_of(q);
         self.ext_folder
             .join(std::ffi::OsStr::from_bytes(topic))

@@ -52,16 +52,36 @@ impl Queues {
                 }
                 continue;
             }
-            if bytes != self.segment_bytes {
-                let reason = format!(
-                    "a queue's file has {} bytes, this one {bytes}, and so ends",
-                    self.segment_bytes
-                );
-                return Err(Fault::damage(&path, bytes, reason));
-            }
-            if start % self.segment_bytes != 0 {
+            let wrong = if bytes != self.segment_bytes {
+                Some((
+                    bytes,
+                    format!(
+                        "a queue's file has {} bytes, this one {bytes}, and so ends",
+                        self.segment_bytes
+                    ),
+                ))
+            } else if start % self.segment_bytes != 0 {
                 let reason = format!("a queue's file begins at a multiple of {}, not", self.segment_bytes);
-                return Err(Fault::damage(&path, start, reason));
+                Some((start, reason))
+            } else {
+                None
+            };
+            if let Some((at, reason)) = wrong {
+                if !self.tolerant {
+                    return Err(Fault::damage(&path, at, reason));
+                }
+                let name = segment_name(start);
+                let reason = format!("file {name} has {bytes} bytes instead of {}", self.segment_bytes);
+                self.break_queue(q, reason, true);
+                continue;
+            }
+            let gap = self.queues[q as usize]
+                .segments
+                .last()
+                .is_some_and(|last| last.start + self.segment_bytes != start);
+            if gap && !self.read_only {
+                let reason = format!("the file before {} is missing", segment_name(start));
+                self.break_queue(q, reason, true);
             }
             let queue = &mut self.queues[q as usize];
             queue.segments.push(Segment {
@@ -134,6 +154,15 @@ impl Queues {
                 .read_at(&mut buffer[..n], at)
                 .at_path(|| self.path_of(q, start))?;
             if buffer[..n].iter().any(|&byte| byte != 0) {
+                // A process that dies writes a part of its units, and nothing behind that.
+                let rest = (UNIT as usize).min(n);
+                if end == old_end && (at > end - start || buffer[rest..n].iter().any(|&byte| byte != 0)) {
+                    self.break_queue(
+                        q,
+                        format!("units follow behind offset {}, where none stands", end / UNIT),
+                        false,
+                    );
+                }
                 let zeros = vec![0; n];
                 self.write(q, start, &zeros, at)?;
             } else if start + at + n as u64 >= old_end {
@@ -148,8 +177,21 @@ impl Queues {
     }
 
     /// Finds the queue's end: the first thing that is no unit, looked for from the third-last file on.
-    /// Returns the end of the last record named, -1 if none is.
+    /// Returns the end of the last record named, -1 if none is. A queue that the disk cannot read loses its files, and
+    /// has to be built again.
     pub fn recover(&mut self, q: u32) -> Outcome<i64> {
+        match self.find_end(q) {
+            Err(Fault::Io { path, error }) if error.raw_os_error() == Some(libc::EIO) && !self.read_only => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                self.break_queue(q, format!("file {name} cannot be read: {error}"), true);
+                self.begin_again(q)?;
+                Ok(-1)
+            }
+            found => found,
+        }
+    }
+
+    fn find_end(&mut self, q: u32) -> Outcome<i64> {
         let mut first = self.queues[q as usize].segments.len().saturating_sub(3);
         let (mut end, mut max_physic);
         loop {
@@ -189,6 +231,9 @@ impl Queues {
     /// Removes the units of records at or behind `pos`.
     pub fn truncate(&mut self, q: u32, pos: i64) -> Outcome<()> {
         self.write_queue(q)?;
+        if let Some(held) = &mut self.queues[q as usize].held {
+            held.truncate(pos);
+        }
         self.queues[q as usize].max_physic = pos;
         let old_end = self.queues[q as usize].end;
         while let Some(start) = self.queues[q as usize].segments.last().map(|segment| segment.start) {
@@ -218,6 +263,7 @@ impl Queues {
     }
 
     /// The first unit of a record at or behind `min_pos` becomes the queue's first; unchanged if there is none.
+    /// Damaged units in front of it may be those of such records, so the first of these is the queue's first then.
     pub fn correct_min(&mut self, q: u32, min_pos: i64) -> Outcome<()> {
         let end = self.queues[q as usize].written;
         let starts: Vec<u64> = self.queues[q as usize]
@@ -225,14 +271,18 @@ impl Queues {
             .iter()
             .map(|segment| segment.start)
             .collect();
-        let mut found = None;
+        let (mut found, mut damaged) = (None, None);
         for start in starts {
             self.walk(q, start, |at, unit| {
                 if start + at >= end {
                     return false;
                 }
-                if unit.pos >= min_pos && !unit.is_blank() {
-                    found = Some(start + at);
+                if !unit.is_unit() {
+                    damaged.get_or_insert(start + at);
+                } else if unit.pos >= min_pos && !unit.is_blank() {
+                    found = Some(damaged.unwrap_or(start + at));
+                } else if !unit.is_blank() {
+                    damaged = None; // what stands in front of an older record's unit is older
                 }
                 found.is_none()
             })?;
@@ -246,7 +296,7 @@ impl Queues {
             let at = units
                 .map(Unit::decode)
                 .position(|unit| unit.pos >= min_pos && !unit.is_blank())?;
-            Some(end + at as u64 * UNIT)
+            Some(damaged.unwrap_or(end + at as u64 * UNIT))
         };
         if let Some(found) = found.or_else(in_memory) {
             queue.min_logic = found;
@@ -262,10 +312,10 @@ impl Queues {
         let mut removed = 0;
         while self.queues[q as usize].segments.len() > 1 {
             let start = self.queues[q as usize].segments[0].start;
-            match self.unit(q, start + self.segment_bytes - UNIT)? {
-                Some(unit) if unit.pos < min_pos => self.remove_segment(q, 0)?,
-                _ => break,
+            if !self.is_below(q, start, min_pos)? {
+                break;
             }
+            self.remove_segment(q, 0)?;
             removed += 1;
         }
         self.correct_min(q, min_pos)?;
@@ -276,6 +326,30 @@ impl Queues {
             }
         }
         Ok(removed)
+    }
+
+    /// Whether all units of a file that is not the last one name records below `min_pos`. Placeholders and damaged units
+    /// name none: then the other units of the file decide, and the first sound one behind it.
+    fn is_below(&mut self, q: u32, start: u64, min_pos: i64) -> Outcome<bool> {
+        let names = |unit: &Unit| unit.is_unit() && !unit.is_blank();
+        let last = self.unit(q, start + self.segment_bytes - UNIT)?;
+        if let Some(last) = last.filter(names) {
+            return Ok(last.pos < min_pos);
+        }
+        let mut below = true;
+        self.walk(q, start, |_, unit| {
+            below &= !names(&unit) || unit.pos < min_pos;
+            below
+        })?;
+        if !below {
+            return Ok(false);
+        }
+        let mut first = None;
+        self.walk(q, start + self.segment_bytes, |_, unit| {
+            first = names(&unit).then_some(unit.pos);
+            first.is_none()
+        })?;
+        Ok(first.is_some_and(|pos| pos < min_pos))
     }
 
     /// Removes the queue with all its files.
@@ -297,6 +371,7 @@ impl Queues {
         let queue = &mut self.queues[q as usize];
         let (topic, id, dropped) = (queue.topic, queue.id, queue.pending.len());
         queue.pending = vec![];
+        queue.held = None;
         queue.alive = false;
         self.pending_bytes -= dropped;
         self.topics[topic as usize].queues.remove(&id);

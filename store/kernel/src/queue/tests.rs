@@ -141,14 +141,68 @@ fn a_repeated_record_changes_nothing() {
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
     queues.put(q, unit(0, 1), 0).unwrap();
+    assert_eq!(queues.put(q, unit(0, 1), 0).unwrap(), Put::Known, "the last one");
     queues.put(q, unit(100, 2), 1).unwrap();
     assert_eq!(queues.put(q, unit(100, 2), 1).unwrap(), Put::Known);
     assert_eq!(queues.put(q, unit(0, 1), 0).unwrap(), Put::Known);
     assert_eq!(queues.put(q, unit(900, 1), 1).unwrap(), Put::Known, "an older place");
-    assert_eq!(queues.put(q, unit(900, 1), 5).unwrap(), Put::Misplaced, "a gap");
+    assert_eq!(queues.put(q, unit(900, 1), 5).unwrap(), Put::Added, "behind a gap");
+    assert_eq!(positions(&mut queues, q), [0, 100, 0, 0, 0, 900]);
     assert_eq!(queues.put(q, unit(2000, 1), -1).unwrap(), Put::BadOffset);
     assert_eq!(queues.put(q, unit(2000, 1), i64::MAX).unwrap(), Put::BadOffset);
-    assert_eq!(queues.extent(q).max_offset, 3);
+    assert_eq!(
+        queues.put(q, unit(2000, 1), 1 << 40).unwrap(),
+        Put::Misplaced,
+        "far ahead"
+    );
+    assert_eq!(
+        queues.put(q, unit(1100, 1), 9).unwrap(),
+        Put::Misplaced,
+        "no room for three in 100 bytes"
+    );
+    assert_eq!(queues.extent(q).max_offset, 6, "neither has a unit");
+}
+
+#[test]
+fn the_first_offset_is_that_of_a_damaged_unit_that_may_be_kept() {
+    let folder = Folder::new("hidden");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in 0..35 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    write_out(&mut queues);
+    let path = folder.0.join("T/0/00000000000000000000");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[80..200].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    queues.correct_min(q, 700).unwrap();
+    assert_eq!(
+        queues.extent(q).min_offset,
+        4,
+        "unit 3 is the last one that names an older record"
+    );
+    assert_eq!(queues.delete_below(q, 700).unwrap(), 0);
+    queues.correct_min(q, 1100).unwrap();
+    assert_eq!(queues.extent(q).min_offset, 11, "unit 10 names an older record");
+    assert_eq!(
+        queues.delete_below(q, 1100).unwrap(),
+        1,
+        "the first sound unit behind the file is older"
+    );
+}
+
+#[test]
+fn a_file_that_ends_with_a_placeholder_stays_while_a_record_of_it_does() {
+    let folder = Folder::new("placeholder");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in (0..9).chain(10..25) {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    assert_eq!(queues.delete_below(q, 800).unwrap(), 0);
+    assert_eq!(queues.extent(q).min_offset, 8);
+    assert_eq!(queues.delete_below(q, 1050).unwrap(), 1);
 }
 
 #[test]
@@ -185,8 +239,131 @@ fn old_files_go_and_the_first_offset_moves() {
     assert_eq!(queues.extent(q).min_offset, 20);
     assert_eq!(queues.delete_below(q, 2250).unwrap(), 0);
     assert_eq!(queues.extent(q).min_offset, 23);
+    queues.correct_min(q, 2400).unwrap();
+    assert_eq!(queues.extent(q).min_offset, 24, "the record at the bound is kept");
     assert_eq!(queues.delete_below(q, 1 << 40).unwrap(), 1, "never the last");
     assert_eq!(queues.extent(q).max_offset, 35);
+}
+
+#[test]
+fn the_first_offset_may_be_one_that_is_not_written() {
+    let folder = Folder::new("unwritten");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in 0..8 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    queues.correct_min(q, 500).unwrap();
+    assert_eq!(queues.extent(q).min_offset, 5);
+}
+
+#[test]
+fn a_cut_zeroes_what_stands_behind_a_hole() {
+    let folder = Folder::new("hole");
+    let mut queues = Queues::new(Door::default(), folder.0.clone(), 20_000, 8, false);
+    let q = number(&mut queues, 0);
+    for i in 0..900 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    write_out(&mut queues);
+    let path = folder.0.join("T/0/00000000000000000000");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[2000..14_000].fill(0); // pages that a power loss took
+    std::fs::write(&path, &bytes).unwrap();
+    queues.truncate(q, 80_000).unwrap();
+    assert_eq!(queues.extent(q).max_offset, 100);
+    assert!(std::fs::read(&path).unwrap()[2000..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_missing_file_ends_the_queue() {
+    let folder = Folder::new("missing");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in 0..35 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    write_out(&mut queues);
+    std::fs::remove_file(folder.0.join("T/0/00000000000000000400")).unwrap();
+    let mut again = open(&folder.0, 8);
+    let q = number(&mut again, 0);
+    assert_eq!(again.recover(q).unwrap(), 2000);
+    assert_eq!(again.extent(q).max_offset, 20);
+}
+
+#[test]
+fn blank_units_say_nothing_of_the_log() {
+    let folder = Folder::new("blanks-only");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    queues.put(q, unit(1234, 5), 13).unwrap();
+    write_out(&mut queues);
+    let path = folder.0.join("T/0/00000000000000000200");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[60..].fill(0); // the one unit behind the blank ones is lost
+    std::fs::write(&path, &bytes).unwrap();
+    let mut again = open(&folder.0, 8);
+    let q = number(&mut again, 0);
+    assert_eq!(again.recover(q).unwrap(), -1);
+}
+
+#[test]
+fn a_queue_that_grows_again_is_told_again() {
+    let folder = Folder::new("grown");
+    let mut queues = open(&folder.0, 8);
+    queues.watch(b"T", 0, true);
+    let q = number(&mut queues, 0);
+    for i in 0..3 {
+        queues.put(q, unit(200 * i, 1), 2 * i).unwrap();
+        queues.put(q, unit(200 * i + 100, 1), 2 * i + 1).unwrap();
+        assert_eq!(queues.take_grown(), vec![(b"T".to_vec(), 0)]);
+        assert_eq!(queues.take_grown(), vec![]);
+    }
+}
+
+#[test]
+fn a_removed_queue_is_not_written_any_more() {
+    let folder = Folder::new("unwritten-removed");
+    let mut queues = open(&folder.0, 8);
+    let (a, b) = (number(&mut queues, 0), number(&mut queues, 1));
+    queues.put(a, unit(0, 1), 0).unwrap();
+    queues.put(b, unit(100, 1), 0).unwrap();
+    queues.remove(a).unwrap();
+    assert_eq!((queues.dirty_count(), queues.pending_bytes()), (1, UNIT as usize));
+    let again = number(&mut queues, 0);
+    assert_eq!(queues.put(again, unit(200, 1), 0).unwrap(), Put::Added);
+    assert_eq!(queues.dirty_count(), 2);
+    write_out(&mut queues);
+    assert_eq!(positions(&mut queues, again), [200]);
+}
+
+#[test]
+fn a_full_last_file_is_kept() {
+    let folder = Folder::new("full");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in 0..30 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    assert_eq!(queues.delete_below(q, 1 << 40).unwrap(), 2);
+    assert_eq!(queues.extent(q).max_offset, 30);
+}
+
+#[test]
+fn what_stands_behind_an_empty_file_goes_with_it() {
+    let folder = Folder::new("empty");
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    for i in 0..35 {
+        queues.put(q, unit(100 * i, i), i).unwrap();
+    }
+    write_out(&mut queues);
+    std::fs::write(folder.0.join("T/0/00000000000000000200"), b"").unwrap();
+    let mut again = open(&folder.0, 8);
+    let q = number(&mut again, 0);
+    assert_eq!(again.recover(q).unwrap(), 1000);
+    let left: Vec<_> = std::fs::read_dir(folder.0.join("T/0")).unwrap().collect();
+    assert_eq!(left.len(), 1, "dispatch makes the others again");
 }
 
 #[test]

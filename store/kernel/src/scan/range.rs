@@ -15,11 +15,16 @@ use std::path::{Path, PathBuf};
 
 use memchr::memmem;
 
+use crate::entry::{continues, EntryHeader, ENTRY_HEADER};
 use crate::fault::{At, Fault, Outcome};
+use crate::gentle::GentleFile;
+use crate::guard::FILL;
 use crate::record::{int, is_record_magic, item, long, Bad, Item, Record, BLANK_MAGIC, LEDGER_FILLER};
 
 /// Read at once: small enough to stay in the processor's cache from the system's copy to our look at it.
 const PIECE_BYTES: usize = 1 << 19;
+/// What a disk fails to give at least, read by itself where a larger read met an error.
+const BLOCK_BYTES: usize = 4096;
 /// More than any fixed part that has to be seen before a size can be believed.
 const HEAD_BYTES: usize = 128;
 /// The first three bytes of both record magics.
@@ -53,12 +58,22 @@ pub enum Found<'r, 'a> {
 }
 
 pub struct RangeReader {
-    file: File,
+    file: Source,
     path: PathBuf,
     stretch: Stretch,
     window: Vec<u8>,
     window_at: u64,
     pos: u64,
+    /// Positions [begin, end) that the disk did not give; `FILL` stands in their place.
+    unread: Vec<(u64, u64)>,
+    /// Check entries' own CRCs, too; the chain CRC of the entry before, if it is known.
+    entries: bool,
+    chain: Option<u32>,
+}
+
+enum Source {
+    Cached(File),
+    Gentle(GentleFile),
 }
 
 enum Flow {
@@ -73,13 +88,28 @@ enum Flow {
 impl RangeReader {
     pub fn open(path: &Path, stretch: Stretch) -> Outcome<RangeReader> {
         Ok(RangeReader {
-            file: File::open(path).at(path)?,
+            file: Source::Cached(File::open(path).at(path)?),
             path: path.to_owned(),
             stretch,
             window: vec![],
             window_at: stretch.begin,
             pos: stretch.begin,
+            unread: vec![],
+            entries: false,
+            chain: None,
         })
+    }
+
+    /// Reads past the page cache, and checks all that entries say of themselves.
+    pub fn scrubbing(path: &Path, stretch: Stretch) -> Outcome<RangeReader> {
+        let mut reader = RangeReader::open(path, stretch)?;
+        reader.file = Source::Gentle(GentleFile::open(path).at(path)?);
+        reader.entries = true;
+        Ok(reader)
+    }
+
+    pub fn is_direct(&self) -> bool {
+        matches!(&self.file, Source::Gentle(file) if file.is_direct())
     }
 
     /// Up to here everything was told.
@@ -97,7 +127,7 @@ impl RangeReader {
                 Flow::Lost(bad) => {
                     let next = self.next_sound()?;
                     let (pos, size) = (self.pos, next - self.pos);
-                    self.pos = next;
+                    (self.pos, self.chain) = (next, None);
                     let reason = bad.text();
                     if each(Found::Damage(Damage { pos, size, reason })).is_break() {
                         return Ok(self.pos >= self.stretch.end);
@@ -126,13 +156,20 @@ impl RangeReader {
                 return Flow::More(HEAD_BYTES);
             }
             let at = (self.pos - self.window_at) as usize;
+            let mut chain = self.chain;
             let (bad, step) = match item(&self.window, self.window_at, at, entry_header) {
                 Item::Record {
                     record,
                     at: record_at,
                     step,
                 } => {
-                    if !check_crc || record.body_crc_holds() {
+                    let read = self.was_read(self.pos, step);
+                    let entry = match self.entries && record_at > at {
+                        true => entry_flaw(&self.window[at..at + step], &mut chain),
+                        false => None,
+                    };
+                    if read && entry.is_none() && (!check_crc || record.body_crc_holds()) {
+                        self.chain = chain;
                         self.pos += step as u64;
                         let pos = self.window_at + record_at as u64;
                         if each(Found::Record { record: &record, pos }).is_break() {
@@ -140,9 +177,13 @@ impl RangeReader {
                         }
                         continue;
                     }
-                    (Bad::Crc, Some(step))
+                    (entry.unwrap_or(Bad::Crc), Some(step))
                 }
-                Item::Empty { step } => {
+                Item::Empty { step } if self.was_read(self.pos, step) => {
+                    if self.entries {
+                        let _ = entry_flaw(&self.window[at..at + step], &mut chain);
+                        self.chain = chain;
+                    }
                     self.pos += step as u64;
                     continue;
                 }
@@ -160,7 +201,13 @@ impl RangeReader {
                     Some(bytes) if bytes > seen && bytes <= left => return Flow::More(bytes),
                     _ => (Bad::Torn, None),
                 },
+                Item::Empty { step } => (Bad::Unreadable, Some(step)),
                 Item::Bad { bad, step } => (bad, step),
+            };
+            let bad = if self.was_read(self.pos, step.unwrap_or(HEAD_BYTES)) {
+                bad
+            } else {
+                Bad::Unreadable
             };
             let Some(step) = step else { return Flow::Lost(bad) };
             if step < left && seen < left.min(step + 8) {
@@ -169,6 +216,7 @@ impl RangeReader {
             if step > left || step < left && !follows(&self.window[at + step..], entry_header) {
                 return Flow::Lost(bad);
             }
+            self.chain = None;
             let damage = Damage {
                 pos: self.pos,
                 size: step as u64,
@@ -193,11 +241,51 @@ impl RangeReader {
         Ok(())
     }
 
-    fn read_at(&self, pos: u64, buffer: &mut [u8]) -> Outcome<()> {
+    /// All of the buffer; where the disk gives an error, `FILL` in its place, which is noted.
+    fn read_at(&mut self, pos: u64, buffer: &mut [u8]) -> Outcome<()> {
+        match self.read_all_at(pos, buffer) {
+            Err(Fault::Io { error, .. }) if error.raw_os_error() == Some(libc::EIO) => {}
+            done => return done,
+        }
+        let mut done = 0;
+        while done < buffer.len() {
+            let here = pos + done as u64;
+            let in_block = BLOCK_BYTES - (here - self.stretch.file_start) as usize % BLOCK_BYTES;
+            let size = in_block.min(buffer.len() - done);
+            match self.read_all_at(here, &mut buffer[done..done + size]) {
+                Err(Fault::Io { error, .. }) if error.raw_os_error() == Some(libc::EIO) => {
+                    buffer[done..done + size].fill(FILL);
+                    self.note_unread(here, here + size as u64);
+                }
+                read => read?,
+            }
+            done += size;
+        }
+        Ok(())
+    }
+
+    fn note_unread(&mut self, begin: u64, end: u64) {
+        match self.unread.last_mut().filter(|last| last.0 <= begin && begin <= last.1) {
+            Some(last) => last.1 = last.1.max(end),
+            None => self.unread.push((begin, end)),
+        }
+    }
+
+    /// None of these bytes is one that the disk did not give.
+    fn was_read(&self, pos: u64, size: usize) -> bool {
+        let end = pos + size as u64;
+        self.unread.iter().all(|&(from, to)| end <= from || to <= pos)
+    }
+
+    fn read_all_at(&mut self, pos: u64, buffer: &mut [u8]) -> Outcome<()> {
         let at = pos - self.stretch.file_start;
-        match self.file.read_exact_at(buffer, at) {
+        let read = match &mut self.file {
+            Source::Cached(file) => file.read_exact_at(buffer, at),
+            Source::Gentle(file) => file.read_exact_at(buffer, at),
+        };
+        match read {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                let bytes = self.file.metadata().at(&self.path)?.len();
+                let bytes = std::fs::metadata(&self.path).at(&self.path)?.len();
                 let reason = format!("a file of {bytes} bytes ends within what is to be read");
                 Err(Fault::damage(&self.path, at, reason))
             }
@@ -206,7 +294,7 @@ impl RangeReader {
     }
 
     /// Where the next record begins that names its own place and whose body's CRC holds; the stretch's end if none does.
-    fn next_sound(&self) -> Outcome<u64> {
+    fn next_sound(&mut self) -> Outcome<u64> {
         let (end, header) = (self.stretch.end, self.stretch.entry_header);
         let finder = memmem::Finder::new(&MAGIC_START);
         let mut at = self.pos + 1;
@@ -231,7 +319,7 @@ impl RangeReader {
         Ok(end)
     }
 
-    fn is_sound(&self, pos: u64) -> Outcome<bool> {
+    fn is_sound(&mut self, pos: u64) -> Outcome<bool> {
         let left = (self.stretch.end - pos) as usize;
         let mut bytes = vec![0; left.min(HEAD_BYTES)];
         self.read_at(pos, &mut bytes)?;
@@ -241,8 +329,19 @@ impl RangeReader {
         }
         self.read_at(pos, &mut bytes)?;
         let found = item(&bytes, pos, 0, self.stretch.entry_header);
-        Ok(matches!(found, Item::Record { record, .. } if record.body_crc_holds()))
+        Ok(matches!(found, Item::Record { record, step, .. } if record.body_crc_holds() && self.was_read(pos, step)))
     }
+}
+
+/// What an entry's own CRCs say of it: they cover header, topic and properties, which a record's CRC does not. `chain`: of
+/// the entry before, if it is known; then of this one.
+fn entry_flaw(bytes: &[u8], chain: &mut Option<u32>) -> Option<Bad> {
+    let header = EntryHeader::read(bytes).ok()?;
+    let before = chain.replace(header.chain).filter(|_| header.chain != 0);
+    let sound = header.chain == 0
+        || before.is_none_or(|before| continues(bytes, before))
+            && crc32fast::hash(&bytes[ENTRY_HEADER..]) == header.body_crc;
+    (!sound).then_some(Bad::Entry)
 }
 
 /// Bytes that the record or entry at the start of `bytes` takes, if it names its own place: else its size is not worth a

@@ -133,6 +133,24 @@ fn it_goes_no_further_than_it_is_told() {
 }
 
 #[test]
+fn it_stops_at_a_filler_that_reaches_over_its_bound() {
+    let (bytes, starts, _) = log(&[&[b'x'; 300], &[b'y'; 300]]);
+    let (_folder, maps) = on_disk("within", &bytes);
+    let bounds = Bounds {
+        upto: 500,
+        ..all(true, false)
+    };
+    let filler = starts[0] as u64 + 392;
+    assert_eq!(
+        walked(&maps, bounds).2,
+        End {
+            pos: filler,
+            stopped: None
+        }
+    );
+}
+
+#[test]
 fn a_flipped_body_stops_a_checking_walk_only() {
     let (mut bytes, starts, end) = log(&[b"one", b"two", b"three"]);
     bytes[starts[1] + 89] ^= 1;

@@ -153,7 +153,20 @@ fn a_body_with_a_copy_of_a_record_is_not_taken_for_one() {
     let copy = record(0, b"inner");
     let (mut bytes, starts) = log(&[&copy, b"next"], 0);
     bytes[4] = 0;
-    assert_eq!(whole("copy", &bytes, 0).0, vec![starts[1]]);
+    let (records, damage) = whole("copy", &bytes, 0);
+    assert_eq!(records, vec![starts[1]]);
+    assert_eq!(damage.len(), 1, "one damage, up to the next sound record");
+    assert_eq!((damage[0].pos, damage[0].size), (starts[0], starts[1] - starts[0]));
+}
+
+#[test]
+fn a_record_across_two_pieces_of_a_search_is_found() {
+    for short in 1..6 {
+        let lost = vec![7; PIECE_BYTES + 1 - 92 - 4 - short]; // the next magic begins just before the piece's end
+        let (mut bytes, starts) = log(&[&lost, b"next"], 0);
+        bytes[4] = 0;
+        assert_eq!(whole("pieces", &bytes, 0).0, vec![starts[1]], "{short}");
+    }
 }
 
 #[test]

@@ -1,0 +1,58 @@
+"""The sizes that a store's files should have, found without its settings.
+
+RocketMQ's files do not say how large they should be. A check that takes a file's own length for the right one does not
+notice that the file was cut short. So the sizes come from two places: the progress mark, which names the settings of
+the broker that wrote it, and the files themselves. A size that the mark names counts if some file has it, or if there
+is no file; else the length that most files have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.store.progress import ProgressMark
+from tallystick.store.queue_format import IndexGeometry
+from tallystick.store.segment_files import segment_start
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Bytes of a segment of the log, of a ConsumeQueue file, of a file of its extension; slots and entries of an index
+    file. None: not known."""
+
+    log_segment_bytes: int | None = None
+    queue_segment_bytes: int | None = None
+    index: IndexGeometry | None = None
+    extension_bytes: int | None = None
+
+    @classmethod
+    def of(cls, root: Path) -> FileSizes:
+        """Of the store in `root`. OSError: a folder cannot be read."""
+        mark = ProgressMark.load(root)
+        geometry = None if mark is None else mark.geometry
+        index = None
+        if geometry is not None and geometry.index_slots > 0 and geometry.index_entries > 0:
+            index = IndexGeometry(geometry.index_slots, geometry.index_entries)
+            lengths = _lengths(root.glob("index/*"))
+            index = index if not lengths or index.file_bytes in lengths else None
+        log = [*root.glob("commitlog/*"), *root.glob("dledger-*/data/*")]
+        return cls(
+            _chosen(log, geometry and geometry.log_segment_bytes),
+            _chosen(root.glob("consumequeue/*/*/*"), geometry and geometry.queue_segment_bytes),
+            index,
+            _chosen(root.glob("consumequeue_ext/*/*/*"), None),
+        )
+
+
+def _chosen(paths: Iterable[Path], by_mark: int | None) -> int | None:
+    lengths = _lengths(path for path in paths if segment_start(path.name) is not None)
+    if by_mark and (not lengths or by_mark in lengths):
+        return by_mark
+    return lengths.most_common(1)[0][0] if lengths else None
+
+
+def _lengths(paths: Iterable[Path]) -> Counter[int]:
+    return Counter(length for path in paths if path.is_file() and (length := path.stat().st_size))

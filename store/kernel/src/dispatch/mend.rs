@@ -1,0 +1,364 @@
+//! Compares queues with the log while both are in use, and writes wrong units again in their place.
+//!
+//! `audit` reads a stretch of the log and asks of each record whether its queue names it. The log is read with calls, not
+//! through a map, and its CRCs are checked on the way. `mend` looks for the sound units around a wrong one, reads what
+//! lies between their records in the log, and writes the units in between again. A slot whose record the log does not
+//! have gets a placeholder.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use parking_lot::MutexGuard;
+
+use super::Core;
+use crate::ext::is_address;
+use crate::fault::Outcome;
+use crate::queue::{Queues, Unit, UNIT};
+use crate::record::{Known, Record};
+use crate::scan::range::{Damage, Found, RangeReader, Stretch};
+
+const MOST_FINDINGS: usize = 1000;
+/// Slots on each side of a wrong unit that are asked for a sound one.
+const MOST_SLOTS: i64 = 1 << 22;
+/// Units that one `mend` writes again at most.
+const MOST_UNITS: usize = 1 << 20;
+const MOST_CHECKED: usize = 100_000;
+
+/// A queue that does not name a record of the log where it should.
+pub struct Wrong {
+    pub topic: Vec<u8>,
+    pub queue: i32,
+    pub offset: i64,
+    pub pos: u64,
+    pub reason: &'static str,
+}
+
+#[derive(Default)]
+pub struct Audit {
+    pub pos: u64,
+    pub records: u64,
+    pub damage: Vec<Damage>,
+    pub wrong: Vec<Wrong>,
+}
+
+/// Units [first, last] of a queue were looked at again: `written` got other values, `blank` of them placeholders.
+pub struct Mended {
+    pub first: i64,
+    pub last: i64,
+    pub written: u64,
+    pub blank: u64,
+    /// What of the log was found damaged while it was compared with them.
+    pub damage: Vec<Damage>,
+}
+
+impl Core {
+    /// Checks records from `from` on, where a record or segment begins, below `upto`, about `max_bytes` of them.
+    pub fn audit(&self, from: u64, upto: u64, max_bytes: u64) -> Outcome<Audit> {
+        let mut audit = Audit {
+            pos: from,
+            ..Audit::default()
+        };
+        let stop = upto.min(from.saturating_add(max_bytes));
+        let mut held: Option<(MutexGuard<'_, Queues>, Instant)> = None;
+        let mut fault = None;
+        self.read_log(from, upto, |found, next| {
+            match found {
+                Found::Damage(damage) => {
+                    if audit.damage.len() < MOST_FINDINGS {
+                        audit.damage.push(damage);
+                    }
+                }
+                Found::Record { record, pos } => {
+                    audit.records += 1;
+                    if let Some((guard, _)) = held.take_if(|(_, since)| self.turn_is_over(*since)) {
+                        MutexGuard::unlock_fair(guard);
+                    }
+                    let (queues, _) = held.get_or_insert_with(|| (self.queues.lock(), Instant::now()));
+                    match self.reason(queues, record, pos) {
+                        Ok(None) => {}
+                        Ok(Some(reason)) if audit.wrong.len() < MOST_FINDINGS => audit.wrong.push(Wrong {
+                            topic: record.topic().to_vec(),
+                            queue: record.queue_id(),
+                            offset: record.queue_offset(),
+                            pos,
+                            reason,
+                        }),
+                        Ok(Some(_)) => {}
+                        Err(error) => fault = Some(error),
+                    }
+                }
+            }
+            audit.pos = next;
+            if next >= stop || fault.is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+        .map(|end| audit.pos = end)?;
+        if let Some((guard, _)) = held {
+            MutexGuard::unlock_fair(guard);
+        }
+        fault.map_or(Ok(audit), Err)
+    }
+
+    /// Tells `each` what lies in [from, upto) and where the next item begins; returns how far it came.
+    fn read_log(
+        &self,
+        from: u64,
+        upto: u64,
+        mut each: impl FnMut(Found<'_, '_>, u64) -> ControlFlow<()>,
+    ) -> Outcome<u64> {
+        let segment_bytes = self.log.segment_bytes();
+        let mut pos = from;
+        while pos < upto {
+            let start = self.log.start_of(pos);
+            let path = self.log.path_of(start);
+            if !path.exists() {
+                return Ok(pos); // deleted meanwhile, or the log ends
+            }
+            let end = upto.min(start + segment_bytes);
+            let stretch = Stretch {
+                file_start: start,
+                file_end: start + segment_bytes,
+                begin: pos,
+                end,
+                entry_header: self.entry_header,
+                check_crc: true,
+            };
+            let mut reader = RangeReader::open(&path, stretch)?;
+            let mut broken_off = false;
+            reader.read(|found| {
+                let next = match &found {
+                    Found::Damage(damage) => damage.pos + damage.size,
+                    Found::Record { record, pos } => pos + u64::from(record.size()),
+                };
+                let flow = each(found, next);
+                broken_off = flow.is_break();
+                flow
+            })?;
+            pos = reader.pos();
+            if broken_off {
+                return Ok(pos);
+            }
+        }
+        Ok(pos)
+    }
+
+    /// Why the record's queue does not name it; None: it does, or need not.
+    fn reason(&self, queues: &mut Queues, record: &Record<'_>, pos: u64) -> Outcome<Option<&'static str>> {
+        if !record.is_queued() {
+            return Ok(None);
+        }
+        let Some(q) = queues.find(record.topic(), record.queue_id()) else {
+            return Ok(Some("the queue is missing"));
+        };
+        let (extent, offset) = (queues.extent(q), record.queue_offset());
+        if offset < extent.min_offset {
+            return Ok(Some("the queue begins behind the record"));
+        }
+        if offset >= extent.max_offset {
+            // A topic that was removed and made again has records of its earlier life in the log.
+            let first = queues.unit(q, extent.min_logic)?;
+            let older = first.is_some_and(|first| first.pos > pos as i64);
+            return Ok((!older).then_some("the queue ends before the record"));
+        }
+        let Some(unit) = queues.unit(q, offset as u64 * UNIT)? else {
+            return Ok(Some("the queue's file cannot be read"));
+        };
+        if unit.pos == pos as i64 && unit.size == record.size() as i32 {
+            return Ok((!self.code_fits(queues, record, &unit)).then_some("the unit has another tags code"));
+        }
+        if self.is_of(&unit, record.topic(), record.queue_id())? {
+            return Ok(None); // two records have the same place, and the queue names the other one
+        }
+        Ok(Some("the unit does not name the record"))
+    }
+
+    fn code_fits(&self, queues: &mut Queues, record: &Record<'_>, unit: &Unit) -> bool {
+        if is_address(unit.tags_code) {
+            return true;
+        }
+        let Some(topic) = queues.topic(record.topic()) else {
+            return true;
+        };
+        let is_schedule = queues.topic_at(topic).is_schedule;
+        if is_schedule {
+            return true; // what a delay level means is a setting
+        }
+        let known = Known::find(record.properties());
+        self.delays.tags_code(false, &known, record.store_timestamp()) == unit.tags_code
+    }
+
+    /// Whether the unit names a sound record of this queue and offset.
+    fn fits(&self, unit: &Unit, topic: &[u8], id: i32, offset: i64) -> Outcome<bool> {
+        self.names(unit, |record| {
+            record.topic() == topic && record.queue_id() == id && record.queue_offset() == offset
+        })
+    }
+
+    fn is_of(&self, unit: &Unit, topic: &[u8], id: i32) -> Outcome<bool> {
+        self.names(unit, |record| record.topic() == topic && record.queue_id() == id)
+    }
+
+    /// Whether the unit names a record that is as it should be.
+    fn names(&self, unit: &Unit, wanted: impl FnOnce(&Record<'_>) -> bool) -> Outcome<bool> {
+        let Ok(pos) = u64::try_from(unit.pos) else {
+            return Ok(false);
+        };
+        if unit.size <= 0 || unit.is_blank() || pos >= self.position.load(std::sync::atomic::Ordering::Acquire) {
+            return Ok(false);
+        }
+        let Some(segment) = self.log.segment(pos)? else {
+            return Ok(false);
+        };
+        let Some(bytes) = segment.slice(pos, unit.size as usize) else {
+            return Ok(false);
+        };
+        Ok(Record::parse(bytes, pos).is_ok_and(|record| record.size() as i32 == unit.size && wanted(&record)))
+    }
+
+    /// Whether what is wrong at an offset was compared with the log.
+    pub fn is_checked(&self, topic: &[u8], id: i32, offset: i64) -> bool {
+        let checked = self.checked.lock();
+        !checked.is_empty() && checked.contains(&(topic.to_vec(), id, offset))
+    }
+
+    /// Writes the unit at `offset` and the wrong ones around it again; what cannot be set right is passed over by
+    /// readers from now on. None: there is no such queue or offset, or more than `max_bytes` of the log had to be read.
+    pub fn mend(&self, topic: &[u8], id: i32, offset: i64, log_first: u64, max_bytes: u64) -> Outcome<Option<Mended>> {
+        // No dispatch meanwhile: the queue's end, and that of the log, stay where they are.
+        let _runner = self.runner.lock();
+        let unit_at = |offset: i64| -> Outcome<Option<Unit>> {
+            let mut queues = self.wait_for(&self.queues);
+            match queues.find(topic, id) {
+                Some(q) => queues.unit(q, offset as u64 * UNIT),
+                None => Ok(None),
+            }
+        };
+        let extent = {
+            let queues = self.wait_for(&self.queues);
+            match queues.find(topic, id) {
+                Some(q) => queues.extent(q),
+                None => return Ok(None),
+            }
+        };
+        if !(extent.min_offset..extent.max_offset).contains(&offset) {
+            return Ok(None);
+        }
+        let (mut first, mut last) = (offset, offset);
+        let mut from = log_first;
+        while first > extent.min_offset && offset - first < MOST_SLOTS {
+            if let Some(unit) = unit_at(first - 1)? {
+                if self.fits(&unit, topic, id, first - 1)? {
+                    from = unit.end() as u64;
+                    break;
+                }
+            }
+            first -= 1;
+        }
+        let mut upto = self.position.load(std::sync::atomic::Ordering::Acquire);
+        while last + 1 < extent.max_offset && last - offset < MOST_SLOTS {
+            if let Some(unit) = unit_at(last + 1)? {
+                if self.fits(&unit, topic, id, last + 1)? {
+                    upto = unit.pos as u64 - self.entry_header as u64;
+                    break;
+                }
+            }
+            last += 1;
+        }
+        if upto.saturating_sub(from) > max_bytes {
+            return Ok(None);
+        }
+        let mut units = std::collections::BTreeMap::new();
+        let mut damage = vec![];
+        let is_schedule = crate::record::is_schedule_topic(topic);
+        let read = self.read_log(from, upto.max(from), |found, _| {
+            match found {
+                Found::Damage(found) if damage.len() < MOST_FINDINGS => damage.push(found),
+                Found::Damage(_) => {}
+                Found::Record { record, pos } => {
+                    let mine = record.is_queued() && record.topic() == topic && record.queue_id() == id;
+                    if mine && (first..=last).contains(&record.queue_offset()) {
+                        let known = Known::find(record.properties());
+                        let tags_code = self.delays.tags_code(is_schedule, &known, record.store_timestamp());
+                        let (pos, size) = (pos as i64, record.size() as i32);
+                        units
+                            .entry(record.queue_offset())
+                            .or_insert(Unit { pos, size, tags_code });
+                    }
+                }
+            }
+            if units.len() < MOST_UNITS {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        if let Err(fault) = read {
+            // The log cannot be read there: so the record cannot be served either.
+            let near = (first..=last).take(MOST_CHECKED);
+            let near = near.map(|offset| (topic.to_vec(), id, offset));
+            self.checked.lock().extend(near);
+            return Err(fault);
+        }
+        let mut mended = self.put_in_place(topic, id, first, last, &units)?;
+        if let Some(mended) = &mut mended {
+            mended.damage = damage;
+        }
+        let mut checked = self.checked.lock();
+        if checked.len() > MOST_CHECKED {
+            checked.clear();
+        }
+        if mended.as_ref().is_some_and(|mended| mended.written == 0) {
+            checked.insert((topic.to_vec(), id, offset)); // the unit is right, so its record is not
+        }
+        let lost = (first..=last).filter(|offset| !units.contains_key(offset));
+        checked.extend(lost.take(MOST_CHECKED).map(|offset| (topic.to_vec(), id, offset)));
+        Ok(mended)
+    }
+
+    fn put_in_place(
+        &self,
+        topic: &[u8],
+        id: i32,
+        first: i64,
+        last: i64,
+        units: &std::collections::BTreeMap<i64, Unit>,
+    ) -> Outcome<Option<Mended>> {
+        let mut mended = Mended {
+            first,
+            last,
+            written: 0,
+            blank: 0,
+            damage: vec![],
+        };
+        for offset in first..=last {
+            // A lock for each unit: a reader waits for one write at most.
+            let mut queues = self.wait_for(&self.queues);
+            let Some(q) = queues.find(topic, id) else {
+                return Ok(None);
+            };
+            let there = queues.unit(q, offset as u64 * UNIT)?;
+            let unit = match units.get(&offset) {
+                Some(unit) if there == Some(*unit) => continue,
+                // Two records have the same queue offset, or the queue was shifted: what it names may have no other unit.
+                Some(_) if there.map_or(Ok(false), |unit| self.is_of(&unit, topic, id))? => continue,
+                Some(unit) => *unit,
+                // The unit of a damaged record says where it was: it stays, and is not served.
+                None if there.is_some_and(|unit| self.may_be_damaged(&unit)) => continue,
+                None => Unit::BLANK,
+            };
+            mended.blank += u64::from(unit.is_blank());
+            mended.written += 1;
+            queues.overwrite(q, offset, unit)?;
+        }
+        Ok(Some(mended))
+    }
+
+    /// The unit could be that of a record which the log lost: it names a place in the log.
+    fn may_be_damaged(&self, unit: &Unit) -> bool {
+        let position = self.position.load(std::sync::atomic::Ordering::Acquire) as i64;
+        unit.is_blank() || (unit.is_unit() && unit.end() <= position)
+    }
+}

@@ -1,0 +1,123 @@
+//! Reads a sealed segment again, as it lies on the disk, piece by piece: records, entries and their CRCs, and the units
+//! that ConsumeQueues have for them.
+//!
+//! The file is read past the page cache (O_DIRECT): what is checked is what the disk gives, and nobody's pages go. A file
+//! system without O_DIRECT is read through the cache; a piece that was not in it before is dropped from it afterwards.
+//!
+//! `scan::range` says what is damage, so that a scrub, Spark's audit and `MessageScan` agree. In dledger's layout the
+//! entries' own CRCs and their chain are checked as well: these cover headers, topics and properties.
+//!
+//! A unit is compared with the one that its queue has at the record's offset. A queue that is not there, an offset before
+//! its first and a unit of a later record are no damage: topics are removed, and made again with the same offsets.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use pyo3::prelude::*;
+
+use crate::dispatch::{Differs, Dispatch, Expected};
+use crate::fault::Outcome;
+use crate::scan::range::{Damage, Found, RangeReader, Stretch};
+
+struct Scrub {
+    reader: RangeReader,
+    records: u64,
+}
+
+/// What one step found: whether the segment is at its end, damage of the log, and of queues.
+type Step = (bool, Vec<(u64, u64, &'static str)>, Vec<Differs>);
+
+impl Scrub {
+    fn step(&mut self, max_bytes: u64, dispatch: Option<&Dispatch>) -> Outcome<Step> {
+        let from = self.reader.pos();
+        let (mut damage, mut expected) = (vec![], Vec::<Expected>::new());
+        let records = &mut self.records;
+        let done = self.reader.read(|found| {
+            let end = match found {
+                Found::Record { record, pos } => {
+                    *records += 1;
+                    if let Some(dispatch) = dispatch {
+                        expected.extend(dispatch.expected(record, pos));
+                    }
+                    pos + u64::from(record.size())
+                }
+                Found::Damage(Damage { pos, size, reason }) => {
+                    damage.push((pos, size, reason));
+                    pos + size
+                }
+            };
+            if end - from >= max_bytes {
+                std::ops::ControlFlow::Break(())
+            } else {
+                std::ops::ControlFlow::Continue(())
+            }
+        })?;
+        let differs = match dispatch {
+            Some(dispatch) => dispatch.differing(expected)?,
+            None => vec![],
+        };
+        Ok((done, damage, differs))
+    }
+}
+
+/// A pass over one sealed segment. Used by one thread at a time.
+#[pyclass(frozen, module = "tallystick.store._kernel")]
+pub struct SegmentScrub(Mutex<Scrub>);
+
+#[pymethods]
+impl SegmentScrub {
+    #[new]
+    fn new(
+        path: PathBuf,
+        file_start: u64,
+        begin: u64,
+        file_end: u64,
+        entry_header_bytes: usize,
+    ) -> PyResult<SegmentScrub> {
+        crate::scan::check_geometry(file_end.saturating_sub(file_start), entry_header_bytes)?;
+        let stretch = Stretch {
+            file_start,
+            file_end,
+            begin,
+            end: file_end,
+            entry_header: entry_header_bytes,
+            check_crc: true,
+        };
+        let reader = RangeReader::scrubbing(&path, stretch)?;
+        Ok(SegmentScrub(Mutex::new(Scrub { reader, records: 0 })))
+    }
+
+    /// Up to here, in the log, everything was checked.
+    #[getter]
+    fn pos(&self) -> u64 {
+        self.lock().reader.pos()
+    }
+
+    #[getter]
+    fn records(&self) -> u64 {
+        self.lock().records
+    }
+
+    /// Whether the page cache is passed by.
+    #[getter]
+    fn direct(&self) -> bool {
+        self.lock().reader.is_direct()
+    }
+
+    /// step(max_bytes, dispatch=None) -> (done, [(pos, bytes, reason)], [(topic, queue, offset, reason)])
+    #[pyo3(signature = (max_bytes, dispatch = None))]
+    fn step(&self, py: Python<'_>, max_bytes: u64, dispatch: Option<Py<Dispatch>>) -> PyResult<Step> {
+        let dispatch = dispatch.as_ref().map(|dispatch| dispatch.get());
+        Ok(py.detach(|| self.lock().step(max_bytes, dispatch))?)
+    }
+}
+
+impl SegmentScrub {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Scrub> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<SegmentScrub>()
+}

@@ -1,0 +1,91 @@
+"""What is lost if a log is cut at a byte: every sound record behind it, by topic, queue and queue offset.
+
+A person who cuts a log gives up messages that a broker would still serve, and must see what goes before they decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tallystick.store.derive import has_queue_unit
+from tallystick.store.log_walk import Step, StepKind, resync, walk
+from tallystick.store.segment_files import SegmentFiles
+
+
+@dataclass(slots=True)
+class QueueLoss:
+    """Queue offsets of the sound records of one queue: from `first` to `last`, `count` of them."""
+
+    first: int
+    last: int
+    count: int = 0
+
+
+@dataclass(slots=True)
+class LogLoss:
+    """What a cut at `pos` of the log removes; `end_pos` is the end of the last sound record, so the log's end now."""
+
+    pos: int
+    end_pos: int
+    file: str
+    offset: int
+    """Byte in `file` that `pos` is."""
+    reason: str
+    """What is wrong at `pos`."""
+    records: int = 0
+    """Sound records in [pos, end_pos)."""
+    queues: dict[tuple[str, int], QueueLoss] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    """Whole files that go."""
+
+    @property
+    def bytes(self) -> int:
+        return self.end_pos - self.pos
+
+    def to_json(self) -> dict[str, Any]:
+        queues = [
+            {"topic": topic, "queue": queue, "first": loss.first, "last": loss.last, "messages": loss.count}
+            for (topic, queue), loss in sorted(self.queues.items())
+        ]
+        return {
+            "pos": self.pos,
+            "endPos": self.end_pos,
+            "bytes": self.bytes,
+            "file": self.file,
+            "offset": self.offset,
+            "reason": self.reason,
+            "records": self.records,
+            "queues": queues,
+            "files": self.files,
+        }
+
+
+def loss_of_cut(log: SegmentFiles, pos: int, reason: str, entry_header_bytes: int = 0) -> LogLoss:
+    """What is behind byte `pos`, where a record is damaged or the log has a gap. Reads the log to its end."""
+    start = log.start_of(pos)
+    file, offset = (log.folder.name, 0) if start is None else (log.path(start).name, pos - start)
+    loss = LogLoss(pos, pos, file, offset, reason)
+    loss.files = [log.path(begin).name for begin in log.starts if begin > pos or (begin == pos and offset == 0)]
+    at: int | None = pos
+    while at is not None:
+        for step in walk(log, at, entry_header_bytes=entry_header_bytes):
+            if step.kind in (StepKind.END, StepKind.DAMAGE):
+                behind = resync(log, step.pos, entry_header_bytes=entry_header_bytes)
+                at = None if behind is None else behind.pos
+                break
+            if step.kind is StepKind.RECORD:
+                _count(loss, step)
+    return loss
+
+
+def _count(loss: LogLoss, step: Step) -> None:
+    record = step.record
+    assert record is not None, "a RECORD step has one"
+    loss.records += 1
+    loss.end_pos = step.pos + step.size
+    if has_queue_unit(record):
+        queue = loss.queues.setdefault((record.topic, record.queue_id), QueueLoss(record.queue_offset, -1))
+        queue.first = min(queue.first, record.queue_offset)
+        queue.last = max(queue.last, record.queue_offset)
+        queue.count += 1

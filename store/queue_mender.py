@@ -1,0 +1,156 @@
+"""Sets ConsumeQueues right while the store is in use: what a reader or a scrub finds wrong is compared with the log.
+
+    pull ── a unit or record that is wrong ──▶ look_at ──▶ the kernel reads the log between the sound units around it
+    scrub ─ check_range ── records that no queue names ──┘        └──▶ units written again, in their place
+
+A reader does not pass over a wrong unit before it was compared with the log: the record may be sound. Mostly that is a
+few kilobytes of the log, read at once, and the reader gets the message. If it is more, a thread does it, and the reader
+gets nothing at that offset until it is done. What turns out to be lost in the log itself is passed over from then on.
+
+Findings: DAMAGE for the wrong units, REBUILT for units that were written again. Damage of the log itself is reported
+by `media`, and only when the log was compared: a unit that leads to a wrong place says nothing about the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from tallystick.store._kernel import DamageError
+from tallystick.store.findings import FindingKind
+from tallystick.store.limited_log import LimitedLog
+from tallystick.store.queue_format import UNIT
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import AuditResult, Dispatch
+    from tallystick.store.engine import MessageStore
+
+_INLINE_BYTES = 4 << 20
+"""So much of the log is read on the event loop: some milliseconds, once for each wrong place."""
+_EVERYTHING = 1 << 62
+_RUN_BYTES = 64 << 20
+
+_logger = logging.getLogger("tallystick.store")
+
+
+class QueueMender:
+    """Of one open store. `look_at` belongs to the event loop; `check_range` and `mend` may be called on any thread."""
+
+    def __init__(self, store: MessageStore, dispatch: Dispatch) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._log = LimitedLog(_logger, time.monotonic)
+        self._tasks: dict[tuple[bytes, int], asyncio.Task[None]] = {}
+        self._going_back = False
+
+    def look_at(self, topic: bytes, queue: int, offset: int) -> bool:
+        """A reader met a wrong unit or record; whether it should ask again at once. If not, a thread works on it."""
+        if (topic, queue) in self._tasks:
+            return False
+        try:
+            lost = self._mend(topic, queue, offset, _INLINE_BYTES)
+            if lost is not None:
+                self._tell_lost(lost)
+                return True
+        except (OSError, DamageError) as error:
+            self._tell(topic, queue, error)
+            return True  # what cannot be compared is passed over from now on
+        task = asyncio.get_running_loop().create_task(self._mend_later(topic, queue, offset), name="mend-queue")
+        self._tasks[topic, queue] = task
+        task.add_done_callback(lambda _: self._tasks.pop((topic, queue), None))
+        return False
+
+    async def _mend_later(self, topic: bytes, queue: int, offset: int) -> None:
+        try:
+            lost = await asyncio.to_thread(self._mend, topic, queue, offset, _EVERYTHING)
+        except (OSError, DamageError) as error:
+            self._tell(topic, queue, error)
+            return
+        self._tell_lost(lost or [])
+        if self._store.on_arrival is not None:
+            self._store.on_arrival([(topic.decode(), queue)])  # whoever waits there asks again
+
+    def _tell(self, topic: bytes, queue: int, error: Exception) -> None:
+        name = topic.decode(errors="replace")
+        self._log.warning("compare", "cannot compare ConsumeQueue %s/%d with the log: %s", name, queue, error)
+
+    def _tell_lost(self, lost: list[tuple[int, int, str]]) -> None:
+        """Damage of the log that hides messages which no unit names any more: no read would meet it."""
+        for pos, size, _ in lost:
+            self._store.media.met(pos, size)
+
+    def mend(self, topic: bytes, queue: int, offset: int, max_bytes: int = _EVERYTHING) -> bool:
+        """Compares the unit at `offset`, and wrong ones around it, with the log, and writes them again; blocks.
+
+        False: nothing was done, as the queue has no such offset or more than `max_bytes` of the log had to be read.
+        OSError, DamageError.
+        """
+        return self._mend(topic, queue, offset, max_bytes) is not None
+
+    def _mend(self, topic: bytes, queue: int, offset: int, max_bytes: int) -> list[tuple[int, int, str]] | None:
+        """As `mend`, None for False; else damage of the log (pos, size, reason) that placeholders stand for now."""
+        if self._going_back:
+            return None
+        found = self._dispatch.mend(topic, queue, offset, self._store.min_pos, max_bytes)
+        if found is None:
+            return None
+        first, last, written, blank, damage = found
+        name = topic.decode(errors="surrogateescape")
+        segment_bytes = self._store.settings.queue_segment_bytes
+        start = first * UNIT.size // segment_bytes * segment_bytes
+        path = self._store.root / "consumequeue" / name / str(queue) / f"{start:020d}"
+        place = {"offset": first * UNIT.size - start, "size": (last - first + 1) * UNIT.size}
+        findings = self._store.findings
+        if written > blank:
+            reason = f"units {first} to {last} did not name their records in the log"
+            findings.add(FindingKind.DAMAGE, path, reason, **place)
+            findings.add(FindingKind.REBUILT, path, f"{written} of the units {first} to {last}", **place)
+        if blank:
+            lost = f"{blank} of the messages at offsets {first} to {last} are not in the log any more"
+            findings.add(FindingKind.DAMAGE, path, lost, **place)
+        return damage if blank else []
+
+    def derive_again(self, first: int, end: int) -> None:
+        """The bytes [first, end) of the log could not be read, and can be now. Queues and index get what they lack of
+        them; blocks, and nothing may be dispatched meanwhile. `first`: where an entry begins. OSError, DamageError."""
+        upto = min(end, self._dispatch.position)
+        pos, lacked = first, 0
+        while pos < upto:
+            found = self._dispatch.audit(pos, upto, _INLINE_BYTES)
+            lacked += len(found.wrong)
+            for topic, queue, offset, _, _ in found.wrong:
+                self.mend(topic, queue, offset)
+            if found.pos <= pos:
+                break
+            pos = found.pos
+        if not lacked:
+            return
+        # The position goes back to make the index again. Units behind it would look wrong to `mend` until it is there.
+        self._going_back, reached = True, self._dispatch.position
+        try:
+            self._dispatch.redo(first, upto, True)
+            while (pos := self._dispatch.position) < reached:
+                if self._dispatch.run(reached, _RUN_BYTES).pos == pos:
+                    break
+        finally:
+            self._going_back = False
+        name = f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} were in no queue"
+        self._store.findings.add(FindingKind.REBUILT, self._store.root / "consumequeue", name, pos=first)
+
+    def check_range(self, first: int, upto: int, max_bytes: int) -> AuditResult:
+        """Compares about `max_bytes` of records from byte `first` of the log on, below `upto`, with their queues, and
+        checks their CRCs; blocks. `first`: where a segment begins, or `pos` of the result of the call before.
+
+        Damage of the log is in the result and is the caller's to report. Queues that do not name a record are set right
+        here if they have its offset; others (a queue that lacks its end or its folder) are reported, and are built
+        again by the next start. OSError, DamageError.
+        """
+        found = self._dispatch.audit(first, min(upto, self._dispatch.position), max_bytes)
+        for topic, queue, offset, pos, reason in found.wrong:
+            if not self.mend(topic, queue, offset):
+                path = self._store.root / "consumequeue" / topic.decode(errors="surrogateescape") / str(queue)
+                text = f"{reason} at byte {pos} of the log, with queue offset {offset}"
+                self._store.findings.add(FindingKind.DAMAGE, path, text)
+        return found

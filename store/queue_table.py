@@ -1,0 +1,77 @@
+"""The file `tally-queues`: where each ConsumeQueue ended at a position of the log, and which index files there were.
+
+Recovery compares the queues with it. A queue that holds less than the file says has lost something, and is built again
+from the log. The log cannot tell everything: when the log's beginning was deleted, a queue whose folder is lost may
+have no record left, and would count from 0 again, at offsets that were given out before. The file has its next offset.
+
+It is written with every thorough save of the progress mark, after the syncs: about once a minute, when queues are
+removed, before segments of the log are deleted, and at the end. So everything that it promises is durable, and no
+segment is deleted that it does not cover. It is believed only if the file `lock` has the time that it had: another
+program that has started on the store since may have removed queues.
+
+Layout, big-endian: "TALLYQT2", position in the log (8), modification time of `lock` in ns (8), first byte of the log
+(8), bytes of a ConsumeQueue file (4), bytes of the names (4), the names of the index files with their last record's
+position (JSON), the rows of the queues (see the kernel's `queue/mend.rs`), CRC-32 of everything before (4).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+
+FILE_NAME = "tally-queues"
+
+_MAGIC = b"TALLYQT2"
+_HEAD = struct.Struct(">8sqqqii")
+_CRC = struct.Struct(">I")
+
+
+class QueueTable(NamedTuple):
+    """What the file says. `pos`: byte of the log up to which it speaks; `log_first`: where the log began;
+    `index_files`: name and last position of each index file, oldest first; `rows`: for `Dispatch.compare_queues`."""
+
+    pos: int
+    lock_ns: int
+    log_first: int
+    queue_segment_bytes: int
+    index_files: tuple[tuple[str, int], ...]
+    rows: bytes
+
+    def encode(self) -> bytes:
+        names = json.dumps(self.index_files).encode()
+        head = _HEAD.pack(_MAGIC, self.pos, self.lock_ns, self.log_first, self.queue_segment_bytes, len(names))
+        data = head + names + self.rows
+        return data + _CRC.pack(zlib.crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes) -> QueueTable | None:
+        """None: these are not the bytes of such a file."""
+        if len(data) < _HEAD.size + _CRC.size or not data.startswith(_MAGIC):
+            return None
+        if _CRC.unpack(data[-_CRC.size :]) != (zlib.crc32(data[: -_CRC.size]),):
+            return None
+        _, pos, lock_ns, log_first, queue_segment_bytes, size = _HEAD.unpack_from(data)
+        names = data[_HEAD.size : _HEAD.size + size]
+        index = tuple((str(name), int(end)) for name, end in json.loads(names))
+        return cls(pos, lock_ns, log_first, queue_segment_bytes, index, data[_HEAD.size + size : -_CRC.size])
+
+    def save(self, door: Door, root: Path) -> None:
+        """Replaces the file, durably. Blocks. OSError: the file before it holds."""
+        temporary = root / f"{FILE_NAME}.tmp"
+        door.write_file(str(temporary), self.encode())
+        door.rename(str(temporary), str(root / FILE_NAME))
+        door.sync_dir(str(root))
+
+    @classmethod
+    def load(cls, root: Path) -> QueueTable | None:
+        """None: there is none, or it cannot be read as one."""
+        try:
+            return cls.decode((root / FILE_NAME).read_bytes())
+        except OSError:
+            return None

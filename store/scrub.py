@@ -1,0 +1,239 @@
+"""Reads the sealed part of the log again, at low priority, to find damage while another copy still exists.
+
+    a chunk: the kernel reads past the page cache, checks CRCs, entries and ConsumeQueue units ─▶ findings
+                                         damage of the log ─▶ a group repairs it from another member (`media.on_damage`)
+                                         wrong units       ─▶ written again from the log (`queue_mender`)
+
+A disk spoils bytes that nobody reads. A plain store and a member of a group both run one `Scrub`.
+
+- **Rate.** A pass begins a week after the last one began. By default it reads 2 * size / week bytes a second, at least
+  256 KiB: it takes half a week at most, and what a stopped broker misses can be made up for. `scrubBytesPerSecond` sets
+  another rate; 0 switches scrubbing off.
+- **Priority.** A thread of its own with the idle class of I/O (ioprio_set), chunks of 256 KiB without the GIL, and a
+  pause after each chunk.
+- **Page cache.** The kernel reads with O_DIRECT. Pages that are in memory stay there, and none are added.
+- **Progress** is kept in the file `tally-scrub` after each segment, so that a broker that is restarted daily finishes
+  its passes.
+
+Segments that are not sealed (full, durable, dispatched, in a group committed) are read by the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tallystick.store._kernel import DamageError, SegmentScrub
+from tallystick.store.clock import wall_ms
+from tallystick.store.findings import FindingKind
+from tallystick.store.segment_files import segment_name
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Dispatch, Door
+    from tallystick.store.finding_log import FindingLog
+    from tallystick.store.media import MediaWatch
+
+FILE_NAME = "tally-scrub"
+WEEK_S = 7 * 86_400
+LEAST_RATE = 256 << 10
+_CHUNK_BYTES = 256 << 10
+_IDLE_S = 60.0  # until it looks again whether there is something to read
+_SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_IDLE_CLASS = 3 << 13
+
+_logger = logging.getLogger("tallystick.store")
+
+
+@dataclass(slots=True)
+class ScrubState:
+    """What is kept over restarts. Positions are bytes in the log, times ms since 1970; 0: never."""
+
+    pos: int = 0
+    """The pass goes on here."""
+    since_ms: int = 0
+    """The first pass of this store began."""
+    pass_began_ms: int = 0
+    """0: no pass is under way."""
+    last_began_ms: int = 0
+    last_ended_ms: int = 0
+    last_bytes: int = 0
+    pass_bytes: int = 0
+
+    @classmethod
+    def load(cls, path: Path) -> ScrubState:
+        """A file that is missing or damaged is a new beginning: it costs one pass."""
+        try:
+            kept = json.loads(path.read_bytes())
+            state = cls(**{name: int(kept[name]) for name in cls.__slots__})
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+        return state if min(asdict(state).values()) >= 0 else cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The part of the log to read: segments from `begin`, and whole ones below `end`."""
+
+    begin: int
+    end: int
+
+
+class Scrub:
+    """Of one store. `sealed()` says what may be read now; called on the event loop."""
+
+    def __init__(
+        self,
+        root: Path,
+        door: Door,
+        dispatch: Dispatch,
+        findings: FindingLog,
+        media: MediaWatch,
+        sealed: Callable[[], Sealed],
+        executor: Executor,
+        *,
+        log_folder: Path,
+        segment_bytes: int,
+        entry_header_bytes: int,
+        bytes_per_second: int,
+        mend: Callable[[bytes, int, int], bool],
+    ) -> None:
+        """`bytes_per_second`: as the setting `scrubBytesPerSecond`. `executor`: a thread of its own.
+
+        `mend(topic, queue, offset)`: compares units with the log, writes wrong ones again and reports that; False: it
+        could not. Called on the executor.
+        """
+        self._path = root / FILE_NAME
+        self._root = root
+        self._door = door
+        self._dispatch = dispatch
+        self._findings = findings
+        self._media = media
+        self._sealed = sealed
+        self._executor = executor
+        self._folder = log_folder
+        self._segment_bytes = segment_bytes
+        self._header_bytes = entry_header_bytes
+        self._setting = bytes_per_second
+        self._mend = mend
+        self.state = ScrubState.load(self._path)
+        self.total_bytes = 0
+        """Read since the process began."""
+
+    @property
+    def enabled(self) -> bool:
+        return self._setting != 0
+
+    @property
+    def bytes_per_second(self) -> int:
+        """How fast it reads now; 0: it is off."""
+        if self._setting >= 0:
+            return self._setting
+        sealed = self._sealed()
+        return max(LEAST_RATE, 2 * (sealed.end - sealed.begin) // WEEK_S)
+
+    @property
+    def age_seconds(self) -> float:
+        """Since the last complete pass ended, or since the first one began; 0: none has begun."""
+        since = self.state.last_ended_ms or self.state.since_ms
+        return max(0.0, (wall_ms() - since) / 1000) if since else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """For GET /node."""
+        sealed = self._sealed()
+        return {
+            "enabled": self.enabled,
+            "bytesPerSecond": self.bytes_per_second,
+            "pos": self.state.pos,
+            "endPos": sealed.end,
+            "passBeganAt": self.state.pass_began_ms or None,
+            "lastPassEndedAt": self.state.last_ended_ms or None,
+            "lastPassBytes": self.state.last_bytes,
+        }
+
+    async def run(self) -> None:
+        """Reads until it is cancelled."""
+        while self.enabled:
+            if self._due():
+                try:
+                    await self._pass()
+                    continue
+                except (OSError, DamageError) as error:
+                    _logger.warning("scrub of the log stopped and is tried again: %s", error)
+            await asyncio.sleep(_IDLE_S)
+
+    def _due(self) -> bool:
+        sealed, state = self._sealed(), self.state
+        if sealed.end <= sealed.begin:
+            return False
+        return bool(state.pass_began_ms) or not 0 <= wall_ms() - state.last_began_ms < WEEK_S * 1000
+
+    async def _pass(self) -> None:
+        """The rest of a pass: up to what is sealed when it gets there."""
+        state = self.state
+        if not state.pass_began_ms:
+            state.pass_began_ms = wall_ms()
+            state.since_ms = state.since_ms or state.pass_began_ms
+            state.pos = state.pass_bytes = 0
+            await self._in_thread(self._save)
+        while (sealed := self._sealed()).end > (start := max(state.pos, sealed.begin)):
+            start -= start % self._segment_bytes
+            await self._segment(start)
+            state.pos = start + self._segment_bytes
+            await self._in_thread(self._save)
+        state.last_began_ms, state.last_ended_ms, state.last_bytes = state.pass_began_ms, wall_ms(), state.pass_bytes
+        state.pos = state.pass_began_ms = state.pass_bytes = 0
+        await self._in_thread(self._save)
+        _logger.info("scrubbed the log: %d bytes, findings so far: %s", state.last_bytes, self._findings.counts())
+
+    async def _segment(self, start: int) -> None:
+        path = self._folder / segment_name(start)
+        end = start + self._segment_bytes
+        try:
+            scrub = await self._in_thread(lambda: SegmentScrub(path, start, start, end, self._header_bytes))
+        except FileNotFoundError:
+            return  # deleted meanwhile
+        done = False
+        while not done:
+            begin_s, pos = time.monotonic(), scrub.pos
+            done, damage, differs = await self._in_thread(lambda: scrub.step(_CHUNK_BYTES, self._dispatch))
+            read = scrub.pos - pos
+            self.total_bytes += read
+            self.state.pass_bytes += read
+            if start >= self._sealed().begin:  # else the segment was deleted meanwhile, and its units with it
+                for at, size, reason in damage:
+                    self._findings.add(FindingKind.DAMAGE, path, reason, offset=at - start, size=size, pos=at)
+                    self._media.tell(at, at + size)
+                for topic, queue, offset, reason in differs:
+                    await self._queue_differs(topic, queue, offset, reason)
+            await asyncio.sleep(max(0.0, read / self.bytes_per_second - (time.monotonic() - begin_s)))
+
+    async def _queue_differs(self, topic: bytes, queue: int, offset: int, reason: str) -> None:
+        if await self._in_thread(lambda: self._mend(topic, queue, offset)):
+            return
+        folder = self._root / "consumequeue" / topic.decode(errors="replace") / str(queue)
+        self._findings.add(FindingKind.DAMAGE, folder, f"queue offset {offset} {reason}", offset=offset * 20, size=20)
+
+    def _save(self) -> None:
+        data = json.dumps(asdict(self.state)).encode()
+        temporary = self._path.with_name(FILE_NAME + ".tmp")
+        self._door.write_file(temporary, data)
+        self._door.rename(temporary, self._path)
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def idle_io_priority() -> None:
+    """This thread's reads wait for everybody else's. What the system does not know or allow is left as it is."""
+    number = _SYS_IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, 0, _IDLE_CLASS)  # 1: a thread, 0: this one

@@ -1,0 +1,109 @@
+"""Checks the small files of a store: the tables in `config/`, and the files of progress that a start reads.
+
+    config/NAME.json      damaged: damage; with a sound backup the broker uses that, and loses the changes since
+    config/NAME.json.bak  damaged: a note, unless the table needs it
+    tally-progress        no sound slot: a note; the next start reads more of the log and writes the file again
+    tally-queues          wrong magic or CRC: a note, the same
+    tally-scrub           no sound content: a note; the scrub begins a new pass
+
+A file that the disk does not give (EIO) is damage as well. Only the form of a table is checked: JSON, and an object.
+What a table must contain is known to the broker, which checks it at its start.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.store import fastjson
+from tallystick.store.fastjson import FastjsonError
+from tallystick.store.findings import FindingKind
+from tallystick.store.mapped import UNREADABLE
+from tallystick.store.progress import FILE_NAME as PROGRESS_NAME
+from tallystick.store.progress import ProgressMark
+from tallystick.store.queue_table import FILE_NAME as QUEUES_NAME
+from tallystick.store.queue_table import QueueTable
+
+SCRUB_NAME = "tally-scrub"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFault:
+    """What is wrong with one file. `kind`: DAMAGE, or MARK and NOTE where the next start puts it right.
+
+    `backup`: the sound version that a start, or a repair, uses instead.
+    """
+
+    path: Path
+    reason: str
+    kind: FindingKind = FindingKind.DAMAGE
+    backup: Path | None = None
+
+
+def table_faults(root: Path) -> list[TableFault]:
+    """Everything that is wrong with the small files of the store in `root`. OSError: a folder cannot be read."""
+    return [*_config_faults(root / "config"), *_progress_faults(root)]
+
+
+def _config_faults(folder: Path) -> list[TableFault]:
+    found: list[TableFault] = []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        backup = path.with_name(path.name + ".bak")
+        reason, backup_reason = _reason(path, _check_json), _reason(backup, _check_json)
+        if reason:
+            sound = backup if backup.exists() and not backup_reason else None
+            found.append(TableFault(path, reason, backup=sound))
+        if backup_reason:
+            found.append(TableFault(backup, backup_reason, FindingKind.DAMAGE if reason else FindingKind.NOTE))
+    return found
+
+
+def _progress_faults(root: Path) -> list[TableFault]:
+    checks: tuple[tuple[str, Callable[[bytes], str], FindingKind], ...] = (
+        (PROGRESS_NAME, _check_progress, FindingKind.MARK),
+        (QUEUES_NAME, _check_queues, FindingKind.MARK),
+        (SCRUB_NAME, _check_scrub, FindingKind.NOTE),
+    )
+    found = []
+    for name, check, kind in checks:
+        if reason := _reason(root / name, check):
+            found.append(TableFault(root / name, reason, kind))
+    return found
+
+
+def _reason(path: Path, check: Callable[[bytes], str]) -> str:
+    """Why the file is not sound; "": it is, or there is none."""
+    try:
+        return check(path.read_bytes())
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if error.errno not in (errno.EIO, errno.EISDIR):
+            raise
+        return f"{UNREADABLE}: {error.strerror}"
+
+
+def _check_json(data: bytes) -> str:
+    try:
+        table = fastjson.loads(data)
+    except FastjsonError as error:
+        return f"is no JSON: {error}"
+    return "" if isinstance(table, dict) else "is no JSON object"
+
+
+def _check_progress(data: bytes) -> str:
+    return "" if ProgressMark.newest(data) is not None else "has no sound slot"
+
+
+def _check_queues(data: bytes) -> str:
+    return "" if QueueTable.decode(data) is not None else "its magic or CRC is wrong"
+
+
+def _check_scrub(data: bytes) -> str:
+    try:
+        return "" if isinstance(json.loads(data), dict) else "is no JSON object"
+    except ValueError as error:
+        return f"is no JSON: {error}"

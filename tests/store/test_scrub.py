@@ -1,0 +1,220 @@
+"""The background reader of the log: what it finds, what it leaves alone, and that it goes on after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import mmap
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tallystick.store import scrub as scrub_module
+from tallystick.store._kernel import SegmentScrub
+from tallystick.store.engine import MessageStore
+from tallystick.store.findings import Finding, FindingKind
+from tallystick.store.media import MediaWatch
+from tallystick.store.message import Host, Message
+from tallystick.store.properties import KEYS
+from tallystick.store.scrub import ScrubState, Sealed
+from tallystick.store.segment_files import segment_name
+from tallystick.store.settings import StoreSettings
+
+HOST = Host("127.0.0.1", 10911)
+SEGMENT = 1 << 16
+
+
+def settings(root: Path, rate: int) -> StoreSettings:
+    return StoreSettings(
+        storePathRootDir=str(root),
+        mappedFileSizeCommitLog=SEGMENT,
+        mappedFileSizeConsumeQueue=2000,
+        maxHashSlotNum=50,
+        maxIndexNum=200,
+        scrubBytesPerSecond=rate,
+    )
+
+
+@asynccontextmanager
+async def opened(root: Path, rate: int = 1 << 40) -> AsyncIterator[MessageStore]:
+    store = await MessageStore.open(settings(root, rate), store_host=HOST)
+    try:
+        yield store
+    finally:
+        await asyncio.wait_for(store.close(), 10)
+
+
+async def fill(root: Path, count: int = 200) -> list[int]:
+    """A store that was closed; the positions of its records."""
+    async with opened(root, 0) as store:
+        puts = [
+            await store.put(Message("T", n % 2, b"body %06d" % n * 150, f"{KEYS}\x01k{n}\x02TAGS\x01a\x02"))
+            for n in range(count)
+        ]
+    return [put.pos for put in puts]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110  (nothing tells of the end of a pass)
+            await asyncio.sleep(0.02)
+
+
+async def scrubbed(root: Path) -> list[Finding]:
+    """What one whole pass finds in a store."""
+    (root / "tally-scrub").unlink(missing_ok=True)
+    async with opened(root) as store:
+        await until(lambda: store.scrub.state.last_ended_ms > 0)
+        assert store.scrub.total_bytes == store.scrub.state.last_bytes > 0
+        assert store.scrub.to_json()["lastPassEndedAt"] is not None
+        return [each for each in store.findings.listed() if each.kind is FindingKind.DAMAGE]
+
+
+def spoil(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+        os.fsync(file.fileno())
+
+
+async def test_a_sound_store_has_no_findings(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    assert await scrubbed(tmp_path) == []
+
+
+async def test_a_changed_byte_of_a_body_is_found_with_its_place(tmp_path: Path) -> None:
+    positions = await fill(tmp_path)
+    pos = next(pos for pos in positions if pos > SEGMENT + 9000)
+    spoil(tmp_path / "commitlog" / segment_name(SEGMENT), pos - SEGMENT + 600, b"?")
+    (found,) = await scrubbed(tmp_path)
+    assert (found.file, found.offset, found.pos) == (f"commitlog/{segment_name(SEGMENT)}", pos - SEGMENT, pos)
+    assert found.reason == "body CRC differs" and found.size > 1500
+
+
+async def test_damage_is_handed_on_to_what_repairs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(MediaWatch, "tell", lambda self, pos, end: told.append((pos, end)))
+    positions = await fill(tmp_path)
+    pos = next(pos for pos in positions if pos > SEGMENT + 9000)
+    spoil(tmp_path / "commitlog" / segment_name(SEGMENT), pos - SEGMENT + 600, b"?")
+    (found,) = await scrubbed(tmp_path)
+    assert told == [(pos, pos + found.size)]
+
+
+async def test_damage_of_a_segment_that_was_deleted_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = await fill(tmp_path)
+    pos = next(pos for pos in positions if pos > SEGMENT + 9000)
+    async with opened(tmp_path) as store:
+        await until(lambda: store.scrub.state.last_ended_ms > 0)
+        spoil(tmp_path / "commitlog" / segment_name(SEGMENT), pos - SEGMENT + 600, b"?")
+        sealed = store.scrub._sealed()
+        monkeypatch.setattr(store.scrub, "_sealed", lambda: Sealed(2 * SEGMENT, sealed.end))
+        await store.scrub._segment(SEGMENT)
+        assert store.findings.listed() == []
+        monkeypatch.setattr(store.scrub, "_sealed", lambda: sealed)
+        await store.scrub._segment(SEGMENT)
+        assert [each.pos for each in store.findings.listed()] == [pos]
+
+
+async def test_a_unit_that_names_something_else_is_found_and_written_again(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    path = tmp_path / "consumequeue" / "T" / "1" / segment_name(0)
+    before = path.read_bytes()
+    spoil(path, 20 * 7, (12).to_bytes(8))
+    (found,) = await scrubbed(tmp_path)
+    assert found.file == f"consumequeue/T/1/{segment_name(0)}" and found.offset == 20 * 7
+    assert path.read_bytes() == before
+    assert await scrubbed(tmp_path) == []
+
+
+async def test_a_unit_that_cannot_be_written_again_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(tmp_path)
+    spoil(tmp_path / "consumequeue" / "T" / "1" / segment_name(0), 20 * 7, (12).to_bytes(8))
+    monkeypatch.setattr("tallystick.store.queue_mender.QueueMender.mend", lambda *_: False)
+    (found,) = await scrubbed(tmp_path)
+    assert found.file == "consumequeue/T/1" and found.offset == 20 * 7
+    assert "queue offset 7 names" in found.reason
+
+
+async def test_a_topic_that_was_made_again_is_no_damage(tmp_path: Path) -> None:
+    await fill(tmp_path, 100)
+    async with opened(tmp_path, 0) as store:
+        store.remove_topic("T")
+        for n in range(100):
+            assert (await store.put(Message("T", n % 2, b"again %06d" % n * 150))).status.stored
+    assert await scrubbed(tmp_path) == []
+
+
+async def test_a_pass_goes_on_after_a_restart(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    async with opened(tmp_path, SEGMENT * 4) as store:
+        await until(lambda: ScrubState.load(tmp_path / "tally-scrub").pos >= 2 * SEGMENT)
+    kept = ScrubState.load(tmp_path / "tally-scrub")
+    assert kept.pos >= 2 * SEGMENT and kept.pass_began_ms > 0 and kept.last_ended_ms == 0
+    async with opened(tmp_path) as store:
+        await until(lambda: store.scrub.state.last_ended_ms > 0)
+        assert store.scrub.total_bytes < store.scrub.state.last_bytes
+        assert store.scrub.state.last_began_ms == kept.pass_began_ms
+        assert not store.scrub._due(), "the next pass begins in a week"
+        store.scrub.state.last_began_ms += 2 * scrub_module.WEEK_S * 1000
+        assert store.scrub._due(), "the clock was set back since: nobody knows when a week is over"
+
+
+def test_a_damaged_progress_file_is_a_new_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "tally-scrub"
+    below_zero = json.dumps(asdict(ScrubState(pos=-SEGMENT))).encode()
+    for content in (b"", b"{", b"[]", b'{"pos": 1}', b'{"pos": "x"}', b"\xff\xfe", below_zero):
+        path.write_bytes(content)
+        assert ScrubState.load(path) == ScrubState()
+
+
+async def test_the_rate_follows_the_size_unless_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(tmp_path)
+    async with opened(tmp_path, -1) as store:
+        assert store.scrub.bytes_per_second == scrub_module.LEAST_RATE
+        monkeypatch.setattr(store.scrub, "_sealed", lambda: scrub_module.Sealed(0, 1 << 40))
+        assert store.scrub.bytes_per_second == 2 * (1 << 40) // (7 * 86_400)
+    async with opened(tmp_path, 0) as store:
+        assert not store.scrub.enabled and store.scrub.bytes_per_second == 0
+    with pytest.raises(ValueError, match="scrubBytesPerSecond"):
+        replace(settings(tmp_path, 0), scrubBytesPerSecond=-2).validate()
+
+
+def resident(path: Path) -> list[bool]:
+    """Which pages of the file are in memory."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        pages = -(-len(mapped) // mmap.PAGESIZE)
+        found = (ctypes.c_ubyte * pages)()
+        view = ctypes.c_char.from_buffer(mapped)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mincore(ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(len(mapped)), found) == 0
+        del view
+        return [bool(page & 1) for page in found]
+
+
+async def test_the_page_cache_is_left_as_it_was(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    # A copy: pages that the store still maps do not leave the memory.
+    path = Path(shutil.copyfile(tmp_path / "commitlog" / segment_name(SEGMENT), tmp_path / "copy"))
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.pread(descriptor, 2 * mmap.PAGESIZE, 4 * mmap.PAGESIZE)
+    before = resident(path)
+    scrub = SegmentScrub(path, SEGMENT, SEGMENT, 2 * SEGMENT, 0)
+    if not any(before) or all(before) or not scrub.direct:
+        os.close(descriptor)
+        pytest.skip("this file system keeps all its files in memory, or has no O_DIRECT")
+    while not scrub.step(1 << 14)[0]:
+        pass
+    assert scrub.records > 0 and resident(path) == before
+    os.close(descriptor)
