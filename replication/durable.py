@@ -20,6 +20,22 @@ class DiskState(enum.IntEnum):
     """No entry can be written now. Term and vote still can."""
     FAILED = 2
     """A write or sync came back with an error: what is durable is not known any more (D7). There is no way back."""
+    LOW = 3
+    """So little room is left that no messages should be taken. Entries are written: those of the group itself, of its
+    tables, and whatever a leader with more room sends."""
+
+    @property
+    def can_write(self) -> bool:
+        """Whether entries can be written."""
+        return self is DiskState.OK or self is DiskState.LOW
+
+    @property
+    def rank(self) -> int:
+        """More is better: a leader hands over to a member of a higher rank (L10)."""
+        return _RANKS[self]
+
+
+_RANKS = {DiskState.OK: 3, DiskState.LOW: 2, DiskState.FULL: 1, DiskState.FAILED: 0}
 
 
 class Doubt(enum.IntEnum):

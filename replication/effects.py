@@ -202,8 +202,20 @@ class InstallBase:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A message of `member` was dropped because it cannot be true: count it, and report it (S2, S4, S7).
+
+    The member itself, a stranger that speaks in its name, or the network between is not sound. Nothing has changed
+    here, and nothing of it needs to be taken back.
+    """
+
+    member: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fatal:
-    """Going on would break what the group has promised: stop the process, keep the disk, tell somebody (S4, S7)."""
+    """Going on would break what the group has promised: stop the process, keep the disk, tell somebody (S7)."""
 
     reason: str
 
@@ -227,5 +239,6 @@ Effect = (
     | TransferEnded
     | Install
     | InstallBase
+    | Refused
     | Fatal
 )

@@ -67,6 +67,11 @@ class Campaign:
         if doubt:
             self._doubtful.add(voter)
 
+    @property
+    def granted(self) -> frozenset[int]:
+        """Who agreed."""
+        return frozenset(self._granted)
+
     def won(self, membership: Membership) -> bool:
         agreed = self._granted & membership.voters
         return agreed == membership.voters or len(agreed - self._doubtful) >= membership.quorum

@@ -22,6 +22,7 @@ class Leadership:
     """Made when an election is won, dropped when leadership ends."""
 
     __slots__ = (
+        "began_at",
         "counts_itself",
         "heartbeat_due",
         "lease_from_round",
@@ -46,6 +47,8 @@ class Leadership:
         """Index of the first entry of this term, the no-op (S11)."""
         self.ready = False
         self.round = 0
+        self.began_at = now
+        """A heartbeat that was sent before is one of an earlier leadership (S3)."""
         self.heartbeat_due = now
         self.patient_from = now
         """The wait for a majority began here, or was restarted here because our own loop stood still (L9)."""
@@ -111,9 +114,10 @@ class Leadership:
         return peer.doubt is Doubt.LOG and sound >= self.quorum
 
     def best_successor(self, reachable_since: float) -> Peer | None:
-        """The voter that is furthest, of those that answer and are sound (T1)."""
-        fit = [peer for peer in self.voters if not peer.doubt and not peer.disk and peer.acked_at >= reachable_since]
-        return max(fit, key=lambda peer: peer.match_index, default=None)
+        """The voter that is furthest, of those that answer and are sound, and have the most room (T1, L10)."""
+        fit = [peer for peer in self.voters if not peer.doubt and peer.disk.can_write]
+        reachable = [peer for peer in fit if peer.acked_at >= reachable_since]
+        return max(reachable, key=lambda peer: (peer.disk.rank, peer.match_index), default=None)
 
     def _held(self, values: list[_Value], own: _Value) -> _Value:
         """The highest value that a majority has reached."""

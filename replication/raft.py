@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from tallystick.replication.acknowledgements import Acknowledgements
+from tallystick.replication.bounds import TERM_JUMP_MAX, TERM_MAX, FarTerms
 from tallystick.replication.durable import DiskState, Doubt, HardState, LogView
 from tallystick.replication.effects import (
     AppendOwn,
@@ -36,6 +37,7 @@ from tallystick.replication.effects import (
     Readmitted,
     ReadReady,
     Ready,
+    Refused,
     RemovedFromGroup,
     Role,
     RoleChanged,
@@ -84,6 +86,8 @@ from tallystick.store.ledger_format import EntryKind
 
 _Effects = list[Effect]
 _NEVER = float("-inf")
+_REMOVED_TIMEOUTS = 10
+"""A member that was told that it is removed asks again after so many election timeouts. It disturbs nobody (L3)."""
 
 
 class Raft:
@@ -115,6 +119,7 @@ class Raft:
         commit_index: int = -1,
         must_catch_up: Doubt = Doubt.NONE,
         membership_seen: int = -1,
+        readable: bool = True,
     ) -> None:
         """`log`: all that it shows is durable. `memberships`: all membership entries in the log and the newest before
         its first entry, oldest first; the bootstrap's has index -1; none for a member that waits to be let in.
@@ -124,6 +129,8 @@ class Raft:
         flushing (D9), and with a log that lost what was durable (D8); VOTES with an empty disk under a number that was
         a member's before (S14), and whenever that is not known. Until a leader readmits it, such a member neither votes
         nor counts, except where all voters agree.
+
+        `readable`: see the method of that name.
         """
         settings.validate()
         self.id = member_id
@@ -139,6 +146,7 @@ class Raft:
         self.voted_for = hard_state.voted_for
         if self._terms.last_term > self.term:
             self.term, self.voted_for = self._terms.last_term, member_id
+        self._term_at_start = self.term
 
         self.role = Role.FOLLOWER
         self.leader: int | None = None
@@ -150,8 +158,13 @@ class Raft:
         self._membership_seen = membership_seen
         self.incarnation = random.getrandbits(62) + 1 if must_catch_up else 0
         self.disk_state = DiskState.OK
+        self._readable = readable
         self.fatal: str | None = None
         """Why this machine stopped by itself."""
+        self.elected_by: frozenset[int] = frozenset()
+        """Who voted for this member when it was elected last."""
+        self.leadership_lost = ""
+        """Why it lost leadership last, for people."""
         self.mute = False
         """Does nothing any more: stopped, or its disk failed. Every call then returns no effects."""
 
@@ -163,6 +176,9 @@ class Raft:
         # Under leases a start is a promise as well: before it this member may have heard from a leader (R3).
         self._heard_at = now if settings.lease_reads else _NEVER
         self._removed_at = -1  # by all that is committed up to here we are no member, somebody said (M6)
+        self._removed_until = now  # and is believed until then
+        self._far_terms = FarTerms()
+        self._leave_at = now  # a leader without room looks then for a member that has some
 
         self._timer = ElectionTimer(settings.election_timeout_seconds, random, now)
         self._campaign: Campaign | None = None
@@ -192,7 +208,7 @@ class Raft:
     @property
     def accepting(self) -> bool:
         """Whether proposals may be put into the log now: leads, is ready, hands nothing over, can write."""
-        return self.ready and self._transfer is None and self.disk_state is DiskState.OK and not self.mute
+        return self.ready and self._transfer is None and self.disk_state.can_write and not self.mute
 
     @property
     def deadline(self) -> float:
@@ -211,6 +227,29 @@ class Raft:
     def match_indexes(self) -> dict[int, int]:
         """Leader: up to where each other member's durable log is known to agree; else empty."""
         return {member: peer.match_index for member, peer in self.peers.items()}
+
+    def silent_seconds(self, now: float) -> float | None:
+        """Since a leader was heard last; None: none ever was."""
+        return None if self._heard_at == _NEVER else now - self._heard_at
+
+    @property
+    def removed(self) -> bool:
+        """Somebody who knows of later commits than this member said that it does not belong to the group (M6)."""
+        return self._removed_at > self.membership_index
+
+    @property
+    def voters_with_room(self) -> int:
+        """Leader: voters whose disk is not known to be low or full, itself included; else 0."""
+        leading = self._leading
+        if leading is None:
+            return 0
+        own = leading.counts_itself and self.disk_state is DiskState.OK
+        return own + sum(peer.disk is DiskState.OK for peer in leading.voters)
+
+    @property
+    def _told_disk(self) -> DiskState:
+        """What others hear. A member that cannot read its log says LOW: nobody hands leadership to it (L12)."""
+        return DiskState.LOW if self.disk_state is DiskState.OK and not self._readable else self.disk_state
 
     @property
     def transfer_target(self) -> int | None:
@@ -235,9 +274,9 @@ class Raft:
         return effects
 
     def step(self, now: float, message: Message) -> list[Effect]:
-        """A message came in. One for another target is dropped."""
+        """A message came in. One for another target is dropped, one that cannot be true is refused."""
         effects: _Effects = []
-        if not self.mute and message.target == self.id:
+        if not self.mute and message.target == self.id and self._is_near(now, message, effects):
             self._HANDLERS[type(message)](self, now, message, effects)
         return effects
 
@@ -299,8 +338,9 @@ class Raft:
         return effects
 
     def disk(self, now: float, state: DiskState) -> list[Effect]:
-        """FULL: hands leadership over or steps down, never stands (L10); OK: there is space again. FAILED: steps down
-        and says nothing any more (D7); nothing but a new start ends that.
+        """LOW, FULL: hands leadership to a member with more room, if there is one, else goes on to lead; with FULL it
+        never stands (L10). OK: there is room again. FAILED: steps down and says nothing any more (D7); nothing but a
+        new start ends that.
 
         Looks at the log anew: what a failed write left out is forgotten.
         """
@@ -311,16 +351,32 @@ class Raft:
         if state is DiskState.FAILED:
             if self._leading is not None:
                 self._hand_over(now, self._leading, effects)
-            self._become_follower(now, None, effects)
+            self._become_follower(now, None, effects, "its disk failed")
             self._end_transfer(TransferResult.TIMED_OUT, effects)
             self.mute = True
             return effects
         self._look_at_log_again(now, effects)
-        if state is DiskState.FULL and self.fatal is None:
-            if self._leading is not None:
-                self._leave_full_disk(now, self._leading, effects)
-            elif self.role is not Role.FOLLOWER:
-                self._become_follower(now, None, effects)
+        if state is DiskState.OK or self.fatal is not None:
+            return effects
+        if self._leading is not None:
+            self._make_room_for_another(now, self._leading, effects)
+        elif state is DiskState.FULL and self.role is not Role.FOLLOWER:
+            self._become_follower(now, None, effects)
+        return effects
+
+    def readable(self, now: float, readable: bool) -> list[Effect]:
+        """Whether this member can read all of its log. One that cannot does not stand, and does not go on to lead: as a
+        leader it would answer from a state that lacks committed entries, and it cannot send these entries (L12).
+
+        It votes, and counts for what it has acknowledged: which entries it has is known, and they come back.
+        """
+        effects: _Effects = []
+        self._readable = readable
+        if self.mute or readable or self.role is Role.FOLLOWER:
+            return effects
+        if self._leading is not None:
+            self._hand_over(now, self._leading, effects)
+        self._become_follower(now, None, effects, "a part of its log cannot be read")
         return effects
 
     def link_opened(self, now: float, member: int) -> list[Effect]:
@@ -360,6 +416,10 @@ class Raft:
         if target is None:
             best = leading.best_successor(now - self._settings.election_timeout_seconds)
             target = None if best is None else best.member
+        elif (peer := leading.peers.get(target)) is not None and peer.disk.rank < self.disk_state.rank:
+            # Of its own will this member may go to whoever is best; nobody sends leadership where it does not stay.
+            effects.append(TransferEnded(target, TransferResult.UNHEALTHY, self.id))
+            return effects
         refusal = transfer_refusal(now, leading, self._transfer, self._settings, target)
         if refusal is not None or target is None:
             effects.append(TransferEnded(target, refusal or TransferResult.NO_TARGET, self.id))
@@ -394,6 +454,11 @@ class Raft:
 
     def _leader_is_silent(self, now: float, effects: _Effects) -> None:
         self._timer.reset(now)
+        if self.term >= TERM_MAX:
+            self._refuse(self.id, f"there is no term behind {self.term}: it cannot stand", effects)
+            return
+        if self.removed and now >= self._removed_until:
+            self._removed_at = -1  # whoever said it may have been no member: the next question tells (M6)
         if not self._may_stand():
             if self.leader is not None or self.role is not Role.FOLLOWER:
                 self._become_follower(now, None, effects)
@@ -412,10 +477,11 @@ class Raft:
         leaving = removal_open and self.id in before.voters and self.id not in newest.members
         return (
             (self.id in newest.voters or leaving)
-            and self.disk_state is DiskState.OK  # L10
+            and self.disk_state.can_write  # L10
+            and self._readable  # L12
             and self.doubt is not Doubt.VOTES  # S14: its own vote is worth nothing
             and not (self.doubt and self._membership_seen > self.membership_index)  # D8: nor who else must agree
-            and self._removed_at <= self.membership_index  # M6
+            and not self.removed  # M6
         )
 
     def _ask_whether_to_stand(self, effects: _Effects) -> None:
@@ -429,7 +495,7 @@ class Raft:
 
         The question is the pre-vote: whoever knows better says so, and no other answer is looked at.
         """
-        if self.id in self.membership.members and self._removed_at <= self.membership_index:
+        if self.id in self.membership.members and not self.removed:
             self._send_pre_vote(self._random.getrandbits(62), effects)
 
     def _send_pre_vote(self, number: int, effects: _Effects) -> None:
@@ -544,6 +610,7 @@ class Raft:
             and self.role is Role.FOLLOWER
             and self.leader == message.source
             and self._may_stand()
+            and self.term < TERM_MAX
         ):
             self._stand(now, effects, transfer=True)
 
@@ -554,11 +621,29 @@ class Raft:
         newest = max(self.membership_index, self._removed_at)
         if self._leading is None and message.commit_index > newest:
             self._removed_at = message.commit_index
+            self._removed_until = now + _REMOVED_TIMEOUTS * self._settings.election_timeout_seconds
             if self.role is not Role.FOLLOWER:
                 self._become_follower(now, None, effects)
             effects.append(RemovedFromGroup(message.commit_index))
 
     # -- terms and roles -----------------------------------------------------------------------------------------------
+
+    def _is_near(self, now: float, message: Message, effects: _Effects) -> bool:
+        """Whether its term is one that the group can have reached since this member last heard of it (S2, `bounds`)."""
+        term = message.asked_term if isinstance(message, PreVoteRequest) else message.term
+        if term <= self.term + TERM_JUMP_MAX:
+            self._far_terms.near(message.source)
+            return True
+        from_leader = isinstance(message, Heartbeat | AppendRequest | InstallRequest)
+        if from_leader and self.term <= 0 and term <= TERM_MAX:
+            return True  # a member that never took part has no term to compare with
+        self._refuse(message.source, f"term {term}, far above {self.term}, the own one", effects)
+        if self._far_terms.said(message.source, self.membership.voters, self.id):
+            self._enter_term(now, min(self.term + TERM_JUMP_MAX, TERM_MAX), None, None, effects)
+        return False
+
+    def _refuse(self, member: int, reason: str, effects: _Effects) -> None:
+        effects.append(Refused(member, reason))
 
     def _is_current(self, now: float, term: int, effects: _Effects) -> bool:
         """Whether a reply is of this term. A newer one ends whatever was going on, an older one is dropped (S2, S3)."""
@@ -570,18 +655,27 @@ class Raft:
     def _enter_term(self, now: float, term: int, voted_for: int | None, leader: int | None, effects: _Effects) -> None:
         """Somebody else has begun a newer term (S2)."""
         self._raise_term(term, voted_for, effects)
-        self._become_follower(now, leader, effects)
+        if leader is not None:
+            why = f"n{leader} leads term {term}"
+        else:
+            why = f"term {term} has begun" if voted_for is None else f"n{voted_for} stands for election in term {term}"
+        self._become_follower(now, leader, effects, why)
 
     def _raise_term(self, term: int, voted_for: int | None, effects: _Effects) -> None:
         """The only place where a vote is forgotten: with its term, and in one record (S1)."""
         assert term > self.term
         self.term, self.voted_for = term, voted_for
         effects.append(SaveVote(term, voted_for))
-        # What was to be answered was asked by a leader of the past, and what agreed with its log is to be seen anew.
+        # What was to be answered was asked by a leader of the past, and what agreed with its log is to be seen anew; so
+        # is what it said to be committed: a commit index that was no true one ends with its term.
+        self._leader_commit = -1
         self._acknowledgements.clear()
         self._verified_index = -1
 
-    def _become_follower(self, now: float, leader: int | None, effects: _Effects) -> None:
+    def _become_follower(self, now: float, leader: int | None, effects: _Effects, why: str = "") -> None:
+        """`why`: for people, where it was a leader."""
+        if self._leading is not None:
+            self.leadership_lost = why
         leading, self._leading, self._campaign = self._leading, None, None
         self._take_role(Role.FOLLOWER, leader, effects)
         if leading is not None:
@@ -600,6 +694,7 @@ class Raft:
 
     def _lead(self, now: float, effects: _Effects) -> None:
         """Elected. Heartbeats say so at once; the no-op commits what earlier terms left (S10, S11)."""
+        self.elected_by = frozenset() if self._campaign is None else self._campaign.granted
         self._campaign = None
         self._take_role(Role.LEADER, self.id, effects)
         if self.doubt:
@@ -628,8 +723,9 @@ class Raft:
         elif self.leader is None:
             self._become_follower(now, request.source, effects)
         elif self.leader != request.source:
-            self._stop(f"members {self.leader} and {request.source} both lead term {self.term} (S4)", effects)
+            self._refuse(request.source, f"it says to lead term {self.term}, which n{self.leader} leads (S4)", effects)
             return False
+        self._removed_at = -1  # a leader speaks to its members only (M6)
         self._timer.reset(now)  # L2: also when the entries will be refused
         self._heard_at = now
         return True
@@ -642,7 +738,8 @@ class Raft:
         terms, prev_index, last = self._terms, request.prev_index, request.last_index
         if prev_index >= terms.base_index and terms.term_of(prev_index) != request.prev_term:  # S5
             if prev_index <= self.commit_index:
-                self._stop(f"committed entry {prev_index} is not of term {request.prev_term} (S7)", effects)
+                reason = f"it has entry {prev_index}, which is committed here, of term {request.prev_term} (S7)"
+                self._refuse(request.source, reason, effects)
                 return
             effects.append(Send(self._append_reply(request, prev_index, None)))
             return
@@ -653,25 +750,37 @@ class Raft:
         self._leader_commit = max(self._leader_commit, request.commit_index)
         self._follow_commit(effects)
         if agreed < last:
-            if self.disk_state is DiskState.OK:
-                if agreed < terms.last_index and not self._cut(agreed, effects):
-                    return
+            if not self._fits_behind(agreed, request, effects):
+                return
+            if self.disk_state.can_write:
+                if agreed < terms.last_index:
+                    self._cut(agreed, effects)
                 self._take_entries(request, agreed + 1, effects)
             else:
                 last = agreed  # L10: and the reply says why
         self._verified_index = max(self._verified_index, last)
         self._acknowledge(self._append_reply(request, prev_index, last), effects)
 
-    def _cut(self, last_kept: int, effects: _Effects) -> bool:
-        """Entries that no leader ever committed make room (S6). Committed ones never do (S7)."""
-        if last_kept < self.commit_index:
-            self._stop(f"entry {last_kept + 1} is committed, and the leader has another one there (S7)", effects)
+    def _fits_behind(self, agreed: int, request: AppendRequest, effects: _Effects) -> bool:
+        """Whether the entries after `agreed` can be taken: they replace nothing that is committed (S7), and their terms
+        go on from what is there."""
+        if agreed < self.commit_index:
+            reason = f"it has another entry {agreed + 1}, which is committed here (S7)"
+            self._refuse(request.source, reason, effects)
             return False
+        known = self._terms.term_of(agreed)
+        first = next(run.term for run in request.runs if run.last_index > agreed)
+        if known is None or first < known:
+            self._refuse(request.source, f"it has entry {agreed + 1} of term {first}, behind one of {known}", effects)
+            return False
+        return True
+
+    def _cut(self, last_kept: int, effects: _Effects) -> None:
+        """Entries that no leader ever committed make room (S6)."""
         effects.append(Truncate(last_kept))
         self._terms.truncate(last_kept)
         self.synced_index = min(self.synced_index, last_kept)
         self._fall_back(last_kept, effects)
-        return True
 
     def _take_entries(self, request: AppendRequest, first: int, effects: _Effects) -> None:
         effects.append(Write(request, first))
@@ -697,7 +806,7 @@ class Raft:
         source, target, session = self.id, request.source, request.session
         if match_index is not None:
             return AppendReply(
-                source, target, self.term, session, self.incarnation, True, prev_index, match_index, self.disk_state
+                source, target, self.term, session, self.incarnation, True, prev_index, match_index, self._told_disk
             )
         conflict_term = self._terms.term_of(prev_index)
         if conflict_term is None:
@@ -713,7 +822,7 @@ class Raft:
             False,
             prev_index,
             -1,
-            self.disk_state,
+            self._told_disk,
             conflict_term,
             conflict_index,
         )
@@ -724,18 +833,20 @@ class Raft:
             self._follow_commit(effects)
             if self.doubt and heartbeat.incarnation == self.incarnation and heartbeat.readmit_index is not None:
                 self._end_doubt(heartbeat.readmit_index, effects)
-        elif self.fatal is not None:
-            return
+        elif heartbeat.term == self.term:
+            return  # S4
+        # L5: a leader of the past is told the newer term, and no round: it may lead that one by now, and take it for an
+        # answer to a round of this term (S3).
         reply = HeartbeatReply(
             self.id,
             heartbeat.source,
             self.term,
-            heartbeat.round,
+            heartbeat.round if heartbeat.term == self.term else 0,
             heartbeat.sent_at,
             self.commit_index,
             self.incarnation,
             self.doubt,
-            self.disk_state,
+            self._told_disk,
         )
         effects.append(Send(reply))
 
@@ -757,10 +868,15 @@ class Raft:
         """D8. As long as its leader leads, a follower's log does not end before what it acknowledged: where it does,
         a disk has lost what it had made durable, in a way that looks like the log's end."""
         lacks = message.match_index > self._terms.last_index
-        if self._is_current(now, message.term, effects) and self.leader == message.source and lacks and not self.doubt:
-            self.doubt, self.incarnation = Doubt.LOG, self._random.getrandbits(62) + 1
-            self._acknowledgements.clear()
-            effects.append(Doubted(message.match_index))
+        if not self._is_current(now, message.term, effects) or self.leader != message.source or not lacks or self.doubt:
+            return
+        if self.term != self._term_at_start:
+            # What this process acknowledged in a term that it saw begin, it knows: only a start can have lost it.
+            self._refuse(message.source, f"it knows of entry {message.match_index} here, which never was", effects)
+            return
+        self.doubt, self.incarnation = Doubt.LOG, self._random.getrandbits(62) + 1
+        self._acknowledgements.clear()
+        effects.append(Doubted(message.match_index))
 
     def _on_install_request(self, now: float, request: InstallRequest, effects: _Effects) -> None:
         base_index = request.base_index
@@ -771,7 +887,7 @@ class Raft:
             # Nothing is lacking; the entries behind the base may have been acknowledged and must stay.
             self._verified_index = max(self._verified_index, base_index)
             self._acknowledge(self._append_reply(request, base_index, base_index), effects)
-        elif self.disk_state is DiskState.OK:
+        elif self.disk_state.can_write:
             effects.append(InstallBase(request))  # L11; `installed` answers
 
     # -- leader: what followers say ------------------------------------------------------------------------------------
@@ -788,6 +904,12 @@ class Raft:
             return
         if reply.session != peer.session:
             return  # S3: of what was sent before the member came back with less
+        last_index = self._terms.last_index
+        if reply.success and not -1 <= reply.match_index <= last_index:
+            self._refuse(reply.source, f"it has entries up to {reply.match_index} of {last_index} (S3)", effects)
+            return
+        if not -1 <= reply.prev_index <= last_index:
+            return  # S3: of an earlier leadership, whose log was cut since
         if not reply.success:
             if peer.refused(reply, self._terms):
                 leading.sender.feed(now, peer, self.commit_index, effects)
@@ -797,7 +919,8 @@ class Raft:
         rose = peer.accepted(reply.match_index, self._log.first_index, now)
         if reply.disk is not DiskState.OK:
             peer.disk = reply.disk
-            peer.pause(now)
+            if not reply.disk.can_write:
+                peer.pause(now)
         if rose and reply.match_index > self.commit_index:
             self._advance_commit(now, leading, effects)
             if self._leading is None:
@@ -811,11 +934,15 @@ class Raft:
         if not self._is_current(now, reply.term, effects) or leading is None:
             return
         peer = leading.peers.get(reply.source)
-        if peer is None or reply.round <= peer.acked_round:
+        if peer is None or reply.round <= peer.acked_round or reply.sent_at < leading.began_at:
+            return  # S3: the last of an earlier leadership of this member
+        if reply.round > leading.round or not reply.sent_at <= now:
+            reason = f"it answers round {reply.round} of {leading.round}, sent {reply.sent_at - now} s from now (S3)"
+            self._refuse(reply.source, reason, effects)
             return
         anew = peer.meet(reply.incarnation)
         peer.acked_round, peer.acked_at = reply.round, reply.sent_at
-        can_write_again = peer.disk is DiskState.FULL and reply.disk is DiskState.OK
+        can_write_again = not peer.disk.can_write and reply.disk.can_write
         peer.disk = reply.disk
         if reply.doubt is not peer.doubt:
             peer.doubt = reply.doubt
@@ -837,7 +964,8 @@ class Raft:
         if late_by > settings.election_timeout_seconds / 2 and leading.patient_from <= heard_at:
             leading.patient_from = now  # L9: it was our own loop that stood still; what was answered may lie unread
         if max(heard_at, leading.patient_from) + settings.election_timeout_seconds <= now:
-            self._become_follower(now, None, effects)  # L4
+            why = f"no majority answered for {settings.election_timeout_seconds:g} s"
+            self._become_follower(now, None, effects, why)  # L4
             return
         for peer in leading.peers.values():
             if leading.sender.is_overdue(now, peer):
@@ -845,6 +973,11 @@ class Raft:
         if self._transfer is not None:
             if self._transfer.told:  # it may have been lost
                 effects.append(Send(TimeoutNow(self.id, self._transfer.target, self.term)))
+        elif self.disk_state is not DiskState.OK:
+            if now >= self._leave_at:
+                self._make_room_for_another(now, leading, effects)
+                if self._leading is None:
+                    return
         elif settings.preferred_leader is not None:
             self._consider_preferred(now, leading, settings.preferred_leader, effects)
         self._send_heartbeats(now, leading, effects)
@@ -887,7 +1020,7 @@ class Raft:
         effects.append(Commit(index))
         if not leading.counts_itself and self.membership_index <= index:  # M7
             self._hand_over(now, leading, effects)
-            self._become_follower(now, None, effects)
+            self._become_follower(now, None, effects, "it was removed from the group")
             effects.append(RemovedFromGroup(index))
         elif not leading.ready:
             leading.ready = True
@@ -963,8 +1096,7 @@ class Raft:
         """This member goes on to lead, if it still does (T4)."""
         self._end_transfer(TransferResult.TIMED_OUT, effects)
         self._prefer_again_at = now + self._settings.preferred_retry_seconds
-        if self._leading is not None and self.disk_state is DiskState.FULL:
-            self._become_follower(now, None, effects)  # L10
+        self._leave_at = now + 10 * self._settings.election_timeout_seconds
 
     def _end_transfer(self, result: TransferResult, effects: _Effects) -> None:
         """Whoever asked is told how it ended and who leads (T7)."""
@@ -977,7 +1109,8 @@ class Raft:
         peer = leading.peers.get(preferred)
         if peer is None:
             return
-        if transfer_refusal(now, leading, self._transfer, self._settings, preferred) is not None:
+        refusal = transfer_refusal(now, leading, self._transfer, self._settings, preferred)
+        if refusal is not None or peer.disk is not DiskState.OK:
             peer.healthy_since = None
         elif peer.healthy_since is None:
             peer.healthy_since = now
@@ -1001,7 +1134,7 @@ class Raft:
             return "the change before is not committed yet"  # M2
         if self._transfer is not None:
             return "leadership is being handed over"
-        if self.disk_state is not DiskState.OK:
+        if not self.disk_state.can_write:
             return "the leader's disk is full"
         peer = leading.peers.get(change.member) if isinstance(change, Promote) else None
         if peer is not None:  # M5
@@ -1035,15 +1168,24 @@ class Raft:
         if self._leading is not None and self.membership is not before:
             self._leading.regroup(self.membership, next_index=last + 1, now=now)
 
-    def _leave_full_disk(self, now: float, leading: Leadership, effects: _Effects) -> None:
-        """L10. Where there is nobody else, to go on leading without accepting anything is the better half."""
-        if not leading.voters or self._transfer is not None:
+    def _make_room_for_another(self, now: float, leading: Leadership, effects: _Effects) -> None:
+        """L10. Members hold the same data and fill up together: where nobody has more room, to go on leading is right.
+        What is under way is committed, reads are answered, and nothing is gained by an election."""
+        if self._transfer is not None:
+            return
+        self._leave_at = now + 2 * self._settings.election_timeout_seconds
+        if not leading.ready:
+            # It may not get there, for want of room for its first entry: another may.
+            if self.disk_state is DiskState.FULL and leading.voters:
+                self._become_follower(now, None, effects, "its disk is full")
             return
         best = leading.best_successor(now - self._settings.election_timeout_seconds)
-        if best is not None and transfer_refusal(now, leading, self._transfer, self._settings, best.member) is None:
+        if (
+            best is not None
+            and best.disk.rank > self.disk_state.rank
+            and transfer_refusal(now, leading, self._transfer, self._settings, best.member) is None
+        ):
             self._begin_transfer(now, leading, best.member, effects)
-        else:
-            self._become_follower(now, None, effects)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Raft, float, Any, _Effects], None]]] = {
         PreVoteRequest: _on_pre_vote_request,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import TransferResult
 from tallystick.replication.leadership import Leadership
 from tallystick.replication.settings import RaftSettings
@@ -36,7 +35,7 @@ def transfer_refusal(
         return TransferResult.NOT_A_VOTER
     if peer.acked_at < now - settings.election_timeout_seconds:
         return TransferResult.UNREACHABLE
-    if peer.doubt or peer.disk is not DiskState.OK:
+    if peer.doubt or not peer.disk.can_write:
         return TransferResult.UNHEALTHY
     if not leading.sender.lacks_at_most(peer, settings.transfer_within_bytes):
         return TransferResult.TOO_FAR_BEHIND

@@ -36,6 +36,7 @@ from tallystick.replication.ledger.recovery import (
 )
 from tallystick.replication.ledger.vote import VoteRecord
 from tallystick.store._kernel import Entries, Log, check_entries
+from tallystick.store.finding_log import FindingLog
 from tallystick.store.ledger_format import FILLER_MAGIC, GROUP_LOG_TOPIC, UNIT_BYTES, EntryKind
 from tallystick.store.progress import boot_id as machine_boot_id
 from tallystick.store.segment_files import segment_start
@@ -59,10 +60,19 @@ class Ledger:
     `log` is the kernel's, for `feed`, `append`, `write_out`, `sync` and `release`.
     """
 
-    def __init__(self, folder: Path, door: Door, log: Log, recovered: RecoveredLedger, boot_id: bytes) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        door: Door,
+        log: Log,
+        recovered: RecoveredLedger,
+        boot_id: bytes,
+        findings: FindingLog,
+    ) -> None:
         self.folder = folder
         self.log = log
         self.recovered = recovered
+        self.findings = findings
         self._door = door
         self._boot_id = boot_id
         self._marking = threading.Lock()
@@ -88,16 +98,27 @@ class Ledger:
         trace_on: bool = True,
         index_segment_bytes: int = INDEX_SEGMENT_BYTES,
         boot_id: bytes | None = None,
+        findings: FindingLog | None = None,
     ) -> Ledger:
         """Recovers the log in `folder` (`data/` and `index/` in it; made if they are not there). Blocks.
 
         `store_id`: of the file of term and vote; a log that has no mark takes it over. `suffix`, `region`, `trace_on`:
-        as of `MessageStore.open`. LedgerError: it cannot be opened as it is. OSError, DamageError.
+        as of `MessageStore.open`. `findings`: what is found in the files, now and later.
+        LedgerError: it cannot be opened as it is. OSError, DamageError.
         """
         boot_id = machine_boot_id() if boot_id is None else boot_id
         for part in ("data", "index"):
             door.mkdir(folder / part)
-        recovered = recover(folder, segment_bytes, index_segment_bytes, door, boot_id=boot_id, store_id=store_id)
+        findings = findings or FindingLog(folder)
+        recovered = recover(
+            folder,
+            segment_bytes,
+            index_segment_bytes,
+            door,
+            boot_id=boot_id,
+            store_id=store_id,
+            findings=findings,
+        )
         log = Log(
             door,
             str(folder / "data"),
@@ -110,7 +131,7 @@ class Ledger:
             index_folder=str(folder / "index"),
             index_segment_bytes=index_segment_bytes,
         )
-        return cls(folder, door, log, recovered, boot_id)
+        return cls(folder, door, log, recovered, boot_id, findings)
 
     def _begin(self, recovered: RecoveredLedger) -> None:
         end = recovered.end
@@ -365,7 +386,7 @@ class Ledger:
         """
         first = int.from_bytes(data[8:16], "big")
         before = self.point(first - 1)
-        behind = b""
+        gap = behind = b""
         entries = check_entries(data, self.segment_bytes, before.index, before.term, before.chain)
         if entries.last_index < self.last_index:
             following = self.log.unit(entries.last_index + 1)
@@ -377,10 +398,17 @@ class Ledger:
             raise LedgerError(self.folder / "data", f"entry {first} lies at {before.pos}, not at {entries.first_pos}")
         if entries.first_pos != before.pos:
             self.log.rewrite(before.pos, self._filler(before.pos, entries.first_pos)[:8])
-        self.log.rewrite(entries.first_pos, data)
+        # With the filler: bytes in one page with it may be unreadable, and a page is written as a whole or read before.
+        self.log.rewrite(entries.first_pos, data + gap)
+        self.log.forget_files()
         if self.damage is not None and entries.last_index >= self.damage.index:
             with self._marking:
                 self._recover_again()
+
+    def rewrite_filler(self, pos: int) -> None:
+        """Writes the filler at `pos`, which closes its segment, again. The caller knows that it belongs there."""
+        self.log.rewrite(pos, self._filler(pos, self._next_segment(pos)))
+        self.log.forget_files()
 
     def _next_segment(self, pos: int) -> int:
         return pos - pos % self.segment_bytes + self.segment_bytes
@@ -403,6 +431,7 @@ class Ledger:
             self._door,
             boot_id=self._boot_id,
             store_id=mark.store_id,
+            findings=self.findings,
         )
         self._begin(recovered)
         self._half_done = self._index_lost = False

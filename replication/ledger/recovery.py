@@ -17,13 +17,15 @@ DLedgerMmapFileStore.recover). A log that dledger wrote has no mark and no CRCs:
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tallystick.replication.ledger.mark import FILE_NAME as MARK_NAME
 from tallystick.replication.ledger.mark import EntryPoint, Flags, LedgerMark, newest_memberships
 from tallystick.store._kernel import find_entry, walk_entries
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.findings import Finding, FindingKind
 from tallystick.store.inherited import sync_files
 from tallystick.store.ledger_format import (
     ENTRY_HEADER_BYTES,
@@ -33,6 +35,7 @@ from tallystick.store.ledger_format import (
     IndexUnit,
     LedgerFormatError,
 )
+from tallystick.store.mapped import UNREADABLE
 from tallystick.store.progress import NO_BOOT_ID
 from tallystick.store.segment_files import SegmentFiles, has_data, segment_name, segment_start
 
@@ -53,28 +56,6 @@ class LedgerError(Exception):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
-
-
-class NoteKind(enum.Enum):
-    CUT = "cut"
-    """The log ended before the bytes did, and these became zeros."""
-    FINISHED = "finished"
-    """A cut or reset that a crash had interrupted was done again."""
-    MARK = "mark"
-    """The mark was not believed; all of the log was read."""
-    INDEX = "index"
-    """Index units differed from the data and were written anew."""
-    REMOVED = "removed"
-    """A file was removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that whoever runs the store should know. `pos`: byte in the log, -1 where none is meant."""
-
-    kind: NoteKind
-    pos: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +85,28 @@ class RecoveredLedger:
     """The walk over the log began at this byte."""
     memberships: tuple[int, ...] = ()
     damage: Damage | None = None
-    notes: list[Note] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """What was wrong, and what was done about it, in the order of events; `damage` is not among them."""
 
 
 def recover(
-    folder: Path, segment_bytes: int, index_segment_bytes: int, door: Door, *, boot_id: bytes, store_id: bytes
+    folder: Path,
+    segment_bytes: int,
+    index_segment_bytes: int,
+    door: Door,
+    *,
+    boot_id: bytes,
+    store_id: bytes,
+    findings: FindingLog | None = None,
 ) -> RecoveredLedger:
     """Brings the log in `folder` (with `data/` and `index/`) into order; see the module's head. Blocks.
 
     `boot_id`: of this start of the machine. `store_id`: of a log that has no mark yet; the mark's own otherwise.
+    `findings`: gets each finding at once, also those before an error.
     LedgerError, OSError.
     """
-    return _Recovery(folder, segment_bytes, index_segment_bytes, door, boot_id, store_id).run()
+    findings = findings or FindingLog(folder)
+    return _Recovery(folder, segment_bytes, index_segment_bytes, door, boot_id, store_id, findings).run()
 
 
 class _Recovery:
@@ -127,12 +118,14 @@ class _Recovery:
         door: Door,
         boot_id: bytes,
         store_id: bytes,
+        findings: FindingLog,
     ) -> None:
         self.folder, self.data, self.index = folder, folder / "data", folder / "index"
         self.segment_bytes, self.index_segment_bytes = segment_bytes, index_segment_bytes
         self.door = door
         self.boot_id = boot_id
-        self.notes: list[Note] = []
+        self.findings = findings
+        self.found: list[Finding] = []
         self.memberships: tuple[int, ...] = ()
         self.rewritten_units = 0
         old = LedgerMark.load(folder)
@@ -162,7 +155,8 @@ class _Recovery:
             if damage is None:
                 self._cut_tail(data, end)
         if self.rewritten_units:
-            self._note(NoteKind.INDEX, -1, f"{self.rewritten_units} index units were made again from the data")
+            reason = f"{self.rewritten_units} units differed from the log's entries"
+            self._report(FindingKind.REBUILT, self.index, reason)
         self.memberships = tuple(index for index in self.memberships if index <= end.index)
         if not clean or end != start or not from_mark:
             sync_files(self.door, self.data)
@@ -181,17 +175,25 @@ class _Recovery:
             memberships=self.memberships,
         )
         clean = clean or (not self.had_mark and end == base)
-        return RecoveredLedger(self.mark, base, end, clean, from_mark, start.pos, self.memberships, damage, self.notes)
+        return RecoveredLedger(self.mark, base, end, clean, from_mark, start.pos, self.memberships, damage, self.found)
 
-    def _note(self, kind: NoteKind, pos: int, text: str) -> None:
-        self.notes.append(Note(kind, pos, text))
+    def _report(self, kind: FindingKind, path: Path, reason: str, *, offset: int = 0, pos: int = -1) -> None:
+        finding = Finding(self.findings.name_of(path), offset, reason, kind, pos=pos)
+        self.found.append(finding)
+        self.findings.report(finding)
+
+    def _report_cut(self, pos: int, reason: str) -> None:
+        """Of the log's data, from byte `pos` on."""
+        offset = pos % self.segment_bytes
+        self._report(FindingKind.CUT, self.data / segment_name(pos - offset), reason, offset=offset, pos=pos)
 
     # -- what was interrupted ------------------------------------------------------------------------------------------
 
     def _finish_reset(self) -> None:
         if Flags.RESETTING not in self.mark.flags:
             return
-        self._note(NoteKind.FINISHED, self.mark.base.pos, "the log begins anew: what it had is removed")
+        reason = f"the log was reset to begin at byte {self.mark.base.pos}, and that had not finished"
+        self._report(FindingKind.REMOVED, self.folder, reason)
         empty_folders(self.door, self.folder)
         self.mark = self.mark.save(self.door, self.folder, flags=self.mark.flags & Flags.REINDEX)
 
@@ -199,7 +201,7 @@ class _Recovery:
         if Flags.CUTTING not in self.mark.flags:
             return
         point = self.mark.synced
-        self._note(NoteKind.FINISHED, point.pos, f"the log is cut behind entry {point.index}")
+        self._report_cut(point.pos, f"the log was cut behind entry {point.index}, and that had not finished")
         # The files behind the cut may be of any length, and some of them missing.
         for path in segments_from(self.data, point.pos):
             remove(self.door, path)
@@ -222,12 +224,14 @@ class _Recovery:
             and not has_data(path, 0, self.segment_bytes)
         ]
         for path in sorted(unfinished, reverse=True):
-            self._note(NoteKind.REMOVED, -1, f"{path} is shorter than a segment and empty: it was being made")
+            reason = "it is shorter than a segment and empty: it was being made"
+            self._report(FindingKind.REMOVED, path, reason)
             remove(self.door, path)
         wrong = [(path, reason) for path, reason in data.strange if path not in unfinished and path.is_file()]
         if self.had_mark and len(wrong) == 1 and self._is_shortened(wrong[0][0], last):
             # Cutting the last segment gives it its length back in a second step.
-            self._note(NoteKind.FINISHED, -1, f"{wrong[0][0]} gets its full length again")
+            reason = "a cut of the log had not finished: the file gets its full length again"
+            self._report(FindingKind.REPAIRED, wrong[0][0], reason)
             self.door.create(wrong[0][0], self.segment_bytes, True)
             self.door.sync(wrong[0][0])
             wrong = []
@@ -235,7 +239,7 @@ class _Recovery:
             raise LedgerError(path, f"{reason}: that is not what the log was written with")
         data = SegmentFiles(self.data, self.segment_bytes)
         for start in [start for start in data.starts if start + self.segment_bytes <= self.mark.base.pos]:
-            self._note(NoteKind.REMOVED, start, f"{data.path(start)} lies before the log's begin")
+            self._report(FindingKind.REMOVED, data.path(start), "it lies before the log's beginning", pos=start)
             remove(self.door, data.path(start))
             data.starts.remove(start)
         for start in data.gaps:
@@ -260,7 +264,7 @@ class _Recovery:
         reason = "the index is made again" if Flags.REINDEX in self.mark.flags else self._disbelief(data, synced)
         if not reason:
             return base, synced, True
-        self._note(NoteKind.MARK, synced.pos, f"all of the log is read: {reason}")
+        self._report(FindingKind.MARK, self.folder / MARK_NAME, f"all of the log is read: {reason}", pos=synced.pos)
         return base, base, False
 
     def _base_of(self, data: SegmentFiles) -> EntryPoint:
@@ -328,11 +332,14 @@ class _Recovery:
         if self.had_mark and end.index < synced.index:
             next_index = behind[1] if behind is not None else synced.index
             return Damage(end.index + 1, walked.pos, reason, next_index)
+        if behind is None and reason == UNREADABLE:
+            # Entries may stand there that this member has acknowledged: it must not count for them.
+            return Damage(end.index + 1, walked.pos, reason, end.index + 1)
         if behind is None:
             return None
         if self.power_lost and walked.pos >= synced.pos and self._has_lost_sector(data, walked.pos, behind[0]):
-            text = f"{reason}: power went before this was durable, and so before what follows was"
-            self._note(NoteKind.CUT, walked.pos, text)
+            reason = f"{reason}: the machine lost power before this was durable, and so before what follows was"
+            self._report_cut(walked.pos, reason)
             return None
         return Damage(end.index + 1, walked.pos, reason, behind[1])
 
@@ -374,7 +381,7 @@ class _Recovery:
             start = segment_start(path.name)
             too_long = path.stat().st_size > self.index_segment_bytes
             if start is not None and (too_long or start + self.index_segment_bytes <= first * UNIT_BYTES):
-                self._note(NoteKind.REMOVED, -1, f"{path} is no part of the index of this log")
+                self._report(FindingKind.REMOVED, path, "it is no part of the index of this log")
                 remove(self.door, path)
 
     def _cut_index(self, first: int) -> None:
@@ -390,13 +397,13 @@ class _Recovery:
         for start in reversed(data.starts):
             if start > end.pos or (start == end.pos and end.index < 0):
                 if has_data(data.path(start), 0, len(_ZEROS)):
-                    self._note(NoteKind.CUT, start, f"{data.path(start)} lies behind the log's end and is removed")
+                    self._report_cut(start, "the file lies behind the log's end")
                 remove(self.door, data.path(start))
         # The process writes in order: after its death a torn entry is all that can stand behind the end. Power loss
         # keeps no order. (Reading a gigabyte of allocated blocks that were never written takes seconds.)
         whole = self.power_lost or not self.had_mark
         if self._zero(self.data, end.pos, self.segment_bytes, self.segment_bytes if whole else _SEARCH_BYTES):
-            self._note(NoteKind.CUT, end.pos, "bytes behind the log's end are zeroed")
+            self._report_cut(end.pos, "the bytes behind the log's end are no whole entry; they are zeroed")
         self._cut_index(end.index + 1)
 
     def _zero(self, folder: Path, pos: int, file_bytes: int, limit: int | None = None) -> bool:

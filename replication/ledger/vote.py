@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tallystick.replication.bounds import TERM_JUMP_MAX, TERM_MAX
 from tallystick.replication.durable import Doubt, HardState
 from tallystick.replication.ledger.mark import LedgerMark
 
@@ -75,6 +76,11 @@ class VoteRecord:
     @property
     def hard_state(self) -> HardState:
         return HardState(self.term, self.voted_for)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether a group can have got to this term. An older version believed, and saved, whatever it was told."""
+        return 0 <= self.term <= TERM_MAX
 
     def encode(self) -> bytes:
         vote = -1 if self.voted_for is None else self.voted_for
@@ -172,6 +178,15 @@ class VoteFile:
         """This member may have forgotten something: durable until `readmit`. The graver of two doubts stays."""
         if doubt > self.record.doubt:
             self._replace(replace(self.record, doubt=doubt))
+
+    def heal_term(self, log_term: int) -> None:
+        """Replaces a term that no group can reach (`VoteRecord.reachable`). OSError.
+
+        `log_term`: of the log's last entry. The member's last true term is not known, but it was reached by elections
+        since that entry, of which there were fewer than TERM_JUMP_MAX. A term that is higher by so much is one in which
+        this member never voted, and near enough to the others' terms to be believed.
+        """
+        self._replace(replace(self.record, term=max(log_term, 0) + TERM_JUMP_MAX, voted_for=None))
 
     def readmit(self, membership_index: int) -> None:
         """The group has let this member in again: no doubt is left, and the log has the membership that it should."""

@@ -6,7 +6,7 @@ must not block, and one that raises stops the member.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tallystick.replication.effects import Role
 from tallystick.store.ledger_format import EntryKind
@@ -37,8 +37,13 @@ class Callbacks:
         the successor commits everything."""
         self.on_refused: list[Callable[[Answers], None]] = []
         """(answers) of the kernel's `abandon`: sends that were staged and not written. Deliver them."""
+        self.on_abandoned: list[Callable[[int], None]] = []
+        """(last_index): the log ends with this entry; what was staged behind it was not written and is dropped."""
         self.on_installed: list[Callable[[int, int], None]] = []
         """(index, pos): the log begins anew behind this entry, at this byte; `restore` was called before."""
+        self.on_repaired: list[Callable[[int, int], Awaitable[None] | None]] = []
+        """(pos, end): these bytes of the log were damaged, or taken for it, and are sound now. Read them again, and
+        make what is derived from them again: the member may lead when what was returned is done."""
         self.on_fatal: list[Callable[[str], None]] = []
         """(reason): the member stopped for good, its disk is kept as it is. End the process."""
         self.on_removed: list[Callable[[int], None]] = []

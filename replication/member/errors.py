@@ -7,6 +7,7 @@ MemberError
 ├── TransferError         leadership was not handed over; `result` says why
 ├── ChangeError           the membership was not changed; `reason` says why
 └── DiskError             this member's disk cannot be used as it is
+    └── UnrepairableError no other member has a sound copy of a damaged entry
 """
 
 from __future__ import annotations
@@ -57,3 +58,7 @@ class ChangeError(MemberError):
 
 class DiskError(MemberError):
     """The disk's content does not let this member start, and nothing was changed."""
+
+
+class UnrepairableError(DiskError):
+    """A damaged entry was asked for at all other members. All of them answered, and none has a sound copy."""

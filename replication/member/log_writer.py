@@ -3,21 +3,18 @@
     kick ─▶ end of this turn ─▶ write: write_out ─▶ written ─▶ log_written
                                           └─ token ─▶ thread: fdatasync ─ token ─▶ log_synced
 
-A token that comes while a sync runs makes one more for all that was written meanwhile (group commit). The thread is in
-the kernel all the time, without the GIL.
+The thread is `store.sync_thread.SyncThread`: one sync covers all that was written before it began (group commit).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from typing import TYPE_CHECKING, Protocol
+
+from tallystick.store.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Log
-
-_STOP_TOKEN = 1 << 62  # fixed by the kernel's `serve_syncs`
 
 
 class LogListener(Protocol):
@@ -52,13 +49,8 @@ class LogWriter:
         self._scheduled = False
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._requests = os.eventfd(0, os.EFD_CLOEXEC)
-        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(
-            target=log.serve_syncs, args=(self._requests, self._done), name="log-sync", daemon=True
-        )
-        self._thread.start()
-        self._loop.add_reader(self._done, self._on_synced)
+        self._sync_thread = SyncThread(log, self._on_synced)
+        self._sync_thread.start()
 
     def kick(self) -> None:
         if not self._scheduled:
@@ -90,10 +82,9 @@ class LogWriter:
         return failed
 
     def request_sync(self) -> None:
-        os.eventfd_write(self._requests, 1)
+        self._sync_thread.request()
 
     def _on_synced(self) -> None:
-        os.eventfd_read(self._done)
         failure = self._log.sync_failure()
         if failure is not None:
             self._listener.log_failed(failure, final=True)
@@ -104,8 +95,4 @@ class LogWriter:
         """Ends the thread; nobody is told anything any more. What is not synced stays so."""
         if not self._closed:
             self._closed = True
-            self._loop.remove_reader(self._done)
-            os.eventfd_write(self._requests, _STOP_TOKEN)
-            await asyncio.to_thread(self._thread.join)
-            os.close(self._requests)
-            os.close(self._done)
+            await self._sync_thread.close()

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -45,6 +44,7 @@ from tallystick.replication.effects import (
     Readmitted,
     ReadReady,
     Ready,
+    Refused,
     RemovedFromGroup,
     Role,
     RoleChanged,
@@ -71,6 +71,7 @@ from tallystick.replication.member.errors import (
 )
 from tallystick.replication.member.inbox import Inbox
 from tallystick.replication.member.log_writer import Appending, LogWriter
+from tallystick.replication.member.mending import Damage, Mending
 from tallystick.replication.member.opening import MemberDisk, open_disk
 from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.outbox import Outbox
@@ -78,8 +79,10 @@ from tallystick.replication.member.questions import Questions
 from tallystick.replication.member.ranges import RangeError
 from tallystick.replication.member.repair import Scrubber
 from tallystick.replication.member.reserve import NO_ROOM, Reserve
+from tallystick.replication.member.role_log import RoleLog
+from tallystick.replication.member.room import Room
 from tallystick.replication.member.settings import MemberSettings
-from tallystick.replication.member.special import SpecialEntries
+from tallystick.replication.member.special import Gap, SpecialEntries
 from tallystick.replication.member.status import GroupStatus, progress_of
 from tallystick.replication.member.waiters import Waiters
 from tallystick.replication.membership import Change, Membership, MembershipEntry
@@ -91,9 +94,12 @@ from tallystick.replication.transport.shipping import Shipping
 from tallystick.replication.transport.transport import Transport
 from tallystick.store._kernel import DamageError, EntryError
 from tallystick.store.clock import wall_ms
+from tallystick.store.findings import FindingKind
 from tallystick.store.ledger_format import EntryKind
+from tallystick.store.limited_log import LimitedLog
 from tallystick.store.message import NOWHERE
 from tallystick.store.progress import boot_id as machine_boot_id
+from tallystick.store.segment_files import segment_name
 from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
@@ -102,6 +108,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("tallystick.replication")
 
 _CLOSED = "the member is closed"
+_NOT_STARTED = "the member was not started"
 
 
 class Member(Callbacks):
@@ -132,6 +139,8 @@ class Member(Callbacks):
         """The last thing that went wrong here, for people; empty: nothing did."""
         self.refused_ranges = 0
         """Appends of a leader that were dropped because their entries are not sound, or not the ones announced."""
+        self.refused_messages = 0
+        """Messages that were dropped because they cannot be true."""
         self._door = door
         self._log = disk.ledger.log
         self._vote: VoteFile = disk.vote
@@ -142,7 +151,8 @@ class Member(Callbacks):
         self._restore = restore
         self._asynchronous = settings.flush is FlushDiskType.ASYNC_FLUSH
 
-        hint = max(disk.ledger.committed_hint, disk.ledger.base.index)
+        # A member does not apply what it cannot read, even if the group has committed it (L12).
+        hint = special.readable_to(max(disk.ledger.committed_hint, disk.ledger.base.index))
         self._committed_index = hint
         self._committed_pos = disk.ledger.end_of(hint)
         self._applied_index = applied_index
@@ -157,15 +167,27 @@ class Member(Callbacks):
         self._applied = Waiters()
         self._grace: asyncio.TimerHandle | None = None
 
-        self._stopped: str | None = "the member was not started"
+        self._stopped: str | None = _NOT_STARTED
         self._written_in_effect = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._mending: asyncio.Task[None] | None = None
-        self._told_full = False
+        self._mending = Mending(
+            disk.ledger,
+            self._repair,
+            note=self._note,
+            changed=self._look_at_gaps,
+            hopeless=self._pass_over,
+        )
+        self._deriving: list[Awaitable[None]] = []  # what others make again of what was repaired
+        for gap in list(special.gaps):
+            self._add_gap(gap)
+        self._told_low: str | None = None
+        self._room = Room(disk.ledger.folder, disk.ledger.segment_bytes, settings.min_free_bytes)
         self._marking = threading.Lock()
         self._reserve = Reserve(door, folder)
         self._appending: Appending | None = None
         self._writer: LogWriter | None = None
+        self._limited = LimitedLog(_logger, time.monotonic)
+        self._role_log = RoleLog(identity.member, identity.group)
         self._raft: Raft
         self._calls: CoreCalls
         self._do: dict[type, Callable[[Any], None]]
@@ -222,7 +244,7 @@ class Member(Callbacks):
                 begin = disk.ledger.first_index
                 raise DiskError(f"the state is applied up to {applied_index}, and the log begins at entry {begin}")
             special = SpecialEntries(disk.ledger)
-            special.find(applied_index + 1)
+            special.find(min(applied_index, disk.ledger.committed_hint) + 1)
             return disk, special
 
         disk, special = await asyncio.to_thread(recover)
@@ -256,7 +278,7 @@ class Member(Callbacks):
         )
         self._shipping = Shipping(self._transport)
         self._base_sender = BaseSender(self._transport, self._shipping)
-        self._scrubber = Scrubber(self.folder, self._door, self.ledger, self._shipping)
+        self._scrubber = Scrubber(self.folder, self._door, self.ledger, self._shipping, self._log_repaired)
         if appending is None:
             self._writer = LogWriter(self._log, self, sync=not self._asynchronous)
         self._appending = appending or self._writer
@@ -271,6 +293,7 @@ class Member(Callbacks):
             commit_index=self._committed_index,
             must_catch_up=self._vote.record.doubt,
             membership_seen=self._vote.record.membership_index,
+            readable=self.unreadable is None,
         )
         self._calls = CoreCalls(
             self._raft,
@@ -288,7 +311,7 @@ class Member(Callbacks):
             self._calls,
             max_append_bytes=settings.raft.max_append_bytes,
             note=self._note,
-            mend=self._mend_soon,
+            mend=lambda first, end_pos: self._mending.add(self.ledger.pos_of(first), end_pos),
         )
         self._inbox = Inbox(
             self._raft,
@@ -306,7 +329,9 @@ class Member(Callbacks):
         self._transport.set_peers(addresses)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_marks(), name="group-marks"))
-        self._tasks.append(loop.create_task(self._scrub_now_and_then(), name="group-scrub"))
+        self._tasks.append(loop.create_task(self._mending.run(), name="mend-log"))
+        if appending is None:  # else the store that stands on the log scrubs it, and tells of damage
+            self._tasks.append(loop.create_task(self._scrub_now_and_then(), name="group-scrub"))
         if self._writer is not None and self._asynchronous:
             self._tasks.append(loop.create_task(self._flush_now_and_then(self._writer), name="group-flush"))
 
@@ -330,6 +355,7 @@ class Member(Callbacks):
             TransferEnded: self._questions.transfer_ended,
             Install: self._install,
             InstallBase: self._install_base,
+            Refused: self._refused,
             Fatal: self._fatal,
         }
 
@@ -363,15 +389,12 @@ class Member(Callbacks):
         if self._appending is None:
             return
         self._halt(_CLOSED)
-        await asyncio.gather(*self._all_tasks(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._writer is not None:
             await self._writer.close()
         await asyncio.to_thread(self._wait_for_marks)
         await self._shipping.close()
         await self._transport.close()
-
-    def _all_tasks(self) -> list[asyncio.Task[None]]:
-        return self._tasks if self._mending is None else [*self._tasks, self._mending]
 
     def _wait_for_marks(self) -> None:
         with self._marking:
@@ -385,7 +408,7 @@ class Member(Callbacks):
         self._tell_accepting()
         self._calls.halt()
         self._cancel_grace()
-        for task in self._all_tasks():
+        for task in self._tasks:
             task.cancel()
         self._base_receiver.cancel()
         self._base_sender.withdraw_all()
@@ -509,7 +532,8 @@ class Member(Callbacks):
         if self._stopped is None:
             patience = time.monotonic() - self.settings.raft.election_timeout_seconds
             for peer in list(self._raft.peers.values()):
-                if peer.acked_at >= patience and peer.match_index >= self.ledger.base.index:
+                held = peer.disk.can_write or self._raft.disk_state is DiskState.OK  # else it gets a base one day (L11)
+                if held and peer.acked_at >= patience and peer.match_index >= self.ledger.base.index:
                     pos = min(pos, self.ledger.end_of(peer.match_index))
         return pos
 
@@ -521,7 +545,7 @@ class Member(Callbacks):
         """Before the log begins later: one that is newer than the log's begin does no harm, one that is older does."""
         with self._marking:  # it is saved on the loop and on the thread that deletes segments
             origin = replace(self._origin, entry=entry)
-            origin.save(self._door, self.folder)
+            self._reserve.use(lambda: origin.save(self._door, self.folder))
             self._origin = origin
 
     # -- the group -----------------------------------------------------------------------------------------------------
@@ -566,11 +590,9 @@ class Member(Callbacks):
     async def _read_again(self, first: int, end_pos: int, bytes_per_second: float) -> int:
         if self._stopped is not None:
             raise DiskError(self._stopped)
-        peers = sorted(self._raft.membership.members - {self.identity.member})
         self._outbox.forget_range()
-        return await self._scrubber.run(
-            first, self._committed_index, min(end_pos, self._committed_pos), peers, bytes_per_second
-        )
+        end_pos = min(end_pos, self._committed_pos)
+        return await self._scrubber.run(first, self._committed_index, end_pos, self._peers(), bytes_per_second)
 
     # -- inputs of the core --------------------------------------------------------------------------------------------
 
@@ -583,6 +605,13 @@ class Member(Callbacks):
     def _mistake(self, error: Exception) -> None:
         _logger.critical("n%d: a mistake", self.identity.member, exc_info=error)
         self._stop(f"a mistake of this member: {error!r}")
+
+    def _read_on(self, now: float) -> Sequence[Effect]:
+        """The log was repaired, or found damaged: how far it can be read may be another."""
+        effects: list[Effect] = []
+        if self._special.readable_to(self._raft.commit_index) > self._committed_index:
+            effects.append(Commit(self._raft.commit_index))
+        return effects + self._raft.readable(now, self.unreadable is None)
 
     def _apply_known(self, now: float) -> Sequence[Effect]:
         """At the start: what is committed is told, though it is not new."""
@@ -607,6 +636,7 @@ class Member(Callbacks):
         if lane is Lane.BULK and self._stopped is None:
             self._outbox.connected(member)
             self._base_sender.send_again(member)
+            self._mending.try_now()
 
     def _on_room(self, member: int, lane: Lane) -> None:
         if lane is Lane.BULK and self._stopped is None:
@@ -617,7 +647,7 @@ class Member(Callbacks):
 
     def log_written(self) -> None:
         """More of what was staged is written. Told by whoever writes the log."""
-        if self._stopped is not None:
+        if self._stopped is not None or self._appending is None:  # a start that failed closes a member that never began
             return
         if self._calls.in_effect:
             self._written_in_effect = True
@@ -631,12 +661,12 @@ class Member(Callbacks):
 
     def log_synced(self) -> None:
         """More of what was written is durable."""
-        if not self._asynchronous:
+        if not self._asynchronous and self._appending is not None:
             self._calls.call(self._counted)
 
     def log_failed(self, error: OSError, *, final: bool) -> None:
         """Writing failed, and what was staged is given up; `final`: a sync did, and nothing will be durable again."""
-        if self._stopped is not None or (self._calls.in_effect and not final):
+        if self._stopped is not None or self._appending is None or (self._calls.in_effect and not final):
             return  # an effect's own write: it says so itself
         self._note_failure(error)
         state = DiskState.FULL if error.errno in NO_ROOM and not final else DiskState.FAILED
@@ -680,6 +710,8 @@ class Member(Callbacks):
         last = self._log.written_index
         self._special.truncate(last)
         self._waiters.fail_above(last, NotAcceptingError(reason, self._leader))
+        for abandoned in self.on_abandoned:
+            abandoned(last)
         if answers:
             for callback in self.on_refused:
                 callback(answers)
@@ -714,6 +746,7 @@ class Member(Callbacks):
             self._end_grace()
         self._waiters.fail_above(effect.last_kept, OutcomeUnknownError("another leader cut it off"))
         pos = self.ledger.end_of(effect.last_kept)
+        self._mending.cut(effect.last_kept, pos)
         for callback in self.on_truncate:
             callback(pos, was_end)
 
@@ -752,10 +785,88 @@ class Member(Callbacks):
         assert self._appending is not None
         return self._appending.write()
 
-    def _mend_soon(self, first: int, end_pos: int) -> None:
-        if self._mending is None or self._mending.done():
-            mending = self._mend(first, end_pos, float("inf"))
-            self._mending = asyncio.get_running_loop().create_task(mending, name="mend-log")
+    def damaged(self, pos: int, end_pos: int, *, blocks: bool = False) -> None:
+        """The bytes [pos, end_pos) of the log were found damaged: they are fetched from another member, at once and
+        until it is done. Before `start` too.
+
+        `blocks`: what was made from the log may lack what is damaged, so this member does not lead until then.
+        """
+        if self._stopped in (None, _NOT_STARTED) and self._other_members():
+            self._mending.add(pos, end_pos, blocks=blocks)
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why this member does not lead, whatever the others do: a part of its log cannot be read. None: all can."""
+        if self._special.gaps:
+            gap = self._special.gaps[0]
+            return f"entries {gap.first} to {gap.sound - 1} of the log are damaged and are being fetched again"
+        return "a part of the log is damaged and is being fetched again" if self._mending.blocked else None
+
+    def is_being_repaired(self, pos: int) -> bool:
+        """Whether byte `pos` of the log is in a range that is being fetched from another member."""
+        return self._mending.covers(pos)
+
+    def _other_members(self) -> list[int]:
+        membership = self._memberships[-1].membership if self._memberships else Membership.of([self.identity.member])
+        return sorted(membership.members - {self.identity.member})
+
+    def _peers(self) -> list[int]:
+        """Other members, the leader first."""
+        return sorted(self._other_members(), key=lambda member: (member != self._leader, member))
+
+    async def _repair(self, damage: Damage) -> int:
+        self._outbox.forget_range()
+        end_pos = min(damage.end_pos, self._log.flushed)
+        repaired = await self._scrubber.run(
+            damage.first, self.ledger.synced_index, end_pos, self._peers(), float("inf")
+        )
+        if not repaired:  # somebody took it for damaged, and may have built on that
+            self._log_repaired(damage.pos, damage.end_pos)
+        while self._deriving:
+            await self._deriving.pop()
+        return repaired
+
+    def _add_gap(self, gap: Gap) -> None:
+        """Entries that cannot be read, and so are not applied."""
+        ledger, sound = self.ledger, gap.sound
+        end = ledger.pos_of(sound) if sound <= ledger.last_index else self._log.written
+        if self._other_members():
+            path = ledger.folder / "data" / segment_name(gap.pos - gap.pos % ledger.segment_bytes)
+            reason = (
+                f"entry {gap.first} is damaged ({gap.reason}); entries {gap.first} to {sound - 1} are fetched from "
+                "another member, and until then this member applies nothing behind them and does not lead"
+            )
+            ledger.findings.add(
+                FindingKind.DAMAGE, path, reason, offset=gap.pos % ledger.segment_bytes, size=end - gap.pos, pos=gap.pos
+            )
+            self._mending.add(gap.pos, end, blocks=True)
+        else:
+            self._give_up(gap.first, "this is the only member")
+
+    def _log_repaired(self, pos: int, end_pos: int) -> None:
+        """These bytes of the log are sound now."""
+        derived = [callback(pos, end_pos) for callback in self.on_repaired]
+        self._deriving += [each for each in derived if each is not None]
+        if self._special.gaps:
+            self._special.rescan()
+
+    def _pass_over(self, damage: Damage, reason: str) -> bool:
+        """No member has a sound copy. A member that leads has a state of which this is a part, so this one stays out of
+        it; where nobody can lead, the group goes on without what is lost."""
+        if self._leader is not None:
+            return False
+        self._give_up(damage.first, reason)
+        return True
+
+    def _give_up(self, first: int, why: str) -> None:
+        for gap in self._special.give_up(first):
+            reason = f"entries {gap.first} to {gap.sound - 1} are lost, what they changed in the tables too: {why}"
+            self.ledger.findings.add(FindingKind.DAMAGE, self.ledger.folder / "data", reason, offset=gap.pos)
+            _logger.critical("n%d passes over damage of its log: %s", self.identity.member, reason)
+
+    def _look_at_gaps(self) -> None:
+        if self._stopped is None:
+            self._calls.call(self._read_on)
 
     async def _mend(self, first: int, end_pos: int, bytes_per_second: float) -> None:
         try:
@@ -770,15 +881,19 @@ class Member(Callbacks):
             self._note(str(error))
 
     def _commit(self, effect: Commit) -> None:
-        if effect.index > self._committed_index:
+        if self._special.readable_to(effect.index) > self._committed_index:
             self._commit_up_to(effect.index)
 
     def _commit_up_to(self, index: int) -> None:
-        """Applies (S12), then tells who waits."""
+        """Applies (S12), then tells who waits. Up to what cannot be read, if that comes before `index` (L12)."""
+        gaps = len(self._special.gaps)
         for at, kind, body in self._special.take(index):
             if at > self._applied_index:
                 for apply in self.on_apply:
                     apply(at, kind, body)
+        if len(self._special.gaps) > gaps:
+            self._add_gap(self._special.gaps[0])
+        index = max(self._special.readable_to(index), self._committed_index)
         pos = self.ledger.end_of(index)
         self._committed_index, self._committed_pos = index, pos
         self._applied_index = max(self._applied_index, index)
@@ -792,6 +907,15 @@ class Member(Callbacks):
 
     def _role_changed(self, effect: RoleChanged) -> None:
         led = self._role is Role.LEADER
+        raft = self._raft
+        self._role_log.changed(
+            effect.role,
+            effect.term,
+            effect.leader,
+            raft.leadership_lost,
+            raft.elected_by,
+            raft.silent_seconds(time.monotonic()),
+        )
         self._role, self._leader = effect.role, effect.leader
         self._ready = False
         self._tell_accepting()
@@ -830,6 +954,8 @@ class Member(Callbacks):
             callback()
 
     def _become_ready(self, effect: Ready) -> None:
+        if self._special.gaps:
+            return  # an entry became unreadable just now, and the core is about to hear of it
         self._ready = True
         for callback in self.on_ready:
             callback(effect.term)
@@ -844,7 +970,7 @@ class Member(Callbacks):
     def _membership_changed(self, effect: MembershipChanged) -> None:
         known = [entry for entry in self._memberships if entry.index < effect.entry.index]
         self._memberships = [*known, effect.entry]
-        self._vote.note_membership(effect.entry.index)
+        self._reserve.use(lambda: self._vote.note_membership(effect.entry.index))
 
     def _removed(self, effect: RemovedFromGroup) -> None:
         for callback in self.on_removed:
@@ -856,11 +982,12 @@ class Member(Callbacks):
             "fetched again, and until then this member does not count",
             self.identity.member, self.ledger.last_index, effect.match_index,
         )  # fmt: skip
-        self._vote.doubt(Doubt.LOG)
+        self._reserve.use(lambda: self._vote.doubt(Doubt.LOG))
 
     def _readmitted(self, effect: Readmitted) -> None:
         _logger.warning("n%d counts as a member again", self.identity.member)
-        self._vote.readmit(self._memberships[-1].index if self._memberships else -1)
+        newest = self._memberships[-1].index if self._memberships else -1
+        self._reserve.use(lambda: self._vote.readmit(newest))
 
     def _install(self, effect: Install) -> None:
         self._base_sender.send(effect.request, self.ledger.base, self._snapshot)
@@ -873,6 +1000,7 @@ class Member(Callbacks):
         self.ledger.install_base(point.index, point.term, point.chain, point.pos)
         self._outbox.forget_range()
         self._special.clear()
+        self._mending.forget()
         self._memberships = [request.membership]
         self._committed_index, self._committed_pos = point.index, point.pos
         self._applied_index = max(applied, point.index)
@@ -882,6 +1010,12 @@ class Member(Callbacks):
         for callback in self.on_installed:
             callback(point.index, point.pos)
         self._calls.then(self._raft.installed, request)
+
+    def _refused(self, effect: Refused) -> None:
+        self.refused_messages += 1
+        who = "this member" if effect.member == self.identity.member else f"n{effect.member}"
+        self.last_error = f"refused a message of {who}: {effect.reason}"
+        self._limited.warning("refused", "n%d: %s", self.identity.member, self.last_error, about=effect.member)
 
     def _fatal(self, effect: Fatal) -> None:
         self._stop(effect.reason)
@@ -894,8 +1028,7 @@ class Member(Callbacks):
         while True:
             await asyncio.sleep(self.settings.mark_interval_seconds)
             self._look_for_room()
-            if self._raft.disk_state is DiskState.OK:
-                self._reserve.keep()
+            self._reserve.keep()
             self._base_sender.withdraw_from_matched(self._raft.match_indexes)
             state = (self._log.flushed_index, self._committed_index)
             if self._writer is None or state == noted:
@@ -907,25 +1040,47 @@ class Member(Callbacks):
                 self._note_failure(error)
 
     def _look_for_room(self) -> None:
-        if self._raft.disk_state is DiskState.FULL and not self._told_full and self._has_room():
-            self.last_error = ""
-            self._calls.call(self._disk, DiskState.OK)
-
-    def disk_full(self, reason: str | None) -> None:
-        """Whoever stands on the log has no room for what it makes of it: `reason`; None: it has again.
-
-        As if the log itself had none (L10): a leader hands over or steps down, a follower takes no entries and says so.
-        """
-        self._told_full = reason is not None
-        if self._stopped is not None:
+        """Once a second. A log that could not be written is tried again when there is room for more than a moment."""
+        state = self._raft.disk_state
+        if state is DiskState.FAILED or (state is DiskState.FULL and not self._has_room()):
             return
-        if reason is None:
+        reason = self._told_low or self._room.shortage(self._log.written, was_low=state is not DiskState.OK)
+        wanted = DiskState.OK if reason is None else DiskState.LOW
+        if wanted is not state:
+            self._enter(wanted, reason)
+
+    def disk_low(self, reason: str | None) -> None:
+        """The store above the log accepts no more messages, because its disk has little room for them or for the files
+        that are derived from them: `reason`; None: there is enough room again.
+
+        A leader hands over to a member with more room. Without such a member it stays leader: the group's own entries
+        are small, and offsets, locks and administration need them (L10).
+        """
+        self._told_low = reason
+        if self._stopped is None:
             self._look_for_room()
-        elif self._raft.disk_state is DiskState.OK:
-            self.last_error = reason
-            _logger.error("n%d: the disk: %s", self.identity.member, reason)
-            self._write_staged()
-            self._calls.call(self._disk, DiskState.FULL)
+
+    def _enter(self, state: DiskState, reason: str | None) -> None:
+        self.last_error = reason or ""
+        if reason is None:
+            _logger.info("n%d: the disk has room again", self.identity.member)
+        else:
+            _logger.warning("n%d: the disk is %s: %s", self.identity.member, state.name.lower(), reason)
+        self._write_staged()
+        self._calls.call(self._disk, state)
+
+    def message_refusal(self) -> str | None:
+        """Why a leader should take no messages, though it accepts the group's own entries: there is room for more at
+        too few members. None: there is enough."""
+        if self._stopped is not None or self._role is not Role.LEADER:
+            return None
+        raft = self._raft
+        if raft.disk_state is not DiskState.OK:
+            return f"the disk of n{self.identity.member} is {raft.disk_state.name.lower()}: {self.last_error}"
+        if raft.voters_with_room >= raft.membership.quorum:
+            return None
+        short = [f"n{peer.member}" for peer in raft.peers.values() if peer.voter and peer.disk is not DiskState.OK]
+        return f"there is little room on the disks of {', '.join(sorted(short))}"
 
     def save_mark(self) -> None:
         """Notes how far the log is durable and committed. On any thread; blocks. OSError: the note before holds."""
@@ -934,11 +1089,7 @@ class Member(Callbacks):
                 self.ledger.save_mark(self._committed_index)
 
     def _has_room(self) -> bool:
-        try:
-            disk = os.statvfs(self.folder)
-        except OSError:
-            return False
-        return disk.f_bavail * disk.f_frsize >= self.ledger.segment_bytes + self.settings.min_free_bytes
+        return self._room.for_log(self._log.written)
 
     async def _scrub_now_and_then(self) -> None:
         await asyncio.sleep(self.settings.scrub_first_seconds)
@@ -981,5 +1132,7 @@ class Member(Callbacks):
             doubt=raft.doubt,
             fatal=None if self._stopped is _CLOSED else self._stopped,
             last_error=self.last_error,
+            refused_messages=self.refused_messages + self.refused_ranges,
+            removed=raft.removed,
             peers=progress_of(raft, ledger, self._transport.status(), time.monotonic()),
         )

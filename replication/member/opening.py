@@ -29,9 +29,11 @@ from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.special import body_of
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.transport.handshake import Identity
+from tallystick.store.findings import FindingKind
 from tallystick.store.ledger_format import GROUP_LOG_TOPIC, EntryKind
 from tallystick.store.message import NOWHERE
 from tallystick.store.progress import NO_BOOT_ID
+from tallystick.store.segment_files import segment_name
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
@@ -75,8 +77,8 @@ def open_disk(
     who = DiskIdentity(identity.cluster, identity.group, identity.member)
     vote = VoteFile.open(folder, door, who, new_member=bootstrap is not None)
     ledger = open_ledger(vote.record.store_id)
-    for note in ledger.recovered.notes:
-        _logger.warning("n%d: recovery of the log: %s", identity.member, note.text)
+    if not vote.record.reachable:
+        _heal_term(ledger, vote)
     if origin.asynchronous and last_mark is not None and _lost_power_unclean(last_mark, boot_id):
         vote.doubt(Doubt.LOG)
     if ledger.damage is not None:
@@ -90,6 +92,15 @@ def open_disk(
     if memberships:  # written before a crash, and not noted yet
         vote.note_membership(memberships[-1].index)
     return MemberDisk(vote, ledger, origin, memberships)
+
+
+def _heal_term(ledger: Ledger, vote: VoteFile) -> None:
+    term, log_term = vote.record.term, ledger.term_of(ledger.last_index) or 0
+    vote.heal_term(log_term)
+    _logger.error(
+        "n%d: replaced the impossible term %d in the vote file by %d; the last entry of the log is of term %d",
+        vote.record.identity.member, term, vote.record.term, log_term,
+    )  # fmt: skip
 
 
 def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> list[MembershipEntry]:
@@ -117,11 +128,11 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
             f"entry {damage.index} at byte {damage.pos} of the log is damaged ({damage.reason}), entry "
             f"{damage.next_index} behind it is sound, and no other member has a copy: mend it, or cut it off by hand"
         )
-    _logger.error(
-        "n%d: entry %d at byte %d of the log is damaged (%s); it and what follows is fetched again, and until then "
-        "this member does not count",
-        vote.record.identity.member, damage.index, damage.pos, damage.reason,
-    )  # fmt: skip
+    start = damage.pos - damage.pos % ledger.segment_bytes
+    reason = f"entry {damage.index}: {damage.reason}; it and all entries behind it are fetched from another member"
+    path = ledger.folder / "data" / segment_name(start)
+    ledger.findings.add(FindingKind.DAMAGE, path, reason, offset=damage.pos - start, pos=damage.pos)
+    _logger.error("n%d counts for no majority until its log is complete again", vote.record.identity.member)
     vote.doubt(Doubt.LOG)
     ledger.truncate(ledger.last_index)
 

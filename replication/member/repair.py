@@ -1,28 +1,38 @@
-"""Mends what a disk has damaged since: sealed segments are read again, and what is not sound comes from another member.
+"""Reads the log again, and repairs what is damaged with another member's bytes.
 
-Segments that are full and committed are the same bytes at every member. Each member offers its own for shipment, under
-the position at which it begins; one that finds damage fetches the segment, takes the entries that it lacks, and has the
-ledger put them in their place, which checks them against the entries around. The segment that is still written to is
-read by the next start.
+Entries with the same index and term are the same bytes at every member, at the same position. One that finds damage
+fetches the damaged entries from a member that has them durably (`log_ranges`), and has the ledger put them in their
+place, which checks them against the entries around and against the index. A member of an older version gives whole
+sealed segments only: then the segment is fetched, and the entries are taken from it.
+
+`run` reads and repairs once. When, and how often again, is decided by `mending`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import EntryPoint
-from tallystick.replication.member.errors import DiskError
-from tallystick.replication.transport.shipping import ShipmentError, Shipping
+from tallystick.replication.ledger.recovery import LedgerError
+from tallystick.replication.member.errors import DiskError, UnrepairableError
+from tallystick.replication.member.log_ranges import RangeSource, entries_of, number_of
+from tallystick.replication.member.special import LARGEST_ENTRY
+from tallystick.replication.transport.shipping import (
+    ShipmentError,
+    ShipmentRefusedError,
+    ShipmentSource,
+    Shipping,
+)
 from tallystick.replication.transport.shipping_messages import ShippedFile
-from tallystick.store._kernel import find_entry, walk_entries
+from tallystick.store._kernel import EntryError, find_entry, walk_entries
+from tallystick.store.findings import FindingKind
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, EntryHeader, LedgerFormatError
 from tallystick.store.segment_files import segment_name
 
@@ -30,12 +40,9 @@ if TYPE_CHECKING:
     from tallystick.store._kernel import Door
 
 _FOLDER = "repair"
-_LARGEST_ENTRY = 16 << 20
 _ENTRIES_A_TURN = 8192
-_PATIENCE_S = 30.0  # for a member to answer at all; and so many bytes a second at least from there on
+_PATIENCE_S = 10.0  # for a member to answer at all; and so many bytes a second at least from there on
 _SLOWEST_BYTES = 4 << 20
-
-_logger = logging.getLogger("tallystick.replication")
 
 
 class _SegmentSource:
@@ -92,16 +99,33 @@ class _Fault:
 
 
 class Scrubber:
-    """One member's offers, and its own reading."""
+    """One member's offers, and its own reading. `repaired(pos, end)`: these bytes of the log were written again."""
 
-    def __init__(self, folder: Path, door: Door, ledger: Ledger, shipping: Shipping) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        door: Door,
+        ledger: Ledger,
+        shipping: Shipping,
+        repaired: Callable[[int, int], None] = lambda pos, end: None,
+    ) -> None:
+        self._repaired = repaired
         self._folder = folder
         self._door = door
         self._ledger = ledger
         self._shipping = shipping
         self._offered: list[int] = []
         self._mending = asyncio.Lock()
+        shipping.on_demand = self._entries
         self.begin_anew()
+
+    def _entries(self, shipment: int) -> ShipmentSource | None:
+        """Entries that another member asks for. OSError: the index cannot be read."""
+        entries = entries_of(shipment)
+        try:
+            return None if entries is None else RangeSource(self._ledger, *entries)
+        except KeyError:
+            return None
 
     def begin_anew(self) -> None:
         """The log begins elsewhere: nothing of what was offered is there any more."""
@@ -121,36 +145,67 @@ class Scrubber:
             self._seal_at += size
 
     async def run(
-        self, first: int, committed_index: int, end_pos: int, peers: Sequence[int], bytes_per_second: float
+        self, first: int, last_index: int, end_pos: int, peers: Sequence[int], bytes_per_second: float
     ) -> int:
-        """Reads sealed segments from entry `first` up to `end_pos`, which is committed; how many entries were mended.
+        """Reads from entry `first` to before byte `end_pos`, no further than `last_index`, which is durable; how many
+        entries were repaired.
 
-        DiskError: nobody had one of them sound.
+        DiskError: nobody had one of them sound. UnrepairableError: and nobody ever will.
         """
         ledger, mended = self._ledger, 0
-        sealed = end_pos - end_pos % ledger.segment_bytes
-        place = ledger.point(max(first, ledger.first_index) - 1)
-        while place.pos < sealed and place.index < committed_index:
+        place = self._place_before(max(first, ledger.first_index))
+        while place.pos < end_pos and place.index < last_index:
             begin = time.monotonic()
             if place.index < ledger.base.index:  # old segments were deleted meanwhile
                 place = ledger.base
             found, done, _ = await asyncio.to_thread(self._walk, place)
             await asyncio.sleep((found.pos - place.pos) / bytes_per_second - (time.monotonic() - begin))
             place = found
-            if done and place.pos < sealed and place.index < committed_index:
+            if done and place.pos < end_pos and place.index < last_index:
                 async with self._mending:
-                    mended += await self._mend_at(place, committed_index + 1, peers)
+                    mended += await self._mend_at(place, last_index + 1, peers)
         return mended
+
+    def _place_before(self, first: int) -> EntryPoint:
+        """Where to begin to read, so that entry `first` is read: an entry whose header is damaged cannot vouch for the
+        next one, so reading begins before it. LedgerError."""
+        back = 1
+        while True:
+            try:
+                return self._ledger.point(max(first - back, self._ledger.base.index))
+            except LedgerError:
+                if first - back <= self._ledger.base.index:
+                    raise
+                back *= 2
 
     async def _mend_at(self, place: EntryPoint, limit: int, peers: Sequence[int]) -> int:
         found, done, reason = await asyncio.to_thread(self._walk, place)
         if not done or found.index > place.index:
             return 0  # somebody else has mended it meanwhile
-        if place.index < self._ledger.base.index:
-            return 0  # the segment was deleted meanwhile; that the log begins later was known before
+        if place.index < self._ledger.base.index or place.index >= self._ledger.last_index:
+            return 0  # the segment was deleted meanwhile, or the log was cut
         fault = await asyncio.to_thread(self._fault_at, place, limit, reason)
-        _logger.error("entry %d at byte %d is damaged: %s", fault.index, fault.pos, fault.reason)
-        return await self._mend(fault, peers) + 1 - fault.index
+        self._report(FindingKind.DAMAGE, fault, 0, f"entry {fault.index} is damaged: {fault.reason}")
+        last, end = await self._mend(fault, peers)
+        self._offer_again(fault.pos)
+        self._repaired(fault.pos, end)
+        again, done, reason = await asyncio.to_thread(self._walk, place)
+        if done and again.index == place.index and place.index + 1 < limit and place.index < self._ledger.last_index:
+            raise DiskError(f"entry {fault.index} at byte {fault.pos} was replaced, and is still damaged: {reason}")
+        return last + 1 - fault.index
+
+    def _report(self, kind: FindingKind, fault: _Fault, size: int, reason: str) -> None:
+        start = fault.pos - fault.pos % self._ledger.segment_bytes
+        path = self._ledger.folder / "data" / segment_name(start)
+        self._ledger.findings.add(kind, path, reason, offset=fault.pos - start, size=size, pos=fault.pos)
+
+    def _offer_again(self, pos: int) -> None:
+        """A peer that asked for the segment while it could not be read got an error, and would get it again."""
+        size = self._ledger.segment_bytes
+        start = pos - pos % size
+        if start in self._offered:
+            self._shipping.withdraw(start)
+            self._shipping.offer(start, _SegmentSource(self._ledger.folder / "data" / segment_name(start), size))
 
     def _walk(self, place: EntryPoint) -> tuple[EntryPoint, bool, str]:
         """One turn: where the next one begins, whether it came to an end there, and why."""
@@ -164,33 +219,68 @@ class Scrubber:
 
     def _fault_at(self, place: EntryPoint, limit: int, reason: str) -> _Fault:
         ledger, index = self._ledger, place.index + 1
-        behind = find_entry(ledger.folder / "data", ledger.segment_bytes, place.pos, index + 1, _LARGEST_ENTRY)
+        behind = find_entry(ledger.folder / "data", ledger.segment_bytes, place.pos, index + 1, LARGEST_ENTRY)
         return _Fault(index, place.pos, limit if behind is None else min(behind[1], limit), reason)
 
-    async def _mend(self, fault: _Fault, peers: Sequence[int]) -> int:
-        """The last entry that was put in its place."""
-        ledger = self._ledger
-        size = ledger.segment_bytes
-        start = fault.pos - fault.pos % size
-        errors = []
-        target = _FileTarget(self._door, self._folder / _FOLDER / segment_name(start))
+    async def _mend(self, fault: _Fault, peers: Sequence[int]) -> tuple[int, int]:
+        """The last entry that was put in its place, and the byte behind what was written."""
+        ledger, pos = self._ledger, fault.pos
+        segment_end = pos - pos % ledger.segment_bytes + ledger.segment_bytes
+        if ledger.pos_of(fault.index) == segment_end:  # what closes the segment is damaged, and the entry is behind it
+            ledger.rewrite_filler(pos)
+            self._report(FindingKind.REPAIRED, fault, segment_end - pos, "the filler was written again")
+            return fault.index - 1, segment_end
+        errors, damaged = [], 0
         for peer in peers:
             try:
-                async with asyncio.timeout(_PATIENCE_S + size / _SLOWEST_BYTES):
-                    (file,) = await self._shipping.fetch(peer, start, target)
-                data, last = await asyncio.to_thread(_entries_of, target, file, fault, start)
-                ledger.rewrite(data)
-                _logger.warning("entries %d to %d were mended with what n%d has", fault.index, last, peer)
-                return last
+                async with asyncio.timeout(_PATIENCE_S + (segment_end - pos) / _SLOWEST_BYTES):
+                    data, last = await self._fetch(peer, fault)
+                self._put(data, fault, last)
+                reason = f"entries {fault.index} to {last} were replaced with those of n{peer}"
+                self._report(FindingKind.REPAIRED, fault, len(data), reason)
+                return last, pos + len(data)
             except TimeoutError:
                 errors.append(f"n{peer} did not answer")
-            except (ShipmentError, LedgerFormatError, ValueError, OSError) as error:
+            except (EntryError, LedgerFormatError, LedgerError, ValueError) as error:
+                damaged += 1
+                errors.append(f"n{peer} has no sound copy: {error}")
+            except (ShipmentError, KeyError, OSError) as error:
                 errors.append(f"n{peer}: {error}")
-            finally:
-                target.discard(ShippedFile("", 0))
-                if target.path.exists():
-                    self._door.remove(target.path)
-        raise DiskError(f"entry {fault.index} at byte {fault.pos} is damaged, and not mended: {'; '.join(errors)}")
+        reason = f"entry {fault.index} at byte {pos} is damaged, and not repaired: {'; '.join(errors) or 'no members'}"
+        raise UnrepairableError(reason) if damaged == len(peers) else DiskError(reason)
+
+    async def _fetch(self, peer: int, fault: _Fault) -> tuple[bytes, int]:
+        """The damaged entries as a member has them, and the last one's index."""
+        size = self._ledger.segment_bytes
+        start = fault.pos - fault.pos % size
+        target = _FileTarget(self._door, self._folder / _FOLDER / segment_name(start))
+        last = fault.sound_index - 1
+        number = number_of(fault.index, last)
+        try:
+            if number is not None:
+                try:
+                    (file,) = await self._shipping.fetch(peer, number, target)
+                    return await asyncio.to_thread(target.read, file, 0, file.size), last
+                except ShipmentRefusedError:
+                    target.discard(ShippedFile("", 0))
+            (file,) = await self._shipping.fetch(peer, start, target)
+            return await asyncio.to_thread(_entries_of, target, file, fault, start)
+        finally:
+            target.discard(ShippedFile("", 0))
+            if target.path.exists():
+                self._door.remove(target.path)
+
+    def _put(self, data: bytes, fault: _Fault, last: int) -> None:
+        """The bytes of a member in the place of damaged ones. EntryError, LedgerError, ValueError: they do not fit."""
+        ledger = self._ledger
+        unit = ledger.log.unit(last) if last <= ledger.last_index else None
+        if unit is None:
+            raise OSError(f"the log was cut before entry {last} meanwhile")
+        header = EntryHeader.decode(data[unit[0] - fault.pos : unit[0] - fault.pos + ENTRY_HEADER_BYTES])
+        if (header.log_index, header.term) != (last, unit[2]):
+            # The same chain leads to either: both were a leader's, and one of them was never committed.
+            raise ValueError(f"its entry {header.log_index} is of term {header.term}, this log's of {unit[2]}")
+        ledger.rewrite(data)
 
 
 def _entries_of(target: _FileTarget, file: ShippedFile, fault: _Fault, start: int) -> tuple[bytes, int]:

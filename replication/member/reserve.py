@@ -1,7 +1,8 @@
 """A little room kept back on the disk, so that a full one can still take a vote.
 
-Term and vote are saved by writing a new file beside the old one, which needs a block or two. On a disk that is full an
-election would end the member for want of them, just when the leader's disk is full and an election is due.
+Term and vote are saved by writing a new file beside the old one, which needs a block or two; so are the index of the
+newest membership, a doubt and its end, and the log's origin. On a disk that is full an election would end the member
+for want of them, just when the leader's disk is full and an election is due.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "tally-reserve"
 RESERVE_BYTES = 64 << 10
+_LEAST_BYTES = 8 << 10
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -28,11 +30,13 @@ class Reserve:
 
     def keep(self) -> None:
         """Takes the room, if it is not taken. A disk that has none has none: the next call tries again."""
-        if not self._path.exists():
+        size = RESERVE_BYTES
+        while size >= _LEAST_BYTES and not self._path.exists():
             try:
-                self._door.create(self._path, RESERVE_BYTES, True)
+                self._door.create(self._path, size, True)
             except OSError:
                 self._path.unlink(missing_ok=True)
+                size //= 2
 
     def use(self, save: Callable[[], None]) -> None:
         """Calls `save`, and once more with the reserve given up if there was no room. OSError."""
@@ -43,3 +47,4 @@ class Reserve:
                 raise
             self._door.remove(self._path)
             save()
+            self.keep()  # what was replaced gave its blocks back: the next record needs as many

@@ -2,27 +2,48 @@
 
 A leader knows its own, a follower gets their places from the check of each range, and a start finds those that are
 behind the applied index by reading that part of the log once.
+
+Entries that cannot be read form a gap. A gap is a part of the log that this member does not have: nothing at or behind
+it is applied until another member's bytes are in its place (`rescan`), however far the group has committed. To pass
+over it would leave this member with tables that lack a row which all others have.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tallystick.replication.ledger.ledger import Ledger
-from tallystick.store._kernel import walk_entries
+from tallystick.replication.ledger.recovery import LedgerError
+from tallystick.store._kernel import DamageError, EntryError, find_entry, walk_entries
 from tallystick.store.ledger_format import EntryKind
 from tallystick.store.record import Record
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Entries
 
+LARGEST_ENTRY = 16 << 20
+"""A sound entry behind damage begins within so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Entries from `first`, which should be at byte `pos`, to before `sound` cannot be read."""
+
+    first: int
+    sound: int
+    pos: int
+    reason: str
+
 
 class SpecialEntries:
     """(index, kind, body) in rising order; a body that is None is read from the log when it is wanted."""
 
     def __init__(self, ledger: Ledger) -> None:
+        self.gaps: list[Gap] = []
+        """What cannot be read, in rising order. Empty for a sound log."""
         self._ledger = ledger
         self._waiting: deque[tuple[int, EntryKind, bytes | None]] = deque()
 
@@ -30,19 +51,50 @@ class SpecialEntries:
         """Reads the log from entry `first` on. Blocks. DamageError, OSError."""
         ledger = self._ledger
         index, last = max(first, ledger.first_index), ledger.last_index
-        if index > last:
-            return
-        before = ledger.point(index - 1)
-        pos, term = ledger.pos_of(index), before.term
+        if index <= last:
+            self._scan(index, ledger.pos_of(index), last)
+
+    def rescan(self) -> None:
+        """Entries were written again: what can be read now is no gap any longer. Blocks for reads of the gaps.
+
+        DamageError, OSError."""
+        gaps, self.gaps = self.gaps, []
+        for gap in gaps:
+            last = min(gap.sound - 1, self._ledger.last_index)
+            try:
+                self._scan(gap.first, gap.pos, last)
+            except (DamageError, OSError):
+                self.gaps.append(gap)
+        self._waiting = deque(sorted(self._waiting, key=lambda entry: entry[0]))
+
+    def _scan(self, index: int, pos: int, last: int) -> None:
+        """Finds the special entries and the gaps among the entries from `index`, at `pos`, to `last`."""
+        ledger, term = self._ledger, -1
+        data, size = ledger.folder / "data", ledger.segment_bytes
         chain: int | None = None
-        while True:
-            walked = walk_entries(ledger.folder / "data", ledger.segment_bytes, pos, index, term, chain)
+        while index <= last:
+            walked = walk_entries(data, size, pos, index, term, chain)
             for at, kind, _, _ in walked.special:
                 if at <= last:
                     self._waiting.append((at, EntryKind(kind), None))
-            if walked.done or walked.next_index > last:
-                return
             pos, index, term, chain = walked.pos, walked.next_index, walked.last_term, walked.last_chain
+            if not walked.done or index > last:
+                continue
+            behind = find_entry(data, size, pos, index + 1, LARGEST_ENTRY)
+            sound = last + 1 if behind is None else min(behind[1], last + 1)
+            self.gaps.append(Gap(index, sound, pos, walked.stopped or "the files end"))
+            pos, index, chain = (pos, last + 1, None) if behind is None else (*behind, None)
+
+    def readable_to(self, index: int) -> int:
+        """The last entry up to `index` with no gap at or before it."""
+        return min(index, self.gaps[0].first - 1) if self.gaps else index
+
+    def give_up(self, first: int) -> list[Gap]:
+        """Nobody has the entries of the gap that begins here: it is passed over from now on. Returns what was given up:
+        it is empty if there is no such gap."""
+        given_up = [gap for gap in self.gaps if gap.first == first]
+        self.gaps = [gap for gap in self.gaps if gap.first != first]
+        return given_up
 
     def append(self, index: int, kind: EntryKind, body: bytes) -> None:
         """An own entry was staged."""
@@ -57,15 +109,25 @@ class SpecialEntries:
     def truncate(self, last_kept: int) -> None:
         while self._waiting and self._waiting[-1][0] > last_kept:
             self._waiting.pop()
+        kept = (gap for gap in self.gaps if gap.first <= last_kept)
+        self.gaps = [replace(gap, sound=min(gap.sound, last_kept + 1)) for gap in kept]
 
     def clear(self) -> None:
         self._waiting.clear()
+        self.gaps.clear()
 
     def take(self, committed: int) -> Iterator[tuple[int, EntryKind, bytes]]:
-        """Those up to `committed`, which are then forgotten. EntryError: one cannot be read."""
-        while self._waiting and self._waiting[0][0] <= committed:
+        """Those up to `committed`, which are then forgotten, and none at or behind a gap. One that cannot be read now
+        makes a gap: ask `readable_to` afterwards."""
+        while self._waiting and self._waiting[0][0] <= self.readable_to(committed):
             index, kind, body = self._waiting.popleft()
-            yield index, kind, body_of(self._ledger.record_of(index)) if body is None else body
+            if body is None:
+                try:
+                    body = body_of(self._ledger.record_of(index))
+                except (EntryError, DamageError, LedgerError, OSError, ValueError) as error:
+                    self.gaps.insert(0, Gap(index, index + 1, self._ledger.pos_of(index), str(error)))
+                    return
+            yield index, kind, body
 
 
 def body_of(record: bytes) -> bytes:

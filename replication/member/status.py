@@ -63,6 +63,10 @@ class GroupStatus:
     last_error: str
     """The last thing that went wrong here, empty: nothing did. For people."""
     peers: tuple[PeerProgress, ...]
+    refused_messages: int = 0
+    """Messages of others that were dropped because they cannot be true, and entries that were not sound."""
+    removed: bool = False
+    """Another member said that this one does not belong to the group any more."""
 
 
 def progress_of(raft: Raft, ledger: Ledger, lanes: Sequence[PeerStatus], now: float) -> tuple[PeerProgress, ...]:

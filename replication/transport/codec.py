@@ -7,7 +7,8 @@ value that may be missing has a byte before it that says whether it is there; en
 The payload of an append or a base is no part of this: it lies behind the message in the frame, and comes out as a view
 of the bytes that were received, in the message's field `payload`.
 
-What cannot have been sent by a member of this version is an error here, so that the core need not expect it.
+What cannot have been sent by a member of this version is an error here (`bounds`): the connection that it came on ends,
+and neither the core nor the disk ever sees such a number.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tallystick.replication.bounds import impossible
 from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
 from tallystick.replication.messages import (
@@ -27,6 +29,7 @@ from tallystick.replication.messages import (
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
+    Message,
     PreVoteReply,
     PreVoteRequest,
     ReadReply,
@@ -40,7 +43,7 @@ from tallystick.replication.messages import (
 from tallystick.replication.transport.frames import FrameError, FrameHeader
 from tallystick.replication.transport.handshake import Lane
 
-M = TypeVar("M")
+C = TypeVar("C", bound=Message)
 View = memoryview
 
 
@@ -340,10 +343,17 @@ def _decode_forgotten(view: View, payload: View | None) -> Forgotten:
 
 
 def _layout(
-    kind: int, message: type[M], encode: Callable[[M], bytes], decode: Callable[[View, View | None], M]
+    kind: int, message: type[C], encode: Callable[[C], bytes], decode: Callable[[View, View | None], C]
 ) -> Layout:
+    def decode_checked(view: View, payload: View | None) -> C:
+        decoded = decode(view, payload)
+        reason = impossible(decoded)
+        if reason is not None:
+            raise ValueError(reason)
+        return decoded
+
     lane = Lane.BULK if message in BULK else Lane.CONTROL
-    return Layout(kind, 1, message, lane, message in (AppendRequest, InstallRequest), encode, decode)
+    return Layout(kind, 1, message, lane, message in (AppendRequest, InstallRequest), encode, decode_checked)
 
 
 # Kinds are fixed: other members speak them. 1 to 15 are the handshake's, 64 and above those of `shipping`.

@@ -7,7 +7,8 @@
 
 A caller is refused if it is of another cluster or group, wants another member than the one it reached (an address that
 was given to somebody else), has our own id, or speaks no version that we speak. Whether a member belongs to the group
-is not asked here: that is in the log, and a member that was removed has to be able to hear so.
+is not asked here: that is in the log, and a member that was removed has to be able to hear so. `callers` decides
+whether it may have this id: one whose address nobody told us may not, and nobody takes the place of a live connection.
 
 The version is the highest that both have. Layout of these frames: fixed for all versions; bytes behind the fields
 known here are passed over, so that a later version can say more. Source: rule S14.
@@ -53,6 +54,15 @@ class Lane(enum.IntEnum):
     BULK = 2
 
 
+class Standing(enum.IntEnum):
+    """How good a caller's claim to its name is (`callers`)."""
+
+    UNKNOWN = 0
+    ADDRESS = 1
+    """It comes from where the member is said to be."""
+    CERTIFICATE = 2
+
+
 class RefusalCode(enum.IntEnum):
     """Why a caller is refused. fixed: other members speak it. An unknown one is a reason too: its text says which."""
 
@@ -62,6 +72,7 @@ class RefusalCode(enum.IntEnum):
     VERSION = 4
     LANE = 5
     CERTIFICATE = 6
+    TAKEN = 7
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable
 from typing import cast
 
@@ -32,14 +33,18 @@ from tallystick.replication.transport.handshake import (
     HandshakeError,
     Hello,
     Refusal,
+    Standing,
     Welcome,
     objection,
 )
 from tallystick.replication.transport.receive_buffer import ReceiveBuffer
 from tallystick.replication.transport.settings import TransportSettings
+from tallystick.store import memory_budget
 
 _SMALL_PAYLOAD = 16 << 10  # below, joining is cheaper than a second write
 _KEEPALIVE_PROBES = 3
+# Linux, struct tcp_info: tcpi_last_data_recv and tcpi_last_ack_recv, milliseconds.
+_TCP_INFO = struct.Struct("=52xII")
 
 Payload = bytes | bytearray | memoryview
 
@@ -54,6 +59,8 @@ class Link(asyncio.BufferedProtocol):
     def __init__(self, settings: TransportSettings, payload_max_bytes: int) -> None:
         self.closed = False
         self.address = "not connected"
+        self.host = ""
+        """The other side's IP address."""
         self.transport: asyncio.Transport | None = None
         self.reason = ""
         """Why it was ended; the first reason stands."""
@@ -65,6 +72,14 @@ class Link(asyncio.BufferedProtocol):
         self._settings = settings
         self._payload_max_bytes = payload_max_bytes
         self._open = False
+        self._charged = self._buffer.capacity  # told to the process's memory budget; a small buffer is not
+
+    def __str__(self) -> str:
+        return f"a member's link of {self.address}"
+
+    def cut(self) -> None:
+        """End the link now, for the memory that it holds."""
+        self.fail("all connections hold too much memory")
 
     def fail(self, reason: str) -> None:
         """End the link now, whatever is unsent."""
@@ -94,7 +109,8 @@ class Link(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
-            self.address = f"{str(peer[0]).removeprefix('::ffff:')}:{peer[1]}"
+            self.host = str(peer[0]).removeprefix("::ffff:")
+            self.address = f"{self.host}:{peer[1]}"
         if self.closed:  # its owner changed its mind meanwhile
             self.transport.abort()
             return
@@ -109,6 +125,7 @@ class Link(asyncio.BufferedProtocol):
         """The connection is gone."""
         self.closed = True
         self._buffer = ReceiveBuffer()  # it may be large, and owners keep links for a while
+        memory_budget.PROCESS.charge(self, 0, keep=True)
         if not self.reason:
             self.reason = f"the connection was lost: {error}" if error else "the peer closed the connection"
         self.lost.set()
@@ -121,6 +138,9 @@ class Link(asyncio.BufferedProtocol):
         """They came."""
         self.bytes_came(count)
         self._buffer.received(count)
+        if self._buffer.capacity != self._charged:  # a large frame made it grow
+            self._charged = self._buffer.capacity
+            memory_budget.PROCESS.charge(self, self._charged, keep=True)
         try:
             while not self.closed and self._take_frame():
                 pass
@@ -287,6 +307,8 @@ class CalledLink(Link):
         """Of a caller that was taken in."""
         self.counters: ReceivedCounters | None = None
         """Of its member and lane, once it was taken in."""
+        self.standing = Standing.UNKNOWN
+        """How good its claim to its name is."""
         self._judge = judge
         self._check = check
         self._deliver = deliver
@@ -328,6 +350,20 @@ class CalledLink(Link):
         self._stop_deadline()
         assert self.transport is not None
         self.transport.write(encode_frame(KIND_WELCOME, HANDSHAKE_VERSION, answer.encode()))
+
+    def silent_ms(self) -> int:
+        """Since the other side's machine was heard of last, also if it only acknowledged or was asked (keepalive).
+
+        0 where the system does not say.
+        """
+        raw = None if self.transport is None else self.transport.get_extra_info("socket")
+        if self.closed or raw is None or not hasattr(socket, "TCP_INFO"):
+            return 0
+        try:
+            data = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        except OSError:
+            return 0
+        return min(_TCP_INFO.unpack(data)) if len(data) == _TCP_INFO.size else 0
 
     def refuse(self, refusal: Refusal) -> None:
         """Tell the caller why, and close."""

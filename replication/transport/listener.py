@@ -2,10 +2,10 @@
 
 Connections are accepted one by one here rather than by a server object of the loop, because that one is bound to the
 TLS context it was made with, and files change. A connection without a name has a time limit and no rights; together
-with the named ones it counts against `connections_max`.
+with the named ones it counts against `connections_max`. Those without a name get half of that: above, the oldest of
+them ends, so that strangers who say nothing keep no member out.
 
-A member that calls a second time for the same lane has lost its first connection and knows it earlier than we do: the
-newest one stays.
+Who may have the name that it says is decided in `callers`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import errno
 import socket
 from collections.abc import Callable, Sequence
 
+from tallystick.replication.transport.callers import KnownAddresses, objection, standing
 from tallystick.replication.transport.counters import ReceivedCounters
 from tallystick.replication.transport.frames import FrameError, FrameHeader
-from tallystick.replication.transport.handshake import Hello, Lane, Refusal, RefusalCode, Welcome, judge
+from tallystick.replication.transport.handshake import Hello, Lane, Refusal, RefusalCode, Standing, Welcome, judge
 from tallystick.replication.transport.link import CalledLink
 from tallystick.replication.transport.shared import Shared
 
@@ -33,18 +34,23 @@ Deliver = Callable[[int, FrameHeader, memoryview, memoryview | None], None]
 
 
 class Listener:
-    """`check` says which frames may come; `deliver(member, header, message, payload)` gets them.
+    """`check` says which frames may come; `deliver(member, header, message, payload)` gets them. `addresses(member)`:
+    where a member is said to be (`callers`).
 
     An exception of `deliver` ends that connection and is logged: the peer comes back, and sends again.
     """
 
-    def __init__(self, shared: Shared, check: Callable[[FrameHeader], None], deliver: Deliver) -> None:
+    def __init__(
+        self, shared: Shared, check: Callable[[FrameHeader], None], deliver: Deliver, addresses: KnownAddresses
+    ) -> None:
         self.received: dict[tuple[int, Lane], ReceivedCounters] = {}
         self.refused = 0
         """Connections that were not taken in: refused, too many, or no members' at all."""
         self._shared = shared
         self._check = check
         self._deliver_frame = deliver
+        self._addresses = addresses
+        self._nameless: dict[CalledLink, asyncio.Task[None] | None] = {}  # oldest first; None: Hello is waited for
         self._links: set[CalledLink] = set()
         self._named: dict[tuple[int, Lane], CalledLink] = {}
         self._sockets: list[socket.socket] = []
@@ -101,21 +107,32 @@ class Listener:
                 )  # fmt: skip
                 raw.close()
                 continue
-            task = loop.create_task(self._greet(raw, f"{address[0]}:{address[1]}"))
+            link = CalledLink(
+                shared.settings,
+                judge=self._judge,
+                check=self._check,
+                deliver=self._deliver,
+                on_lost=self._link_lost,
+            )
+            task = loop.create_task(self._greet(link, raw, f"{address[0]}:{address[1]}"))
+            self._nameless[link] = task
             self._greeting.add(task)
             task.add_done_callback(self._greeting.discard)
+            if len(self._nameless) > max(1, shared.settings.connections_max // 2):
+                self._end_oldest_nameless()
 
-    async def _greet(self, raw: socket.socket, address: str) -> None:
+    def _end_oldest_nameless(self) -> None:
+        """It had longer than all others to say who it is."""
+        link = next(iter(self._nameless))
+        greeting = self._nameless.pop(link)
+        link.fail("too many connections without a name")
+        if link.transport is None and greeting is not None:
+            greeting.cancel()  # in the TLS handshake
+
+    async def _greet(self, link: CalledLink, raw: socket.socket, address: str) -> None:
         """Up to where the link lives by itself: TLS included, Hello not."""
         shared = self._shared
         settings = shared.settings
-        link = CalledLink(
-            settings,
-            judge=self._judge,
-            check=self._check,
-            deliver=self._deliver,
-            on_lost=self._link_lost,
-        )
         context = None if shared.tls is None else shared.tls.server()
         self._links.add(link)
         try:
@@ -127,14 +144,20 @@ class Listener:
             )
         except OSError as error:  # TLS that did not come about, or a connection that was gone at once
             raw.close()
-            self._links.discard(link)
+            self._forget(link)
             self.refused += 1
             shared.log.warning("tls", "%s was not taken in: %s", address, str(error) or type(error).__name__)
             return
         except BaseException:
             raw.close()
-            self._links.discard(link)
+            self._forget(link)
             raise
+        if link in self._nameless:
+            self._nameless[link] = None
+
+    def _forget(self, link: CalledLink) -> None:
+        self._links.discard(link)
+        self._nameless.pop(link, None)
 
     def _judge(self, link: CalledLink, hello: Hello) -> Welcome | Refusal:
         shared = self._shared
@@ -146,11 +169,18 @@ class Listener:
                 answer = Refusal(RefusalCode.CERTIFICATE, f"n{hello.identity.member} is not who it says: {stranger}")
         if isinstance(answer, Refusal):
             return answer
-        key = hello.identity.member, Lane(hello.lane)
+        member = hello.identity.member
+        known = self._addresses(member)
+        link.standing = Standing.CERTIFICATE if shared.tls is not None else standing(link.host, known)
+        key = member, Lane(hello.lane)
         older = self._named.get(key)
+        reason = objection(member, link, older, known, shared.settings.silence_timeout_ms)
+        if reason is not None:
+            return Refusal(RefusalCode.TAKEN, reason)
         if older is not None:
             older.fail("it made a new connection")
         self._named[key] = link
+        self._nameless.pop(link, None)
         link.counters = self._counters(key)
         link.counters.connects += 1
         return answer
@@ -178,7 +208,7 @@ class Listener:
             link.fail("one of its messages could not be handled")
 
     def _link_lost(self, link: CalledLink) -> None:
-        self._links.discard(link)
+        self._forget(link)
         if link.hello is None:
             self.refused += 1
             self._shared.log.warning("stranger", "%s was not taken in: %s", link.address, link.reason)

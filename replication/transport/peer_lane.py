@@ -54,6 +54,8 @@ class PeerLane:
         first_s = settings.reconnect_first_ms / 1000
         self._backoff = Backoff(first_s, settings.reconnect_max_ms / 1000, shared.dice)
         self._nowhere = Backoff(first_s, settings.reconnect_nowhere_ms / 1000, shared.dice)
+        self.resolved: frozenset[str] = frozenset()
+        """What the peer's name led to when it was last looked up."""
         self._told: set[str] = set()  # reasons that were logged since there was a connection
         self._link: CallerLink | None = None
         self._hurry = asyncio.Event()
@@ -185,6 +187,7 @@ class PeerLane:
 
         deadline_s = self._loop.time() + timeout_s
         addresses = await self._addresses(host, timeout_s)
+        self.resolved = frozenset(addresses)
         try:
             async with asyncio.timeout_at(deadline_s):
                 for number, address in enumerate(addresses, 1):

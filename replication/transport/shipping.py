@@ -127,6 +127,8 @@ class Shipping:
         self._sleep = sleep
         self._chunk_bytes = settings.ship_chunk_bytes
         self._throttle = Throttle(settings.ship_bytes_per_second, _CHUNKS_UNDER_WAY * settings.ship_chunk_bytes)
+        self.on_demand: Callable[[int], ShipmentSource | None] = lambda shipment: None
+        """Makes the source of a shipment that was not offered, if there is one by this number. May raise OSError."""
         self._offers: dict[int, _Offer] = {}
         self._served: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._questions: dict[tuple[int, int], asyncio.Future[ShippingReply]] = {}
@@ -187,7 +189,7 @@ class Shipping:
         self.bytes_sent += 0 if payload is None else len(payload)
 
     async def _answer(self, request: ShippingRequest) -> tuple[ShippingReply, Payload | None]:
-        offer = self._offers.get(request.shipment)
+        offer = self._offers.get(request.shipment) or self._made_on_demand(request.shipment)
         if offer is None:
             raise _NotServedError(f"shipment {request.shipment} is not offered")
         to = request.target, request.source, request.request
@@ -207,6 +209,10 @@ class Shipping:
                 return DigestReply(*to, await offer.digest(number)), None
             case _:
                 assert_never(request)
+
+    def _made_on_demand(self, shipment: int) -> _Offer | None:
+        source = self.on_demand(shipment)
+        return None if source is None else _Offer(source, tuple(source.files()))
 
     # --- the one who lacks them ---
 

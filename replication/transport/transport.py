@@ -92,7 +92,7 @@ class Transport:
         self._room_waiters: dict[tuple[int, Lane], list[asyncio.Future[None]]] = {}
         self._lanes: dict[tuple[int, Lane], PeerLane] = {}
         self._leaving: set[asyncio.Task[None]] = set()
-        self._listener = Listener(self._shared, self._codec.check, self._deliver_frame)
+        self._listener = Listener(self._shared, self._codec.check, self._deliver_frame, self._addresses)
         self._watch: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -117,8 +117,8 @@ class Transport:
     def set_peers(self, peers: Mapping[int, Address]) -> None:
         """Call these members, at (host, port), and no others. Our own id among them is passed over.
 
-        A peer whose address did not change keeps its connections. Who may call us is not decided here. ValueError: a
-        port out of range.
+        A peer whose address did not change keeps its connections. Members that are not among them may not call us.
+        ValueError: a port out of range.
         """
         assert not (self._closed and peers), "a closed transport calls nobody"
         for host, port in peers.values():
@@ -179,6 +179,13 @@ class Transport:
         finally:
             if waiter in waiters:
                 waiters.remove(waiter)
+
+    def _addresses(self, member: int) -> frozenset[str] | None:
+        """Where a caller of this name should come from. Before any peer was set nobody is a stranger."""
+        lanes = [lane for (other, _), lane in self._lanes.items() if other == member]
+        if not lanes:
+            return None if self._lanes else frozenset()
+        return frozenset().union(*(lane.resolved for lane in lanes))
 
     def _connected(self, member: int, lane: Lane) -> None:
         self._wake(member, lane)

@@ -38,7 +38,9 @@ class FakeMember:
         self.ready = False
         self.full = False
         self.refuse_after: int | None = None
-        self.told_full: list[str | None] = []
+        self.removed = False
+        self.told_low: list[str | None] = []
+        self.no_messages: str | None = None
         self.voters: tuple[int, ...] = (0, 1, 2)
         self.membership_index = -1
         self.transfers: list[tuple[int | None, int]] = []
@@ -53,9 +55,11 @@ class FakeMember:
         self.on_truncate: list[Callable[[int, int], None]] = []
         self.on_unknown: list[Callable[[], None]] = []
         self.on_refused: list[Callable[[list[tuple[int, bytes]]], None]] = []
+        self.on_abandoned: list[Callable[[int], None]] = []
         self.on_installed: list[Callable[[int, int], None]] = []
         self.on_fatal: list[Callable[[str], None]] = []
         self.on_removed: list[Callable[[int], None]] = []
+        self.on_repaired: list[Callable[..., None]] = []
 
     # -- what a broker calls -------------------------------------------------------------------------------------------
 
@@ -86,6 +90,7 @@ class FakeMember:
             learners=(),
             membership_index=self.membership_index,
             transfer_target=None,
+            removed=self.removed,
             disk=DiskState.FULL if self.full else DiskState.OK,
         )
 
@@ -97,8 +102,18 @@ class FakeMember:
         self.follow(self.term + 1, leader)
         return leader
 
-    def disk_full(self, reason: str | None) -> None:
-        self.told_full.append(reason)
+    unreadable: str | None = None
+
+    def damaged(self, pos: int, end_pos: int, *, blocks: bool = False) -> None: ...
+
+    def is_being_repaired(self, pos: int) -> bool:
+        return False
+
+    def disk_low(self, reason: str | None) -> None:
+        self.told_low.append(reason)
+
+    def message_refusal(self) -> str | None:
+        return self.no_messages
 
     async def read(self) -> int:
         return self.committed_index + 1
@@ -145,6 +160,12 @@ class FakeMember:
                 truncate(same, was_end)
         self.log += log[same:]
         self.commit(committed_index)
+
+    def abandon(self, last_index: int) -> None:
+        """The disk took nothing behind this entry: what was staged is dropped, and this member goes on to lead."""
+        del self.log[last_index + 1 :]
+        for abandoned in self.on_abandoned:
+            abandoned(last_index)
 
     def commit(self, index: int | None = None) -> None:
         """Committed up to here (None: all there is), and applied."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ports import free_port
+
 from tallystick.replication.durable import Doubt
 from tallystick.replication.effects import Role
 from tallystick.replication.ledger.ledger import Ledger
@@ -92,9 +94,7 @@ class Node:
         self.boot = 1
         self.member: Member | None = None
         self.state = State()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.fatal: list[str] = []
         self.unknown = 0
         self.removed: list[int] = []

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 
+from ports import free_port
+
 from tallystick.replication.messages import AppendRequest, Heartbeat, Message, TermRun
 from tallystick.replication.transport import Identity, Lane, TlsSettings, Transport, TransportSettings
 
@@ -35,7 +37,7 @@ async def until(condition: Callable[[], object]) -> None:
 def listening_socket() -> socket.socket:
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind(("127.0.0.1", 0))
+    bound.bind(("127.0.0.1", free_port()))
     return bound
 
 

@@ -16,9 +16,9 @@ from ledger_twin import TwinLedger
 
 from tallystick.replication.ledger import dledger_files
 from tallystick.replication.ledger.ledger import Ledger
-from tallystick.replication.ledger.recovery import NoteKind
 from tallystick.replication.ledger.vote import Identity, VoteFile
 from tallystick.store._kernel import Door
+from tallystick.store.findings import FindingKind
 from tallystick.store.ledger_format import EntryHeader, EntryKind
 from tallystick.store.message import Host
 from tallystick.store.record import Record
@@ -56,7 +56,7 @@ def test_a_log_that_dledger_wrote_opens(member: str, golden: Golden, shared: Pat
     wanted, before = expected(shared, f"dledger-{member}"), data_of(folder)
     ledger = opened(folder)
     assert ledger.damage is None
-    assert [note for note in ledger.recovered.notes if note.kind is not NoteKind.REMOVED] == []
+    assert [note for note in ledger.recovered.findings if note.kind is not FindingKind.REMOVED] == []
     assert (ledger.first_index, ledger.last_index) == (wanted["ledgerBeginIndex"], wanted["ledgerEndIndex"])
     assert ledger.log.written == wanted["writePos"]
     assert ledger.committed_hint == wanted["committedIndex"]

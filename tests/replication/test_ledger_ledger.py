@@ -61,7 +61,7 @@ def test_an_entry_is_durable_when_only_the_data_is_synced(tmp_path: Path) -> Non
     door.crash(1, 0.0)
     again = open_ledger(tmp_path, door, boot=2)
     assert_is(again, twin)
-    assert "40 index units were made again" in " ".join(note.text for note in again.recovered.notes)
+    assert "40 units differed" in " ".join(note.reason for note in again.recovered.findings)
 
 
 def test_a_membership_that_could_not_be_written_is_forgotten(tmp_path: Path) -> None:
@@ -85,6 +85,20 @@ def test_a_membership_that_could_not_be_written_is_forgotten(tmp_path: Path) -> 
     ledger.save_mark()
     mark = LedgerMark.load(tmp_path)
     assert mark is not None and mark.memberships == (0,)
+
+
+def test_a_membership_that_was_cut_off_is_forgotten(tmp_path: Path) -> None:
+    """Its index is another entry's from then on, also while that one is only staged."""
+    ledger = open_ledger(tmp_path)
+    ledger.log.set_term(1)
+    for kind in (EntryKind.MEMBERSHIP, EntryKind.NO_OP, EntryKind.MEMBERSHIP):
+        ledger.append_own(kind, b"members" if kind is EntryKind.MEMBERSHIP else b"", NOW_MS, HOST.encode())
+    ledger.log.write_out()
+    assert ledger.memberships == (2, 0)
+    ledger.truncate(1)
+    assert ledger.memberships == (0,)
+    assert ledger.append_own(EntryKind.NO_OP, b"", NOW_MS, HOST.encode()) == 2
+    assert ledger.memberships == (0,)
 
 
 def test_a_follower_drops_the_filler_that_its_own_failed_write_left(tmp_path: Path) -> None:
@@ -174,7 +188,7 @@ def test_an_index_that_could_not_be_synced_is_made_again(tmp_path: Path, op: str
     assert_is(again, twin)
     door.crash(2, 0.0)
     last = open_ledger(tmp_path, door, boot=3)
-    assert last.recovered.from_mark and last.recovered.notes == []
+    assert last.recovered.from_mark and last.recovered.findings == []
     assert_is(last, twin)
 
 
@@ -193,3 +207,24 @@ def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         ledger.close()
     assert ledger.synced_index == 39
+
+
+def test_a_mark_promises_no_more_than_its_index_has(tmp_path: Path) -> None:
+    """Entries become durable while the index is synced: theirs is not, and the mark does not name them."""
+    ledger = open_ledger(tmp_path)
+    ledger.append_own(EntryKind.METADATA, b"before", NOW_MS, HOST.encode())
+    ledger.log.write_out()
+    ledger.log.sync()
+    sync_index = ledger._sync_index
+
+    def beside() -> None:
+        sync_index()
+        ledger.append_own(EntryKind.METADATA, b"beside", NOW_MS, HOST.encode())
+        ledger.log.write_out()
+        ledger.log.sync()
+
+    ledger._sync_index = beside  # type: ignore[method-assign]
+    ledger.save_mark()
+    mark = LedgerMark.load(tmp_path)
+    assert mark is not None and mark.synced.index == 0
+    assert ledger.synced_index == 1

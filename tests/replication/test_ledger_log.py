@@ -626,3 +626,125 @@ def test_a_walk_stops_at_damage_and_what_is_behind_is_found(tmp_path: Path) -> N
         path.write_bytes(data)
     assert find_entry(folder, SEGMENT_BYTES, twin.end, 0, 1 << 20) is None
     assert find_entry(folder, SEGMENT_BYTES, 0, twin.last_index + 1, 1 << 20) is None
+
+
+# -- what is durable, and what goes on after a refusal -----------------------------------------------------------------
+
+
+def test_a_refused_term_changes_nothing(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    log.set_term(5)
+    with pytest.raises(ValueError, match="term 4 after term 5"):
+        log.set_term(4)
+    put(log, b"x")
+    log.write_out()
+    assert log.written_point()[2] == 5
+
+
+def test_a_cut_is_durable_when_it_returns(tmp_path: Path) -> None:
+    door = Door(record=True)
+    log = make_log(tmp_path, door)
+    for number in range(9):
+        put(log, bytes([number]) * 1000)
+    log.write_out()
+    log.sync()
+    log.sync_index()
+    pos, size, term, _, chain, _ = log.header(1)  # type: ignore[misc]
+    log.cut(pos + size, 1, term, chain)
+    door.crash(1, 0.0)
+    assert not any(files(tmp_path / "data")[pos + size :])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_cut_that_power_ended_leaves_no_hole(tmp_path: Path, seed: int) -> None:
+    """Segments behind the cut are made new from the last one on: what is left of them follows on sound entries."""
+    door = Door(record=True)
+    log = make_log(tmp_path, door)
+    for number in range(12):
+        put(log, bytes([number]) * 1000)
+    log.write_out()
+    log.sync()
+    pos, size, term, _, chain, _ = log.header(1)  # type: ignore[misc]
+    door.fail("create", "data/", errno.EIO, after=seed % 3)
+    with pytest.raises(OSError):
+        log.cut(pos + size, 1, term, chain)
+    door.heal()
+    door.crash(seed, 0.0)
+    left = sorted((tmp_path / "data").iterdir())
+    behind = [path for number, path in enumerate(left) if int(path.name) != SEGMENT_BYTES * number]
+    assert not any(any(path.read_bytes()) for path in behind), "entries behind a segment that is missing"
+    assert walk_entries(tmp_path / "data", SEGMENT_BYTES, 0, 0, -1, 0).next_index >= 2
+
+
+def test_a_cut_leaves_earlier_bytes_to_the_next_sync(tmp_path: Path) -> None:
+    door = Door(record=True)
+    log = make_log(tmp_path, door)
+    for number in range(9):
+        put(log, bytes([number]) * 1000)
+    log.write_out()
+    pos, size, term, _, chain, _ = log.header(4)  # type: ignore[misc]
+    log.cut(pos + size, 4, term, chain)
+    log.sync()
+    door.crash(1, 0.0)
+    assert walk_entries(tmp_path / "data", SEGMENT_BYTES, 0, 0, -1, 0).next_index == 5
+
+
+def test_bytes_of_a_peer_are_durable_when_they_are_in_their_place(tmp_path: Path) -> None:
+    door = Door(record=True)
+    log = make_log(tmp_path, door)
+    put(log, b"x" * 1000)
+    log.write_out()
+    log.sync()
+    sound = files(tmp_path / "data")[:1000]
+    door.write(tmp_path / "data" / f"{0:020}", 500, b"damage")
+    door.sync(tmp_path / "data" / f"{0:020}")
+    log.rewrite(0, sound)
+    door.crash(1, 0.0)
+    assert files(tmp_path / "data")[:1000] == sound
+
+
+def test_an_index_whose_sync_failed_is_synced_again(tmp_path: Path) -> None:
+    door = Door()
+    log = make_log(tmp_path, door)
+    for _ in range(10):  # units in two files
+        put(log, b"x")
+    log.write_out()
+    for op in ("sync", "sync_dir"):
+        door.fail(op, "index", errno.EIO, times=1)
+        with pytest.raises(OSError):
+            log.sync_index()
+    before = door.counts()
+    log.sync_index()
+    after = door.counts()
+    assert (after["sync"] - before["sync"], after["sync_dir"] - before["sync_dir"]) == (2, 1)
+
+
+def test_a_torn_end_without_a_chain_is_the_logs_end(tmp_path: Path) -> None:
+    """Of dledger's entries no CRC covers topic and properties: zeros there, and nothing behind, are a torn write."""
+    twin = TwinLedger(SEGMENT_BYTES)
+    for number in range(4):
+        twin.append([record(twin, bytes([number]) * 20, properties="A\x01b\x02")], 0, crc=False)
+    (tmp_path / "data").mkdir()
+    data = bytearray(twin.data())
+    data[twin.end - 2 : twin.end] = b"\0\0"
+    (tmp_path / "data" / f"{0:020}").write_bytes(data)
+    walked = walk_entries(tmp_path / "data", SEGMENT_BYTES, 0, 0, -1, None)
+    assert (walked.next_index, walked.stopped) == (3, "goes beyond the end")
+    data[twin.end : twin.end + 1] = b"\1"  # something stands behind: it was written, and reads so
+    (tmp_path / "data" / f"{0:020}").write_bytes(data)
+    assert walk_entries(tmp_path / "data", SEGMENT_BYTES, 0, 0, -1, None).next_index == 4
+
+
+def test_a_unit_of_another_entry_is_not_believed(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for _ in range(4):
+        put(log, b"x")
+    log.write_out()
+    file = tmp_path / "index" / f"{0:020}"
+    units = file.read_bytes()
+    file.write_bytes(units[:32] + units[64:96] + units[64:])
+    log.forget_files()
+    assert log.unit(1) is None and log.header(1) is None
+    assert log.unit(2) is not None
+    with pytest.raises(EntryError, match="the index does not have it"):
+        log.read_range(1, 2)

@@ -26,8 +26,9 @@ from ledger_twin import TwinLedger
 from tallystick.replication.ledger import recovery
 from tallystick.replication.ledger.ledger import DamagedLogError
 from tallystick.replication.ledger.mark import FILE_NAME, EntryPoint, Flags, LedgerMark
-from tallystick.replication.ledger.recovery import LedgerError, NoteKind
+from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.store._kernel import Door, EntryError
+from tallystick.store.findings import FindingKind
 from tallystick.store.ledger_format import IndexUnit
 
 
@@ -145,7 +146,7 @@ def test_the_mark_of_an_orderly_end(tmp_path: Path) -> None:
     ledger, twin = made(tmp_path)
     ledger.close(committed_index=30)
     again = open_ledger(tmp_path)
-    assert again.recovered.clean and again.recovered.notes == []
+    assert again.recovered.clean and again.recovered.findings == []
     assert (again.committed_hint, again.recovered.walked_from) == (30, twin.end)
     assert not open_ledger(tmp_path).recovered.clean, "the open one was not closed"
 
@@ -220,8 +221,8 @@ def test_index_units_are_made_again_from_the_data(tmp_path: Path) -> None:
     first.write_bytes(units)
     again = open_ledger(tmp_path)
     assert_is(again, twin)
-    assert [note.kind for note in again.recovered.notes] == [NoteKind.INDEX]
-    assert "17 index units" in again.recovered.notes[0].text
+    assert [note.kind for note in again.recovered.findings] == [FindingKind.REBUILT]
+    assert "17 units differed" in again.recovered.findings[0].reason
     del ledger
 
 
@@ -340,6 +341,7 @@ def test_an_emptied_folder_is_damage(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / part)
     again = open_ledger(tmp_path)
     assert again.damage is not None and (again.damage.index, again.damage.next_index) == (0, 39)
+    assert open_ledger(tmp_path).damage == again.damage, "the mark still says what was promised"
 
 
 def test_a_flipped_bit_after_power_loss_is_not_taken_for_an_unwritten_sector(tmp_path: Path) -> None:
@@ -366,7 +368,7 @@ def test_a_sector_that_was_never_written_ends_the_log_after_power_loss_only(tmp_
     lost = open_ledger(tmp_path, boot=2)
     assert lost.damage is None
     assert_is(lost, twin, big.log_index - 1)
-    assert NoteKind.CUT in {note.kind for note in lost.recovered.notes}
+    assert FindingKind.CUT in {note.kind for note in lost.recovered.findings}
 
 
 # -- mending -----------------------------------------------------------------------------------------------------------
@@ -540,8 +542,9 @@ def test_what_is_no_place_to_cut(tmp_path: Path) -> None:
             ledger.truncate(index)
 
 
-def test_a_base_is_installed_whole_or_not_at_all(tmp_path: Path) -> None:
-    """L11: the old log goes only when the base is durable."""
+@pytest.mark.parametrize(("index", "pos"), [(1000, 3 * SEGMENT_BYTES), (5, SEGMENT_BYTES)])
+def test_a_base_is_installed_whole_or_not_at_all(tmp_path: Path, index: int, pos: int) -> None:
+    """L11: the old log goes only when the base is durable, and all of it, also what has later indexes than the base."""
     seen = set()
     for op in ("write", "sync", "sync_dir", "remove"):
         for after in range(12):
@@ -551,20 +554,22 @@ def test_a_base_is_installed_whole_or_not_at_all(tmp_path: Path) -> None:
             ledger.save_mark()
             door.fail(op, "", errno.EIO, after=after, times=1)
             try:
-                ledger.install_base(1000, 8, 4711, 3 * SEGMENT_BYTES)
+                ledger.install_base(index, 8, 4711, pos)
             except OSError:
-                pass  # and then the power goes
+                pass  # and then the power goes, or the process is killed
             door.heal()
-            door.crash(after, 0.5)
-            again = open_ledger(folder, door, boot=2)
+            power_lost = after % 2 == 1
+            if power_lost:
+                door.crash(after, 0.5)
+            again = open_ledger(folder, door, boot=2 if power_lost else 1)
             assert again.damage is None
             seen.add(again.last_index)
             if again.last_index == 39:
                 assert_is(again, twin)
             else:
-                assert (again.first_index, again.last_index, again.term_of(1000)) == (1001, 1000, 8)
-                assert again.log.written == 3 * SEGMENT_BYTES
-    assert seen == {39, 1000}
+                assert (again.first_index, again.last_index, again.term_of(index)) == (index + 1, index, 8)
+                assert again.log.written == pos
+    assert seen == {39, index}
 
 
 def test_a_log_begins_behind_its_base(tmp_path: Path) -> None:
@@ -652,3 +657,18 @@ def test_where_a_log_cannot_begin(tmp_path: Path) -> None:
     for pos in (SEGMENT_BYTES + 1, 1 << 20):
         with pytest.raises(ValueError, match="cannot begin"):
             ledger.release_before(pos)
+
+
+def test_a_log_cannot_begin_at_what_is_only_written(tmp_path: Path) -> None:
+    """A power loss would take the segments behind the begin, and those before it are deleted."""
+    ledger, twin = made(tmp_path)
+    flushed = ledger.log.flushed
+    grow(twin, random.Random(3), 20, 3)
+    feed(ledger, twin)
+    pos = ledger.log.written - ledger.log.written % SEGMENT_BYTES
+    assert flushed < pos <= ledger.log.written
+    with pytest.raises(ValueError, match="cannot begin"):
+        ledger.release_before(pos)
+    ledger.log.sync()
+    ledger.release_before(pos)
+    assert ledger.base.pos == pos

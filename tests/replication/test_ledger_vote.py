@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ledger_lab import made
 
+from tallystick.replication.bounds import TERM_JUMP_MAX
 from tallystick.replication.durable import Doubt, HardState
 from tallystick.replication.ledger.mark import LedgerMark
 from tallystick.replication.ledger.vote import FILE_NAME, Identity, VoteError, VoteFile, VoteRecord
@@ -39,6 +40,20 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
         assert again.record.membership_index == noted, "in doubt the past comes again"
     again.readmit(3)
     assert opened(tmp_path).record.membership_index == 3
+
+
+def test_an_impossible_term_is_replaced_by_one_above_every_vote_that_was_given(tmp_path: Path) -> None:
+    """An older version saved whatever a message said; at the next term it could save nothing any more."""
+    file = opened(tmp_path, new=True)
+    file.save(7, 1)
+    file.save(2**63 - 1, None)
+    LedgerMark(4096, 512, file.record.store_id).save(Door(), tmp_path)
+    again = opened(tmp_path)
+    assert not again.record.reachable
+    again.heal_term(6)
+    healed = opened(tmp_path).record
+    assert healed.reachable and healed.hard_state == HardState(6 + TERM_JUMP_MAX, None)
+    assert healed.doubt is Doubt.NONE, "it has forgotten no vote: it never was in the term that it has now"
 
 
 def test_term_and_vote_never_go_back(tmp_path: Path) -> None:

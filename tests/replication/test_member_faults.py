@@ -13,7 +13,9 @@ from member_lab import PATIENCE_S, QUICK, SEGMENT_BYTES, Group, Node, leads, unt
 from transport_lab import Proxy
 
 from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.effects import Doubted
 from tallystick.replication.ledger.mark import EntryPoint
+from tallystick.replication.ledger.vote import VoteRecord
 from tallystick.replication.member.errors import (
     DiskError,
     MemberError,
@@ -25,6 +27,7 @@ from tallystick.replication.member.settings import MemberSettings
 from tallystick.replication.membership import AddLearner, Membership, Promote, Remove
 from tallystick.replication.transport import Lane
 from tallystick.store._kernel import Door
+from tallystick.store.findings import FindingKind
 from tallystick.store.ledger_format import EntryKind
 
 
@@ -181,6 +184,23 @@ async def test_a_flipped_byte_in_a_sealed_segment_is_fetched_again(tmp_path: Pat
         await group.level()
 
 
+async def test_a_member_whose_copy_is_damaged_too_is_passed_over(tmp_path: Path) -> None:
+    """A sound copy at any member is enough."""
+    async with Group(tmp_path) as group:
+        for _ in range(4):
+            await group.put_somehow(100, 500)
+        await group.level()
+        first, second, third = group.nodes
+        before = (third.folder / "data" / f"{0:020}").read_bytes()
+        for node in (first, second):
+            flip(node, third.up.ledger.pos_of(60) + 200)
+        assert await first.up.scrub() >= 1
+        assert (first.folder / "data" / f"{0:020}").read_bytes() == before
+        assert list((first.folder / "repair").glob("*")) == [], "what was fetched is removed"
+        kinds = [each.kind for each in first.up.ledger.findings.listed()]
+        assert kinds == [FindingKind.DAMAGE, FindingKind.REPAIRED]
+
+
 async def test_a_leader_mends_what_it_cannot_send(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         for _ in range(4):
@@ -267,6 +287,19 @@ async def test_a_member_whose_mark_was_lost_is_in_doubt(tmp_path: Path) -> None:
         await group.level()
 
 
+async def test_a_doubt_of_a_running_member_is_durable(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(20)
+        node = others(group, await group.leader())[0]
+        node.up._doubted(Doubted(10))
+        await node.kill(1)
+        assert (record := VoteRecord.load(node.folder)) is not None
+        assert record.doubt is Doubt.LOG
+        await node.start(group.addresses)
+        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        await group.level()
+
+
 async def test_a_lone_member_does_not_cut_off_what_is_damaged(tmp_path: Path) -> None:
     async with Group(tmp_path, 1) as group:
         for _ in range(4):
@@ -327,13 +360,16 @@ async def test_a_follower_with_a_full_disk_falls_behind_and_catches_up(
         assert not node.fatal
 
 
-@pytest.mark.parametrize("which", ["leader", "follower"])
-async def test_a_sync_that_fails_ends_the_member_and_nothing_is_lost(tmp_path: Path, which: str) -> None:
+@pytest.mark.parametrize(
+    ("which", "number"), [("leader", errno.EIO), ("follower", errno.EIO), ("leader", errno.ENOSPC)]
+)
+async def test_a_sync_that_fails_ends_the_member_and_nothing_is_lost(tmp_path: Path, which: str, number: int) -> None:
+    """Also for want of room: nobody knows what of it is on the disk."""
     async with Group(tmp_path) as group:
         await group.put_somehow(20)
         leader = await group.leader()
         node = leader if which == "leader" else others(group, leader)[0]
-        node.door.fail("sync", "data/", errno.EIO, times=1)
+        node.door.fail("sync", "data/", number, times=1)
         await group.put_somehow(20)
         await until(lambda: node.fatal, "it says that it stopped")
         assert "failed" in node.fatal[0]
@@ -347,31 +383,60 @@ async def test_a_sync_that_fails_ends_the_member_and_nothing_is_lost(tmp_path: P
         await group.level()
 
 
-async def test_a_vote_that_cannot_be_saved_is_not_given(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+async def test_a_vote_that_cannot_be_saved_is_not_given(tmp_path: Path, number: int) -> None:
+    """Also for want of room, if the reserve is not enough: the old vote may or may not be on the disk."""
     async with Group(tmp_path) as group:
         leader = await group.leader()
         first, second = others(group, leader)
         for node in (first, second):
-            node.door.fail("rename", "tally-vote", errno.EIO)
+            node.door.fail("rename", "tally-vote", number)
         await leader.kill()
         await until(lambda: first.fatal or second.fatal, "one stood, and could not save its own vote")
         assert not any(leads(node) for node in (first, second))
 
 
-async def test_a_store_without_room_is_as_bad_as_a_log_without(tmp_path: Path) -> None:
+async def test_a_leader_with_little_room_hands_over_to_a_member_with_more(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         old = await group.leader()
         await group.put(old, 5)
-        old.up.disk_full("no room for the index")
+        old.up.disk_low("no room for the index")
         new = await group.leader(among=others(group, old))
         await group.put(new, 20)
         assert not leads(old)
         status = old.up.status()
-        assert (status.disk, status.last_error) == (DiskState.FULL, "no room for the index")
-        old.up.disk_full(None)
-        await until(lambda: old.up.status().disk is DiskState.OK)
+        assert (status.disk, status.last_error) == (DiskState.LOW, "no room for the index")
+        assert new.up.message_refusal() is None
         await group.level()
+        old.up.disk_low(None)
+        await until(lambda: old.up.status().disk is DiskState.OK)
         assert old.up.status().last_error == ""
+
+
+async def test_where_nobody_has_room_a_group_takes_its_own_entries_and_no_messages(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        for node in others(group, leader):
+            node.up.disk_low("nearly full")
+        await until(lambda: "little room on the disks of" in str(leader.up.message_refusal()))
+        leader.up.disk_low("nearly full")
+        assert "the disk of" in str(leader.up.message_refusal())
+        term = leader.up.status().term
+        for number in range(50):
+            await leader.up.committed(leader.up.propose(EntryKind.METADATA, b"row %d" % number))
+        assert leads(leader) and leader.up.status().term == term
+        await leader.kill()
+        second = await group.leader(among=others(group, leader))
+        await second.up.committed(second.up.propose(EntryKind.METADATA, b"after it"))
+        await leader.start(group.addresses)
+        for node in group.nodes:
+            node.up.disk_low(None)
+        await until(
+            lambda: (await_leader := [node for node in group.nodes if leads(node)]) and await_leader[0].up.accepting
+        )
+        await group.put_somehow(5)
+        await group.level()
 
 
 async def test_damage_is_found_and_mended_without_being_asked(tmp_path: Path) -> None:
@@ -442,7 +507,9 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
             each.up.ledger.delete_released()
         assert await leader.up._scrubber._mend_at(START, leader.up.committed_index, []) == 0, "deleted, not damaged"
         await node.start(group.addresses)
+        waiting = node.up._waiters.add(1 << 40)  # as of a leader that handed over while entries were under way
         await until(lambda: node.installed, "a base came")
+        assert isinstance(waiting.exception(), OutcomeUnknownError)
         await group.level()
         assert node.state.applied == [(index, b"first"), (second, b"second")]
         assert node.up.ledger.first_index == leader.up.ledger.first_index
@@ -453,6 +520,24 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
         assert (node.up.status().voters, node.up.status().learners) == ((0, 1, 2), (7,))
         await group.put_somehow(5)
         await group.level()
+
+
+async def test_the_membership_of_entries_that_were_released_is_kept(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.leader()
+        await leader.up.change(AddLearner(7))
+        for _ in range(6):
+            await group.put_somehow(100, 500)
+        leader = await group.leader()
+        await leader.up.committed(leader.up.propose(EntryKind.METADATA, b"applied"))
+        await group.level()
+        node = others(group, await group.leader())[0]
+        assert node.up.release_before(3 * SEGMENT_BYTES) > 1
+        node.up.ledger.delete_released()
+        await node.kill(5)
+        node.state.restore(leader.state.snapshot())
+        await node.start(group.addresses)
+        assert (node.up.status().voters, node.up.status().learners) == ((0, 1, 2), (7,))
 
 
 @pytest.mark.parametrize("after", range(0, 14, 2))
@@ -510,6 +595,9 @@ async def test_a_member_is_added_promoted_and_removed(tmp_path: Path) -> None:
                 except MemberError:
                     await asyncio.sleep(0.02)
         assert leader.up.status().voters == (0, 1, 2, 3)
+        for node in group.nodes:  # a member in doubt votes only for those that know this one, too (D8)
+            index = leader.up._memberships[-1].index
+            await until(lambda n=node, i=index: n.up._vote.record.membership_index == i)  # type: ignore[misc]
 
         removed = others(group, leader)[0]
         await leader.up.change(Remove(removed.id))

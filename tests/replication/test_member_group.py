@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from member_lab import Group, Node, until
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import (
     ChangeError,
+    MemberError,
     NotAcceptingError,
     OutcomeUnknownError,
     ReadError,
@@ -168,3 +170,47 @@ async def test_status_names_who_is_where(tmp_path: Path) -> None:
         assert lags[gone.id] > 20_000
         await until(lambda: {p.member: p.lag_bytes for p in leader.up.status().peers}[3 - leader.id - gone.id] == 0)
         await until(lambda: not {p.member: p.connected for p in leader.up.status().peers}[gone.id])
+
+
+async def test_a_leader_keeps_the_log_for_a_member_that_catches_up(tmp_path: Path) -> None:
+    """Without it the member would need a base: all of the state instead of some entries."""
+    async with Group(tmp_path) as group:
+        await group.put_somehow(100)
+        await group.level()
+        leader = await group.leader()
+        peer = next(iter(leader.up._raft.peers.values()))
+        end = leader.up.ledger.end_of(3)
+        was, peer.match_index, peer.acked_at = peer.match_index, 3, time.monotonic()
+        kept = leader.up.keep_from()
+        peer.match_index = was
+        assert kept == end < leader.up.keep_from()
+
+
+async def test_a_membership_that_is_not_committed_is_shown_as_that(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(3)
+        leader = await group.leader()
+        assert leader.up.status().membership_committed
+        for node in [node for node in group.nodes if node is not leader]:
+            await node.kill()
+        change = asyncio.ensure_future(leader.up.change(AddLearner(7)))
+        await until(lambda: 7 in leader.up.status().learners or change.done())
+        if not change.done():  # else it had noticed already that it is alone
+            assert not leader.up.status().membership_committed
+        await leader.kill()
+        with pytest.raises(MemberError):
+            await change
+
+
+async def test_a_read_that_waits_when_its_member_stops_fails(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(3)
+        leader = await group.leader()
+        for node in [node for node in group.nodes if node is not leader]:
+            await node.kill()
+        read = asyncio.ensure_future(leader.up.read())
+        await asyncio.sleep(0)
+        await leader.kill()
+        with pytest.raises(ReadError):
+            async with asyncio.timeout(10):
+                await read

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
 from ledger_lab import HOST, NOW_MS, entries_of, grow, open_ledger
 from ledger_twin import TwinLedger
 
+from tallystick.replication.durable import Doubt
+from tallystick.replication.effects import Send
+from tallystick.replication.ledger.recovery import Damage
+from tallystick.replication.member.core_calls import CoreCalls
 from tallystick.replication.member.errors import DiskError, OutcomeUnknownError
 from tallystick.replication.member.log_writer import LogWriter
+from tallystick.replication.member.member import Member
+from tallystick.replication.member.opening import _give_up_damaged, memberships_of, open_disk
 from tallystick.replication.member.origin import FILE_NAME, Origin
+from tallystick.replication.member.outbox import Outbox
 from tallystick.replication.member.ranges import RangeError, checked
-from tallystick.replication.member.reserve import Reserve
+from tallystick.replication.member.reserve import RESERVE_BYTES, Reserve
+from tallystick.replication.member.room import Room
 from tallystick.replication.member.settings import MemberSettings
 from tallystick.replication.member.special import SpecialEntries
 from tallystick.replication.member.waiters import Waiters
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import AppendRequest, TermRun
 from tallystick.replication.settings import RaftSettings
+from tallystick.replication.transport.handshake import Identity
 from tallystick.store._kernel import Door
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.ledger_format import EntryKind
 from tallystick.store.record import Record
 from tallystick.store.settings import SettingsError
 
@@ -136,7 +150,7 @@ def test_power_loss_leaves_the_old_origin_or_the_new_one(tmp_path: Path, seed: i
     assert Origin.load(tmp_path / "n0") in (old, new)
 
 
-def test_a_reserve_is_given_up_once_for_want_of_room(tmp_path: Path) -> None:
+def test_a_reserve_is_given_up_for_want_of_room_and_taken_again(tmp_path: Path) -> None:
     reserve, calls = Reserve(Door(), tmp_path), []
 
     def save(failing: int, number: int) -> None:
@@ -147,13 +161,153 @@ def test_a_reserve_is_given_up_once_for_want_of_room(tmp_path: Path) -> None:
     reserve.keep()
     reserve.use(lambda: save(1, errno.ENOSPC))
     assert len(calls) == 2
-    with pytest.raises(OSError):  # it is gone now
+    calls.clear()
+    reserve.use(lambda: save(1, errno.ENOSPC))
+    assert len(calls) == 2, "the room was taken again at once: the next vote has it too"
+    with pytest.raises(OSError):
         reserve.use(lambda: save(9, errno.ENOSPC))
-    assert len(calls) == 3
+    assert len(calls) == 4
+    with pytest.raises(OSError):  # it was given up, and that was not enough
+        reserve.use(lambda: save(9, errno.ENOSPC))
+    assert len(calls) == 5
     reserve.keep()
     with pytest.raises(OSError):  # room does not help there
         reserve.use(lambda: save(9, errno.EIO))
-    assert len(calls) == 4
+    assert len(calls) == 6
+
+
+def test_a_reserve_on_a_full_disk_takes_what_there_is(tmp_path: Path) -> None:
+    door = Door()
+    door.fail("create", "tally-reserve", errno.ENOSPC)
+    Reserve(door, tmp_path).keep()
+    assert not (tmp_path / "tally-reserve").exists()
+    door.heal()
+    Reserve(door, tmp_path).keep()
+    assert (tmp_path / "tally-reserve").stat().st_size == RESERVE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("written", "prepared", "free", "was_low", "short"),
+    [
+        (0, 1, 1000, False, False),
+        (0, 1, 4, False, True),  # below a twentieth of the file system
+        (900, 1, 5, False, True),  # the log has a tenth of a segment, and no other fits
+        (900, 2, 60, False, False),  # one is prepared
+        (400, 1, 60, False, False),
+        (600, 1, 60, True, True),
+        (300, 1, 60, False, False),
+        (300, 1, 60, True, True),  # it takes twice as much to be out of it
+        (0, 1, 7, False, False),
+        (0, 1, 7, True, True),
+    ],
+)
+def test_room_is_what_the_log_has_and_what_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, prepared: int, free: int, was_low: bool, short: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(prepared):
+        (tmp_path / "data" / f"{number * 1000:020}").touch()
+    room = Room(tmp_path, 1000, 1 << 20)
+    monkeypatch.setattr(Room, "_free", lambda self: (free, 100))
+    assert (room.shortage(written, was_low=was_low) is not None) is short
+
+
+@pytest.mark.parametrize(("written", "free", "enough"), [(600, 999, False), (400, 0, True), (600, 1000, True)])
+def test_a_log_on_a_full_disk_is_tried_again_when_half_a_segment_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, free: int, enough: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"{0:020}").touch()
+    room = Room(tmp_path, 1000, 1 << 20)
+    monkeypatch.setattr(Room, "_free", lambda self: (free, 1 << 20))
+    assert room.for_log(written) is enough
+
+
+def test_a_reserve_that_could_not_be_taken_is_tried_again(tmp_path: Path) -> None:
+    """A file system may make the file, and have no blocks for it."""
+    sizes: list[int] = []
+
+    class Full:
+        def create(self, path: Path, size: int, allocate: bool) -> None:
+            path.touch()
+            sizes.append(size)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    reserve = Reserve(Full(), tmp_path)  # type: ignore[arg-type]
+    for _ in range(2):
+        reserve.keep()
+    assert sizes == [RESERVE_BYTES >> n for n in range(4)] * 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_of_a_damaged_log_is_cut_before_the_doubt_is_durable(tmp_path: Path) -> None:
+    """Else the member counts for what it lost, after a crash in between."""
+    calls: list[object] = []
+
+    def doubt(doubt: Doubt) -> None:
+        calls.append(doubt)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    vote = SimpleNamespace(record=SimpleNamespace(identity=SimpleNamespace(member=1), membership_index=-1), doubt=doubt)
+    ledger = SimpleNamespace(
+        damage=Damage(20, 4096, "magic", 22),
+        segment_bytes=4096,
+        folder=tmp_path,
+        findings=FindingLog(tmp_path),
+        memberships=(),
+        last_index=19,
+        truncate=calls.append,
+    )
+    with pytest.raises(OSError):
+        _give_up_damaged(ledger, vote, Origin(None, asynchronous=False))  # type: ignore[arg-type]
+    assert calls == [Doubt.LOG]
+    _give_up_damaged(ledger, vote, Origin(None, asynchronous=False))  # type: ignore[arg-type]
+    assert calls == [Doubt.LOG, Doubt.LOG, 19]
+
+
+def test_a_start_goes_by_the_memberships_in_the_log(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.log.set_term(1)
+    for voters in ([0, 1], None, [0, 1, 2]):
+        kind = EntryKind.NO_OP if voters is None else EntryKind.MEMBERSHIP
+        ledger.append_own(kind, b"" if voters is None else Membership.of(voters).encode(), NOW_MS, HOST.encode())
+    ledger.log.write_out()
+
+    def found(origin: MembershipEntry) -> list[tuple[int, list[int]]]:
+        return [(entry.index, sorted(entry.membership.voters)) for entry in memberships_of(ledger, origin)]
+
+    assert found(MembershipEntry(-1, Membership.of([0]))) == [(-1, [0]), (0, [0, 1]), (2, [0, 1, 2])]
+    assert found(MembershipEntry(0, Membership.of([0, 1]))) == [(0, [0, 1]), (2, [0, 1, 2])]
+
+
+def test_a_start_notes_the_newest_membership_of_the_log_beside_the_vote(tmp_path: Path) -> None:
+    """A crash may come between the entry and its note. A member in doubt goes by the note alone (D8)."""
+    disk = open_disk(
+        tmp_path,
+        Door(),
+        Identity("cluster", "group", 0),
+        lambda store_id: open_ledger(tmp_path / "log"),
+        bootstrap=Membership.of([0, 1, 2]),
+        asynchronous=False,
+        boot_id=bytes(16),
+    )
+    assert [entry.index for entry in disk.memberships] == [-1, 0]
+    assert disk.vote.record.membership_index == 0
+
+
+@pytest.mark.parametrize(("noted", "gives_up"), [(3, False), (4, True)])
+def test_a_lone_member_gives_up_only_where_a_newer_membership_may_be_in_the_damage(
+    tmp_path: Path, noted: int, gives_up: bool
+) -> None:
+    """It is the only voter that it can read of. A membership that it knew of and lost may name others, with copies."""
+    record = SimpleNamespace(identity=SimpleNamespace(member=1), membership_index=noted)
+    vote, ledger = Mock(record=record), Mock(damage=Damage(20, 4096, "magic", 22), segment_bytes=4096, folder=tmp_path)
+    ledger.memberships = ()
+    origin = Origin(MembershipEntry(3, Membership.of([1])), asynchronous=False)
+    with contextlib.nullcontext() if gives_up else pytest.raises(DiskError, match="entry 20"):
+        _give_up_damaged(ledger, vote, origin)
+    assert vote.doubt.called is ledger.truncate.called is gives_up
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
@@ -172,6 +326,10 @@ def test_special_entries_are_found_and_taken_in_order(tmp_path: Path) -> None:
         assert [(index, int(kind)) for index, kind, _ in special.take(30)] == [p for p in wanted if p[0] <= 30]
         special.truncate(45)
         assert [(index, int(kind)) for index, kind, _ in special.take(99)] == [p for p in wanted if 30 < p[0] <= 45]
+    one_by_one = SpecialEntries(ledger)
+    one_by_one.find(0)
+    taken = [(committed, index) for committed in range(60) for index, _, _ in one_by_one.take(committed)]
+    assert taken == [(index, index) for index, _ in kinds], "none is applied before it is committed"
     from_a_leader = SpecialEntries(ledger)
     from_a_leader.extend(entries_of(ledger, twin, 0, 59), 10)
     from_disk = SpecialEntries(ledger)
@@ -239,7 +397,9 @@ async def test_waiters_are_resolved_in_the_order_of_indexes() -> None:
     for index in (5, 3, 9, 3):
         waiters.add(index).add_done_callback(lambda future, i=index: order.append((i, future.exception() is None)))
     waiters.resolve(2)
+    assert len(waiters) == 4
     waiters.resolve(5)
+    assert len(waiters) == 1
     waiters.fail_above(8, OutcomeUnknownError("lost"))
     await asyncio.sleep(0)
     assert order == [(3, True), (3, True), (5, True), (9, False)]
@@ -253,3 +413,78 @@ def test_settings_that_cannot_work_are_named() -> None:
     ):
         with pytest.raises(SettingsError, match=key):
             wrong.validate()
+
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_range_is_read_once_for_two_members_and_again_when_the_log_was_cut() -> None:
+    ranges = {(3, 5): b"3 to 5", (3, 6): b"3 to 6"}
+    reads, sent = [], []
+
+    def read_range(first: int, last: int) -> bytes:
+        reads.append((first, last))
+        return ranges[first, last]
+
+    outbox = Outbox(
+        SimpleNamespace(peers={}),  # type: ignore[arg-type]
+        SimpleNamespace(log=SimpleNamespace(read_range=read_range)),  # type: ignore[arg-type]
+        SimpleNamespace(send=lambda message, payload: sent.append(payload) or True),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        max_append_bytes=1 << 15,
+        note=str,
+        mend=lambda first, end: None,
+    )
+
+    def send(target: int, last: int) -> bytes:
+        outbox.send(Send(AppendRequest(0, target, 9, 1, 2, 1, (TermRun(1, last),), commit_index=-1)))
+        return sent[-1]
+
+    assert send(1, 5) == send(2, 5) == b"3 to 5"
+    assert reads == [(3, 5)]
+    assert send(1, 6) == b"3 to 6"
+    assert send(2, 5) == b"3 to 5"
+    ranges[3, 5] = b"other entries"
+    outbox.forget_range()
+    assert send(1, 5) == b"other entries"
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+async def test_no_effect_is_carried_out_behind_one_that_failed() -> None:
+    """A vote that is not saved must not be sent. The core hears of the failure before anything else."""
+    done: list[object] = []
+
+    def carry_out(effect: object) -> None:
+        if effect == "fails":
+            calls.then(lambda now: done.append("then") or [])
+            raise OSError(errno.EIO, "Input/output error")
+        done.append(effect)
+
+    def failed(effect: object, error: Exception) -> None:
+        calls.instead(lambda now: done.append("told") or ["step down"])
+
+    calls = CoreCalls(
+        SimpleNamespace(deadline=float("inf")),  # type: ignore[arg-type]
+        carry_out,
+        on_failed=failed,  # type: ignore[arg-type]
+        on_mistake=done.append,
+        on_deadline=lambda: None,
+        on_settled=lambda: None,
+    )
+    calls.call(lambda now: ["first", "fails", "never"])
+    assert done == ["first", "told", "step down"]
+    calls.halt()
+
+
+@pytest.mark.parametrize("question", ["transfer", "change"])
+async def test_what_was_accepted_is_written_before_the_core_is_asked(question: str) -> None:
+    """The core counts on it: all that was accepted is in the log when leadership or the members change."""
+    member = Mock(_stopped=None)
+    member._questions = Mock(**{question: AsyncMock(return_value=2)})
+    order = Mock()
+    order.attach_mock(member._write_staged, "write")
+    order.attach_mock(getattr(member._questions, question), "ask")
+    assert await getattr(Member, question)(member, 7) == 2
+    assert order.mock_calls == [call.write(), call.ask(7)]

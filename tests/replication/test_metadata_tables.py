@@ -185,3 +185,11 @@ def test_entries_that_the_log_did_not_take_are_made_again() -> None:
     assert len(bodies) > 1
     staged.took(bodies[0])
     assert staged.replace_rows("t", "rows", rows) == bodies[1:]
+
+
+def test_the_applied_index_only_rises() -> None:
+    tables = ReplicatedTables(5)
+    tables.pass_over(3)
+    assert tables.applied_index == 5
+    tables.pass_over(8)
+    assert tables.applied_index == 8

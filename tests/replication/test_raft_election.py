@@ -6,7 +6,7 @@ import pytest
 from raft_lab import HEARTBEAT, Group, Member, T, at
 
 from tallystick.replication.durable import HardState
-from tallystick.replication.effects import AppendOwn, Effect, Fatal, Role, RoleChanged, SaveVote, Send
+from tallystick.replication.effects import AppendOwn, Effect, Refused, Role, RoleChanged, SaveVote, Send
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
@@ -209,19 +209,20 @@ def test_requests_of_an_older_term_are_answered_with_the_newer_one() -> None:
     assert member.hard_state_is_kept
 
 
-def test_two_leaders_of_one_term_stop_the_member_that_sees_them() -> None:
+def test_of_two_leaders_of_one_term_the_second_is_refused() -> None:
     member = Member(0, term=5)
     member.step(heartbeat(term=5, source=1))
     member.step(heartbeat(term=5, source=2))
-    assert member.effects(Fatal)
-    assert member.tick(100.0) == []
+    assert member.effects(Refused) and not member.effects(Send)
+    assert member.raft.leader == 1
 
 
-def test_a_leader_that_hears_another_one_of_its_term_stops() -> None:
+def test_a_leader_refuses_another_one_of_its_term() -> None:
     member = candidate()
     grant(member, 1)
     member.step(AppendRequest(2, 0, 1, 0, -1, -1, (), -1))
-    assert member.effects(Fatal)
+    assert member.effects(Refused) and not member.effects(Send)
+    assert member.raft.role is Role.LEADER
 
 
 # -- sizes (L8) --------------------------------------------------------------------------------------------------------

@@ -219,3 +219,25 @@ def test_settings_that_cannot_work_are_refused(key: str, value: float) -> None:
 
 def test_the_defaults_work() -> None:
     SETTINGS.validate()
+
+
+# -- who is counted on by a leader -------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_left_does_not_confirm_for_the_others() -> None:
+    leading = Leadership(0, Membership.of([1, 2, 3]), 0, None, 0.0)  # type: ignore[arg-type]
+    back, answered, silent = (leading.peers[number] for number in (1, 2, 3))
+    back.doubt, answered.acked_round, silent.acked_round = Doubt.LOG, 5, 4
+    assert not leading.confirmed_without(back, 5), "one of three voters said so"
+    silent.acked_round = 5
+    assert leading.confirmed_without(back, 5)
+
+
+def test_leadership_goes_to_the_furthest_that_answers_and_is_sound() -> None:
+    leading = Leadership(0, Membership.of([0, 1, 2, 3, 4]), 0, None, 0.0)  # type: ignore[arg-type]
+    for number, (match, acked_at) in enumerate([(9, 10.0), (30, 4.9), (20, 5.0), (40, 10.0)], 1):
+        leading.peers[number].match_index, leading.peers[number].acked_at = match, acked_at
+    leading.peers[4].doubt = Doubt.LOG
+    best = leading.best_successor(5.0)
+    assert best is not None and best.member == 3
+    assert leading.best_successor(11.0) is None

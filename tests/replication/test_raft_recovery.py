@@ -590,3 +590,34 @@ def test_who_forgot_that_it_is_not_alone_does_not_lead_alone() -> None:
     group.down.clear()
     group.wait(20 * T)
     assert leader.raft.doubt is Doubt.NONE and leader.raft.commit_index >= committed
+
+
+def test_a_follower_with_a_full_disk_does_not_stand() -> None:
+    member = Member(0, terms=[1])
+    member.disk(DiskState.FULL)
+    member.expire()
+    assert member.raft.role is Role.FOLLOWER
+    member.disk(DiskState.OK)
+    member.expire()
+    assert member.raft.role is Role.PRE_CANDIDATE
+
+
+def test_a_leader_of_the_past_hears_of_the_newer_term() -> None:
+    """Its entries and its bases are answered with a refusal that names the term: it steps down by that."""
+    member = Member(0, terms=[1], term=5)
+    for request in (ENTRIES, InstallRequest(1, 0, 2, 0, 9, 2, MembershipEntry(3, Membership.of([0, 1, 2])))):
+        member.step(request)
+        reply = member.reply(AppendReply)
+        assert (reply.target, reply.term, reply.success) == (1, 5, False)
+
+
+def test_an_answer_to_an_earlier_round_comes_too_late() -> None:
+    leader = leader_of()
+    rounds = []
+    for _ in range(3):
+        leader.tick(HEARTBEAT)
+        rounds.append(next(beat for beat in leader.messages(Heartbeat) if beat.target == 1))
+    for beat in (rounds[2], rounds[0]):
+        leader.step(HeartbeatReply(1, 0, beat.term, beat.round, beat.sent_at, -1, 0))
+    peer = leader.raft.peers[1]
+    assert (peer.acked_round, peer.acked_at) == (rounds[2].round, rounds[2].sent_at)

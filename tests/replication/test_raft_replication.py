@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from raft_lab import ENTRY_BYTES, HEARTBEAT, SETTINGS, Group, Member, T, at, leader_of
 
-from tallystick.replication.effects import AppendOwn, Commit, Fatal, Ready, Role, Send, Truncate, Write
+from tallystick.replication.effects import AppendOwn, Commit, Ready, Refused, Role, Send, Truncate, Write
 from tallystick.replication.messages import AppendReply, AppendRequest, Heartbeat, TermRun
 from tallystick.store.ledger_format import EntryKind
 
@@ -111,16 +111,27 @@ def test_appends_may_come_in_any_order() -> None:
 def test_what_is_committed_is_never_cut() -> None:
     member = follower(1, 1, 1, commit_index=1)
     member.step(append((1, 0), 2, 2))
-    (fatal,) = member.effects(Fatal)
-    assert "S7" in fatal.reason
+    (refused,) = member.effects(Refused)
+    assert "S7" in refused.reason
     assert member.log.terms == [1, 1, 1]
-    assert member.step(append((1, 2), 1)) == [], "it does nothing any more"
+    assert not member.messages(AppendReply)
+    member.step(append((1, 2), 1, term=2))
+    assert member.reply(AppendReply).success, "a leader that has what is committed is followed again"
 
 
-def test_a_leader_that_has_another_committed_entry_stops_the_follower() -> None:
+def test_a_leader_that_has_another_committed_entry_is_refused() -> None:
     member = follower(1, 1, 1, commit_index=2)
     member.step(append((2, 1), 2))
-    assert member.effects(Fatal)
+    assert member.effects(Refused) and not member.messages(AppendReply)
+
+
+def test_entries_whose_term_falls_behind_the_own_ones_are_refused() -> None:
+    member = follower(1, 3, 3)
+    member.log.drop_before(2)
+    member.start()
+    member.step(append((1, 0), 1, 1, 1, term=3))
+    assert member.effects(Refused)
+    assert member.log.terms == [3]
 
 
 def test_entries_before_the_log_begins_agree() -> None:

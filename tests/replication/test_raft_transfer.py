@@ -281,3 +281,67 @@ def test_a_preferred_leader_that_lags_is_not_asked() -> None:
         group.deliver(lambda message: not (isinstance(message, AppendRequest) and message.target == 1))
     assert ended(leader) == []
     assert leader.raft.role is Role.LEADER
+
+
+# -- little room (L10) -------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_with_little_room_hands_over_to_a_member_with_more() -> None:
+    group = Group()
+    leader = group.elect(0)
+    group[1].disk(DiskState.LOW)
+    group.wait(1.0)
+    leader.disk(DiskState.LOW)
+    group.wait(2 * T)
+    assert [member.raft.role for member in group.members] == [Role.FOLLOWER, Role.FOLLOWER, Role.LEADER]
+
+
+def test_where_nobody_has_room_the_leader_stays_and_the_groups_own_entries_are_committed() -> None:
+    group = Group()
+    leader = group.elect(0)
+    for member in group.members[1:]:
+        member.disk(DiskState.LOW)
+    group.wait(1.0)
+    leader.disk(DiskState.LOW)
+    group.wait(20 * T)
+    assert (leader.raft.role, leader.raft.term) == (Role.LEADER, 1)
+    assert leader.raft.accepting and leader.raft.voters_with_room == 0
+    leader.propose(3)
+    group.wait(1.0)
+    assert all(member.raft.commit_index == leader.log.last_index for member in group.members)
+
+
+def test_where_every_disk_is_full_the_leader_stays_and_takes_nothing() -> None:
+    group = Group()
+    leader = group.elect(0)
+    for member in group.members[1:]:
+        member.disk(DiskState.FULL)
+    group.wait(1.0)
+    leader.disk(DiskState.FULL)
+    group.wait(20 * T)
+    assert (leader.raft.role, leader.raft.term, leader.raft.accepting) == (Role.LEADER, 1, False)
+    for member in group.members:
+        member.disk(DiskState.OK)
+    group.wait(1.0)
+    assert leader.raft.accepting and leader.raft.voters_with_room == 3
+
+
+def test_a_member_with_little_room_may_be_elected() -> None:
+    group = Group()
+    group.elect(0)
+    for member in group.members:
+        member.disk(DiskState.LOW)
+    group.wait(1.0)
+    group.down = {0}
+    group.wait(10 * T)
+    assert Role.LEADER in {member.raft.role for member in group.members[1:]}
+
+
+def test_leadership_is_not_sent_where_it_would_not_stay() -> None:
+    group = Group()
+    leader = group.elect(0)
+    group[1].disk(DiskState.LOW)
+    group.wait(1.0)
+    leader.call(leader.raft.transfer, 1)
+    (ended,) = leader.effects(TransferEnded)
+    assert ended.result is TransferResult.UNHEALTHY

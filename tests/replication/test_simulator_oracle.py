@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,7 @@ def test_what_is_committed_is_cut(group: Group) -> None:
 
 
 def test_bases(group: Group) -> None:
+    group.oracle._bootstrap = THREE
     group.elect(0, 1, {0, 1})
     group.log(0, 1, 1, 1)
     group.log(1, 1, 1, 1)
@@ -212,6 +214,10 @@ def test_bases(group: Group) -> None:
         group.oracle.installed(group[2], base(2, 1))
     with breaks("a base is committed"):
         group.oracle.installed(group[2], base(1, 2))
+    with breaks("the membership of a base is committed"):
+        group.oracle.installed(group[2], replace(base(1, 1), membership=MembershipEntry(2, THREE)))
+    with breaks("the membership of a base is committed"):
+        group.oracle.installed(group[2], replace(base(1, 1), membership=MembershipEntry(-1, Membership.of([0, 1]))))
     group.commit(1, 1)
     with breaks("committed entries stay"):
         group.oracle.installed(group[1], base(0, 1))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.replication import messages as m
+from tallystick.replication.bounds import INDEX_MAX, TERM_MAX, impossible
 from tallystick.replication.durable import DiskState, Doubt
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import TermRun
@@ -25,7 +26,7 @@ MESSAGES = typing.get_args(m.Message)
 SHIPPING = typing.get_args(s.ShippingMessage)
 
 members = st.integers(0, 2**31 - 1)
-numbers = st.integers(-(2**63), 2**63 - 1)
+numbers = st.integers(0, 9) | st.integers(-(2**63), 2**63 - 1)
 
 
 @st.composite
@@ -101,7 +102,58 @@ def back(message: Any, encoded: bytes) -> Any:
 
 @given(anything)
 def test_there_and_back(message: Any) -> None:
-    assert back(message, CODEC.layout(message).encode(message)) == message
+    layout = CODEC.layout(message)
+    encoded = layout.encode(message)
+    if layout.kind < shipping_messages.FIRST_KIND and impossible(message) is not None:
+        with pytest.raises(FrameError):
+            back(message, encoded)
+    else:
+        assert back(message, encoded) == message
+
+
+ENTRY = MembershipEntry(9, Membership.of([0, 2], [1]))
+NOTHING = MembershipEntry(-1, Membership.of([]))
+IMPOSSIBLE = [
+    m.PreVoteReply(1, 2, TERM_MAX + 1, 4, 5, True),
+    m.PreVoteReply(1, 2, 2**63 - 1, 4, 5, True),
+    m.PreVoteReply(1, 2, 3, 2**63 - 1, 5, True),
+    m.PreVoteRequest(1, 2, -1, 4, 0, -1),
+    m.PreVoteRequest(-1, 2, 3, 4, 0, -1),
+    m.VoteRequest(1, -2, 3, 4, 0, -1),
+    m.VoteRequest(1, 2, 3, 4, 4, 9),
+    m.VoteRequest(1, 2, 3, 4, 2, INDEX_MAX + 1),
+    m.VoteReply(1, 2, TERM_MAX + 1, 4, True),
+    m.AppendRequest(1, 2, 3, 4, -2, 0, (), -1),
+    m.AppendRequest(1, 2, 3, 4, 5, 4, (), -1),
+    m.AppendRequest(1, 2, 3, 4, 5, 2, (TermRun(1, 6),), -1),
+    m.AppendRequest(1, 2, 3, 4, 5, 2, (TermRun(4, 6),), -1),
+    m.AppendRequest(1, 2, 3, 4, 5, 2, (TermRun(3, INDEX_MAX + 1),), -1),
+    m.AppendRequest(1, 2, 3, 4, 5, 2, (TermRun(3, 8),), -1, (ENTRY,)),
+    m.AppendRequest(1, 2, 3, 4, 5, 2, (TermRun(3, 9),), -1, (ENTRY, ENTRY)),
+    m.AppendRequest(1, 2, 3, 4, 5, 2, (), INDEX_MAX + 1),
+    m.AppendReply(1, 2, 3, 4, 5, True, -2, 7),
+    m.AppendReply(1, 2, 3, 4, 5, True, 7, INDEX_MAX + 1),
+    m.AppendReply(1, 2, 3, 4, 5, False, 7, -1, DiskState.OK, 4, 3),
+    m.Heartbeat(1, 2, 3, -1, 0.0, -1),
+    m.Heartbeat(1, 2, 3, 1, float("nan"), -1),
+    m.Heartbeat(1, 2, 3, 1, 0.0, -2),
+    m.Heartbeat(1, 2, 3, 1, 0.0, 5, 0, INDEX_MAX + 1),
+    m.HeartbeatReply(1, 2, 3, 1, float("inf"), 5),
+    m.HeartbeatReply(1, 2, 3, 1, 0.0, INDEX_MAX + 1),
+    m.InstallRequest(1, 2, 3, 4, 5, 4, ENTRY),
+    m.InstallRequest(1, 2, 3, 4, 5, 3, NOTHING),
+    m.ReadReply(1, 2, 3, 4, INDEX_MAX + 1),
+    m.ReadRequest(1, 2, -1, 4),
+    m.TimeoutNow(1, 2, TERM_MAX + 1),
+    m.Removed(1, 2, 3, INDEX_MAX + 1),
+    m.Forgotten(1, 2, 3, -2),
+]
+
+
+@pytest.mark.parametrize("message", IMPOSSIBLE, ids=repr)
+def test_what_no_member_can_say_is_no_message(message: Any) -> None:
+    with pytest.raises(FrameError):
+        back(message, CODEC.layout(message).encode(message))
 
 
 def test_every_message_has_a_layout() -> None:
@@ -115,25 +167,24 @@ def test_what_may_wait_has_its_own_lane() -> None:
     assert {layout.lane for layout in shipping_messages.LAYOUTS} == {Lane.BULK}
 
 
-ENTRY = MembershipEntry(9, Membership.of([0, 2], [1]))
 ENTRY_HEX = "000000000000000900020001000000000000000200000001"
 Q = "{:016x}".format
 # Kind and bytes as other members send and expect them. A line here never changes: a new layout is a new version.
 FIXED: list[tuple[int, Any, str]] = [
-    (16, m.PreVoteRequest(1, 2, 3, 4, 5, 6), "0000000100000002" + Q(3) + Q(4) + Q(5) + Q(6)),
+    (16, m.PreVoteRequest(1, 2, 9, 4, 5, 6), "0000000100000002" + Q(9) + Q(4) + Q(5) + Q(6)),
     (17, m.PreVoteReply(1, 2, 3, 4, 5, True, Doubt.LOG), "0000000100000002" + Q(3) + Q(4) + Q(5) + "0101"),
-    (18, m.VoteRequest(1, 2, 3, 4, 5, 6, True), "0000000100000002" + Q(3) + Q(4) + Q(5) + Q(6) + "01"),
+    (18, m.VoteRequest(1, 2, 9, 4, 5, 6, True), "0000000100000002" + Q(9) + Q(4) + Q(5) + Q(6) + "01"),
     (19, m.VoteReply(1, 2, 3, 4, False, Doubt.VOTES), "0000000100000002" + Q(3) + Q(4) + "0002"),
     (
         20,
-        m.AppendRequest(1, 2, 3, 4, 5, 6, (TermRun(7, 8), TermRun(9, 10)), 11, (ENTRY,)),
-        "0000000100000002" + Q(3) + Q(4) + Q(5) + Q(6) + Q(11)
+        m.AppendRequest(1, 2, 9, 4, 5, 6, (TermRun(7, 8), TermRun(9, 10)), 11, (ENTRY,)),
+        "0000000100000002" + Q(9) + Q(4) + Q(5) + Q(6) + Q(11)
         + "00000002" + Q(7) + Q(8) + Q(9) + Q(10) + "00000001" + ENTRY_HEX,
     ),
     (
         21,
-        m.AppendReply(1, 2, 3, 4, 5, False, 6, 7, DiskState.FULL, 8, 9),
-        "0000000100000002" + Q(3) + Q(4) + Q(5) + "00" + Q(6) + Q(7) + "01" + "01" + Q(8) + Q(9),
+        m.AppendReply(1, 2, 9, 4, 5, False, 6, 7, DiskState.FULL, 8, 9),
+        "0000000100000002" + Q(9) + Q(4) + Q(5) + "00" + Q(6) + Q(7) + "01" + "01" + Q(8) + Q(9),
     ),
     (21, m.AppendReply(1, 2, 3, 4, 5, True, 6, 7), "0000000100000002" + Q(3) + Q(4) + Q(5) + "01" + Q(6) + Q(7)
         + "00" + "00" + Q(0) + "ff" * 8),
@@ -147,7 +198,7 @@ FIXED: list[tuple[int, Any, str]] = [
         m.HeartbeatReply(1, 2, 3, 4, 1.5, 6, 7, Doubt.VOTES, DiskState.FAILED),
         "0000000100000002" + Q(3) + Q(4) + "3ff8000000000000" + Q(6) + Q(7) + "02" + "02",
     ),
-    (24, m.InstallRequest(1, 2, 3, 4, 5, 6, ENTRY), "0000000100000002" + Q(3) + Q(4) + Q(5) + Q(6) + ENTRY_HEX),
+    (24, m.InstallRequest(1, 2, 9, 4, 5, 6, ENTRY), "0000000100000002" + Q(9) + Q(4) + Q(5) + Q(6) + ENTRY_HEX),
     (25, m.ReadRequest(1, 2, 3, 4), "0000000100000002" + Q(3) + Q(4)),
     (26, m.ReadReply(1, 2, 3, 4, None), "0000000100000002" + Q(3) + Q(4) + "00" + Q(0)),
     (27, m.TimeoutNow(1, 2, 3), "0000000100000002" + Q(3)),
@@ -258,3 +309,17 @@ def test_a_payload_is_a_view_of_what_came() -> None:
 def test_what_does_not_fit_is_our_own_mistake() -> None:
     with pytest.raises(struct.error):
         CODEC.layout(FIXED[0][1]).encode(m.PreVoteRequest(1, 2, 2**63, 4, 5, 6))
+
+
+def test_nothing_and_zero_are_told_apart() -> None:
+    """Term 0 is dledger's first term, and index 0 the first entry: neither means that there is none."""
+    for message in (
+        m.AppendReply(1, 2, 3, 4, 5, False, 6, -1, DiskState.OK, 0, 0),
+        m.AppendReply(1, 2, 3, 4, 5, False, 6, -1, DiskState.OK, None, 0),
+        m.ReadReply(1, 2, 3, 4, 0),
+        m.ReadReply(1, 2, 3, 4, None),
+        m.Heartbeat(1, 2, 3, 4, 5.0, 6, 7, 0),
+        m.Heartbeat(1, 2, 3, 4, 5.0, 6, 7, None),
+    ):
+        layout = CODEC.layout(message)
+        assert layout.decode(memoryview(layout.encode(message)), None) == message

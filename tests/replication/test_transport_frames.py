@@ -1,6 +1,9 @@
 """Frames: what a header says, what is refused, and that a payload stays what it was while anybody looks at it."""
 
 import random
+import struct
+import zlib
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -15,7 +18,9 @@ from tallystick.replication.transport.frames import (
     decode_header,
     encode_frame,
 )
+from tallystick.replication.transport.link import CalledLink
 from tallystick.replication.transport.receive_buffer import ReceiveBuffer
+from tallystick.replication.transport.settings import TransportSettings
 
 
 def test_a_frame_is_a_header_and_the_message() -> None:
@@ -151,3 +156,30 @@ def test_the_rest_of_a_large_frame_is_read_in_its_place() -> None:
     buffer.received(64 << 10)
     buffer.expect(1 << 20)
     assert len(buffer.room()) == (1 << 20) - (64 << 10)
+
+
+@pytest.mark.parametrize("flags", [1, 0x8000])
+def test_a_flag_that_nobody_knows_is_refused(flags: int) -> None:
+    """A later version may mean something by it that changes how the frame is read."""
+    fields = struct.pack(">IIBBHI", 3, 0, 22, 1, flags, zlib.crc32(b"abc"))
+    header = fields + struct.pack(">I", zlib.crc32(fields))
+    with pytest.raises(FrameError, match="unknown flags"):
+        decode_header(memoryview(header), 0, 0)
+
+
+async def test_nothing_is_delivered_behind_the_frame_that_ended_a_link() -> None:
+    """Whoever gets a frame may find that the link has to end: what came in the same chunk is not delivered any more."""
+    delivered: list[int] = []
+
+    def deliver(link: CalledLink, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
+        delivered.append(message[0])
+        link.fail("enough")
+
+    link = CalledLink(
+        TransportSettings(), judge=Mock(), check=lambda header: None, deliver=deliver, on_lost=lambda link: None
+    )
+    link._open = True
+    chunk = encode_frame(22, 1, b"\1") + encode_frame(22, 1, b"\2")
+    link.get_buffer(-1)[: len(chunk)] = chunk
+    link.buffer_updated(len(chunk))
+    assert (delivered, link.closed) == ([1], True)

@@ -9,11 +9,14 @@ from dataclasses import replace
 
 import pytest
 import uvloop
-from transport_lab import QUICK, Member, Proxy, append, group, heartbeat, listening_socket, until
+from stranger import Line
+from transport_lab import QUICK, Member, append, group, heartbeat, listening_socket, until
 
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import Heartbeat, InstallRequest
-from tallystick.replication.transport import Lane
+from tallystick.replication.transport import Identity, Lane
+from tallystick.replication.transport.callers import objection
+from tallystick.replication.transport.handshake import Standing
 from tallystick.replication.transport.settings import TransportSettings
 from tallystick.store.settings import SettingsError
 
@@ -240,24 +243,76 @@ async def test_a_message_in_anothers_name_ends_the_connection() -> None:
     await close(a, b)
 
 
-async def test_the_newest_connection_of_a_member_stays() -> None:
-    """The first one may be lost without our knowing: the member knows."""
+async def test_nobody_takes_the_place_of_a_connection_that_is_alive() -> None:
     first, second, b = Member(0), Member(0), Member(1)
     b.start()
     first.start()
     first.transport.set_peers({1: ("127.0.0.1", b.port)})
     await until(lambda: first.connected(1))
-    lost = first.sent(1, Lane.CONTROL)
-    async with Proxy(b.port) as proxy:
-        second.start()
-        second.transport.set_peers({1: ("127.0.0.1", proxy.port)})
-        await until(lambda: b.received(0, Lane.CONTROL).connects >= 2 and lost.failures >= 1)
-        assert "new connection" in b.received(0, Lane.CONTROL).last_error
-        await close(first)
-        # It may not know yet that its own was ended last: what it sends then is lost, as it may be.
-        await until(lambda: b.inbox or (second.transport.send(heartbeat(0, 1)) and False))
-        assert second.connected(1, Lane.CONTROL)
-        await close(second, b)
+    second.start()
+    second.transport.set_peers({1: ("127.0.0.1", b.port)})
+    await until(lambda: second.sent(1, Lane.CONTROL).failures >= 3 and second.sent(1, Lane.BULK).failures >= 3)
+    assert "connection is alive" in second.sent(1, Lane.CONTROL).last_error
+    assert b.received(0, Lane.CONTROL).connects == b.received(0, Lane.BULK).connects == 1
+    assert first.transport.send(heartbeat(0, 1))
+    await until(lambda: b.inbox)
+    await close(first)
+    await until(lambda: second.connected(1))
+    await close(second, b)
+
+
+async def test_a_member_takes_the_place_of_one_that_calls_from_elsewhere() -> None:
+    """127.0.0.2 is another machine here: it may speak for n0 only as long as n0 does not."""
+    a, b = Member(0), Member(1)
+    await group(b)
+    b.transport.set_peers({0: ("127.0.0.1", a.port)})
+    await until(lambda: b.sent(0, Lane.CONTROL).failures >= 1)  # and knows where n0 should call from
+    line = await Line.open(b.port, Identity("c", "g", 0), 1, Lane.CONTROL, host="127.0.0.2")
+    assert line.welcome
+    a.start()
+    a.transport.set_peers({1: ("127.0.0.1", b.port)})
+    await until(lambda: a.connected(1) and line.closed)
+    late = await Line.open(b.port, Identity("c", "g", 0), 1, Lane.CONTROL, host="127.0.0.2")
+    assert not late.welcome
+    await line.close()
+    await late.close()
+    await close(a, b)
+
+
+async def test_one_whose_address_is_not_known_is_refused() -> None:
+    a, b = Member(0), Member(1)
+    await group(a, b)
+    line = await Line.open(b.port, Identity("c", "g", 7), 1, Lane.CONTROL)
+    assert not line.welcome
+    await line.close()
+    await close(a, b)
+
+
+class Silent:
+    """An older connection, as `callers` sees it."""
+
+    def __init__(self, standing: Standing, silent_ms: int) -> None:
+        self.standing, self._silent_ms = standing, silent_ms
+
+    def silent_ms(self) -> int:
+        return self._silent_ms
+
+
+@pytest.mark.parametrize(
+    ("caller", "older", "silent_ms", "taken"),
+    [
+        (Standing.ADDRESS, Standing.ADDRESS, 500, False),
+        (Standing.ADDRESS, Standing.ADDRESS, 2100, True),
+        (Standing.ADDRESS, Standing.UNKNOWN, 0, True),
+        (Standing.UNKNOWN, Standing.ADDRESS, 2900, False),
+        (Standing.UNKNOWN, Standing.UNKNOWN, 0, False),
+        (Standing.UNKNOWN, Standing.UNKNOWN, 2100, True),
+        (Standing.CERTIFICATE, Standing.CERTIFICATE, 0, False),
+    ],
+)
+def test_who_takes_whose_place(caller: Standing, older: Standing, silent_ms: int, taken: bool) -> None:
+    reason = objection(0, Silent(caller, 0), Silent(older, silent_ms), frozenset(), 3000)
+    assert (reason is None) is taken
 
 
 async def test_a_handler_that_fails_ends_that_connection_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

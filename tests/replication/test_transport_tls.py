@@ -312,3 +312,27 @@ def test_names_are_compared_as_a_whole(authority: Authority) -> None:
     for wrong in ("n11.g.c", "n1.g.c.evil", "*.g.c", ""):
         assert files.stranger({"subjectAltName": (("DNS", wrong),)}, peer) is not None
     assert files.stranger(None, peer) == "its certificate is for nobody, not for 'n1.g.c'"
+
+
+async def test_handshakes_that_do_not_end_keep_no_member_out(authority: Authority) -> None:
+    """Strangers connect and say nothing, or begin a handshake and stop: the oldest of them make room."""
+    few = replace(QUICK, connections_max=8, handshake_timeout_ms=600_000)
+    a = Member(0, QUICK, tls=authority.files("n0", "n0"))
+    b = Member(1, few, tls=authority.files("n1", "n1"))
+    b.start()
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="n1").do_handshake()
+    hello, strangers = outgoing.read(), []
+    for number in range(30):
+        _, writer = await asyncio.open_connection("127.0.0.1", b.port)
+        writer.write(hello if number % 2 else b"")
+        strangers.append(writer)
+    a.start()
+    a.transport.set_peers({1: ("127.0.0.1", b.port)})
+    await until(lambda: a.connected(1))
+    assert len(b.transport._listener._links) <= 8
+    await until(lambda: len(b.transport._listener._greeting) <= 4)
+    for writer in strangers:
+        writer.close()
+    await close(a, b)

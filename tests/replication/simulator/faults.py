@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import (
     AppendOwn,
     Commit,
@@ -31,6 +32,7 @@ from tallystick.replication.membership import AddLearner, Change, Promote, Remov
 from .disk import Disk
 from .member import Member
 from .network import Weather
+from .oracle import Violation
 from .process import CrashPoint
 
 if TYPE_CHECKING:
@@ -321,6 +323,77 @@ def full_disk(simulation: Simulation, seconds: float) -> None:
     if member is not None and not member.disk_full:
         member.set_full(True)
         simulation.queue.after(seconds, member.set_full, False)
+
+
+def _all_disks(simulation: Simulation, seconds: float, state: DiskState) -> list[Member]:
+    """Members hold the same data, and fill up together, if not in the same moment; room comes back in the same way."""
+    members = list(simulation.members.values())
+    for member in members:
+        simulation.queue.after(simulation.dice.uniform(0.0, 0.2), member.set_room, state)
+        simulation.queue.after(seconds + simulation.dice.uniform(0.2, 0.4), member.set_room, DiskState.OK)
+    if simulation.profile.calm_but_for_room and seconds > ROOM_SECONDS:
+        simulation.queue.after(ROOM_SECONDS - 1.0, _expect_a_leader, simulation, state, len(simulation.oracle.leaders))
+    return members
+
+
+ROOM_SECONDS = 5.5
+"""After so long without room on any disk, and nothing else wrong, the group has to be as it can be: time for some
+elections in which the votes are split."""
+
+
+def _expect_a_leader(simulation: Simulation, state: DiskState, leaders_before: int) -> None:
+    """One leads, and none was elected more often than the members' running full one after the other explains (L10).
+
+    On full disks nobody may lead: one that was handed leadership just before can not write its first entry.
+    """
+    leading = [member for member in simulation.members.values() if member.leads and member.raft.ready]
+    states = "; ".join(member.state() for member in simulation.members.values())
+    if len(leading) != 1 and state is DiskState.LOW:
+        raise Violation("a group without room keeps a leader (L10)", states)
+    elected = len(simulation.oracle.leaders) - leaders_before
+    if elected > len(simulation.members) + 1:
+        raise Violation("leadership does not wander for want of room (L10)", f"{elected} elections: {states}")
+    if state is DiskState.LOW:
+        simulation.clients.propose()
+        simulation.queue.after(0.9, _expect_progress, simulation, simulation.oracle.acknowledged)
+
+
+def _expect_progress(simulation: Simulation, acknowledged: int) -> None:
+    if simulation.oracle.acknowledged == acknowledged:
+        states = "; ".join(member.state() for member in simulation.members.values())
+        raise Violation("a group with little room commits its own entries (L10)", states)
+
+
+@fault
+def all_disks_low(simulation: Simulation, seconds: float) -> None:
+    _all_disks(simulation, seconds, DiskState.LOW)
+
+
+@fault
+def all_disks_full(simulation: Simulation, seconds: float) -> None:
+    """Nothing at all can be written: nobody is elected again and again for it."""
+    _all_disks(simulation, seconds, DiskState.FULL)
+
+
+@fault
+def leader_dies_on_low_disks(simulation: Simulation, seconds: float) -> None:
+    _all_disks(simulation, seconds, DiskState.LOW)
+    simulation.queue.after(0.4, _kill_leader, simulation, seconds)
+
+
+def _kill_leader(simulation: Simulation, seconds: float) -> None:
+    leader = some_leader(simulation)
+    if leader is not None and len(simulation.members) > 2:
+        leader.crash()
+        simulation.restart_later(leader, seconds)
+
+
+@fault
+def low_disk(simulation: Simulation, seconds: float) -> None:
+    member = victim(simulation)
+    if member is not None and not member.disk_full:
+        member.set_room(DiskState.LOW)
+        simulation.queue.after(seconds, member.set_room, DiskState.OK)
 
 
 @fault

@@ -26,6 +26,7 @@ from tallystick.replication.effects import (
     Readmitted,
     ReadReady,
     Ready,
+    Refused,
     RemovedFromGroup,
     Role,
     RoleChanged,
@@ -59,6 +60,7 @@ class Member(Process):
         self.removed = False
         self.slowness = 1.0
         self.disk_full = False
+        self.disk_low = False
         self.sync_fails = False
         self.role = Role.FOLLOWER
         self.leader: int | None = None
@@ -153,9 +155,13 @@ class Member(Process):
 
     def set_full(self, full: bool) -> None:
         """Space on the log's disk ran out, or is back."""
-        self.disk_full = full
+        self.set_room(DiskState.FULL if full else DiskState.OK)
+
+    def set_room(self, state: DiskState) -> None:
+        """LOW: entries can still be written; no clients' messages are taken, which here are entries like all others."""
+        self.disk_full, self.disk_low = state is DiskState.FULL, state is DiskState.LOW
         if self.running:
-            self._put(self._call, "disk", DiskState.FULL if full else DiskState.OK)
+            self._put(self._call, "disk", state)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -181,8 +187,8 @@ class Member(Process):
         if self.raft.commit_index > self.commit_index:
             self._commit(Commit(self.raft.commit_index))
         self._set_alarm()
-        if self.disk_full:
-            self._put(self._call, "disk", DiskState.FULL)
+        if self.disk_full or self.disk_low:
+            self._put(self._call, "disk", DiskState.FULL if self.disk_full else DiskState.LOW)
 
     def crash(self) -> None:
         """kill -9 and power loss in one: what was not synced is gone, in part or whole."""
@@ -208,7 +214,7 @@ class Member(Process):
         self.stalled_until = min(self.stalled_until, self._queue.now)
         self.crash_at = None
         self.slowness = 1.0
-        if self.disk_full:
+        if self.disk_full or self.disk_low:
             self.set_full(False)
         if self.sync_fails or self.disk.damaged:
             self.crash()
@@ -434,6 +440,10 @@ class Member(Process):
         """An answer to a person, who asks for something else the next time."""
         return 0.0
 
+    def _refuse(self, effect: Refused) -> float:
+        """Here all members are sound: what one says is true, or a disk that lost something has not been noticed."""
+        raise Violation("no member says what cannot be", f"{self}, of n{effect.member}: {effect.reason}")
+
     def _give_up(self, effect: Fatal) -> float:
         raise Violation("no member gives up (S4, S7)", f"{self}: {effect.reason}")
 
@@ -457,5 +467,6 @@ _DO: dict[type, Callable[[Member, Any], float]] = {
     Install: Member._ship_base,
     TransferEnded: Member._hear,
     ChangeRefused: Member._hear,
+    Refused: Member._refuse,
     Fatal: Member._give_up,
 }

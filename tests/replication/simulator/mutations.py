@@ -273,10 +273,10 @@ MUTATIONS = (
         (
             Edit(
                 "raft",
-                "        if agreed < last:\n            if self.disk_state",
+                "        if agreed < last:\n            if not self._fits_behind",
                 "        if agreed >= last and max(last, self.commit_index) < terms.last_index:\n"
                 "            self._cut(max(last, self.commit_index), effects)\n"
-                "        if agreed < last:\n            if self.disk_state",
+                "        if agreed < last:\n            if not self._fits_behind",
             ),
         ),
     ),
@@ -337,6 +337,12 @@ MUTATIONS = (
         "membership",
         (Edit("raft", "            self._ask_whether_still_a_member(effects)\n", ""),),
     ),
+    Mutation(
+        "a base is sent with the newest membership, committed or not",
+        "M1, L11",
+        "behind",
+        (Edit("sender", "membership = self._history.at(commit_index)", "membership = self._history.latest"),),
+    ),
     # -- doubt -----------------------------------------------------------------
     Mutation(
         "a member that lost acknowledged entries carries on as if nothing had happened",
@@ -386,7 +392,65 @@ MUTATIONS = (
             ),
         ),
     ),
+    # -- room ------------------------------------------------------------------
+    Mutation(
+        "a member with little room does not stand",
+        "L10",
+        "room",
+        (
+            Edit(
+                "raft",
+                "            and self.disk_state.can_write  # L10\n",
+                "            and self.disk_state is DiskState.OK\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "a leader with little room steps down, whether anybody has more or not",
+        "L10",
+        "room",
+        (
+            Edit(
+                "raft",
+                "        best = leading.best_successor(now - self._settings.election_timeout_seconds)\n        if (\n",
+                "        self._become_follower(now, None, effects)\n        best = None\n        if (\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "leadership is handed to a member that has as little room",
+        "L10",
+        "room",
+        (Edit("raft", "            and best.disk.rank > self.disk_state.rank\n", ""),),
+    ),
+    Mutation(
+        "a group with little room takes nothing at all",
+        "L10",
+        "room",
+        (
+            Edit(
+                "raft",
+                "and self.disk_state.can_write and not self.mute",
+                "and self.disk_state is DiskState.OK and not self.mute",
+            ),
+        ),
+    ),
+    Mutation(
+        "a full follower acknowledges what it could not write",
+        "L10, D2",
+        "disks",
+        (Edit("raft", "                last = agreed  # L10: and the reply says why\n", "                pass\n"),),
+    ),
     # -- reads -----------------------------------------------------------------
+    Mutation(
+        "a heartbeat of an earlier term is answered as if it were of this one",
+        "S3, R1",
+        "late",
+        (
+            Edit("raft", "heartbeat.round if heartbeat.term == self.term else 0,", "heartbeat.round,"),
+            Edit("raft", " or reply.sent_at < leading.began_at:", ":"),
+        ),
+    ),
     Mutation(
         "a leader reads without asking whether it still leads",
         "R1",

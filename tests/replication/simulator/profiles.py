@@ -40,6 +40,8 @@ class Profile:
     """Probability that the world goes on between two effects of a member."""
     asynchronous_flush: bool = False
     """Members answer before they sync (D9)."""
+    calm_but_for_room: bool = False
+    """Nothing is wrong but that disks are full: what a group without room has to do is looked at (`faults`)."""
     eager_changes: bool = False
     """A membership change is asked for in the moment in which somebody begins to lead."""
     settings: RaftSettings = field(
@@ -86,6 +88,8 @@ EVERYTHING = Profile(
         **_PEOPLE,
         "clock jump": 2,
         "full disk": 1,
+        "low disk": 1,
+        "all disks low": 1,
         "failing sync": 1,
         "log start moved": 2,
     },
@@ -123,6 +127,9 @@ DISKS = Profile(
         **_DAMAGE,
         "slow disk": 2,
         "full disk": 3,
+        "low disk": 2,
+        "all disks low": 1,
+        "all disks full": 1,
         "leader back with a full disk": 4,
         "failing sync": 3,
         "log start moved": 2,
@@ -174,7 +181,16 @@ AMNESIA = Profile(
 
 BEHIND = Profile(
     "behind",
-    {"crash": 3, "partition": 3, "log start moved": 12, "bad weather": 3, "crash at boundary": 3, "emptied disk": 2},
+    {
+        "crash": 3,
+        "partition": 3,
+        "log start moved": 12,
+        "bad weather": 3,
+        "crash at boundary": 3,
+        "emptied disk": 2,
+        "membership change": 3,
+        "membership change behind a partition": 3,
+    },
     sizes=(2, 3, 3, 5),
     proposal_gap_seconds=0.06,
 )
@@ -225,6 +241,16 @@ STEADY = Profile(
     fault_gap_seconds=(0.1, 1.0),
 )
 
+ROOM = Profile(
+    "room",
+    {"all disks low": 3, "leader dies on low disks": 3, "all disks full": 2},
+    sizes=(1, 2, 3, 3, 4, 5),
+    chaos_seconds=30.0,
+    fault_gap_seconds=(8.0, 9.0),
+    fault_seconds=(5.6, 7.0),
+    calm_but_for_room=True,
+)
+
 PEACE = Profile("peace", {"transfer": 1}, fault_gap_seconds=(1.0, 2.0))
 
 PREFERENCE = replace(
@@ -240,7 +266,7 @@ ROUTINE = (
     *(NETWORK, LATE, STORM, STORM),
     *(DISKS, DOUBT, AMNESIA, BEHIND, ASYNCHRONOUS),
     *(MEMBERSHIP, MEMBERSHIP, READS, LEASES),
-    *(STEADY, PREFERENCE, PEACE),
+    *(STEADY, PREFERENCE, PEACE, ROOM),
 )
 
 PROFILES = {profile.name: profile for profile in ROUTINE}

@@ -143,7 +143,8 @@ class Simulation:
             if self.queue.now > self.profile.chaos_seconds + CALM_SECONDS:
                 states = "; ".join(member.state() for member in self.members.values())
                 raise Violation("liveness", f"no agreement in {CALM_SECONDS} s: {states}")
-            if self.oracle.acknowledged < wanted:
+            if self.oracle.acknowledged < wanted or self._untold():
+                # A stranger with entries that were never committed believes those who go on beyond them (M6).
                 self.clients.propose()
             self.queue.run_until(self.queue.now + _LOOK_SECONDS)
 
@@ -154,9 +155,16 @@ class Simulation:
         if len(leaders) != 1 or self.oracle.acknowledged < acknowledged:
             return False
         group = leaders[0].disk.membership.members
+        return not self._untold() and all(self.members[each].agrees_with(leaders[0]) for each in group)
+
+    def _untold(self) -> bool:
+        """Whether somebody does not know that it was left out, and asks one who does."""
+        leaders = [member for member in self.members.values() if member.leads and member.raft.ready]
+        if len(leaders) != 1:
+            return False
+        group = leaders[0].disk.membership.members
         strangers = [member for member in self.members.values() if member.running and member.id not in group]
-        untold = [each for each in strangers if each.holds_itself_a_member and each.disk.membership.voters & group]
-        return not untold and all(self.members[each].agrees_with(leaders[0]) for each in group)
+        return any(each.holds_itself_a_member and each.disk.membership.voters & group for each in strangers)
 
     # -- what members and faults tell and ask --------------------------------------------------------------------------
 

@@ -1,0 +1,169 @@
+"""What of a member's log is known to be damaged, and the task that has it repaired.
+
+    start: entries that cannot be read (gaps) ──┐
+    start: damage that queues were built over ──┤                       ┌─▶ repaired: forgotten
+    a read or the scrub met a damaged record ───┼─▶ Damage ─▶ run ──────┤
+    a range that could not be sent ─────────────┘      ▲                ├─▶ failed: again after 0.5 s, 1 s, ... 30 s,
+                                                       └────────────────┤     or when a member connects
+                                                                        └─▶ no member has it: `hopeless` decides
+
+A repair begins at once and is tried until it is done. Damage that `blocks` keeps this member from leading: its applied
+state, or its queues, may lack something that all other members have.
+
+All methods belong to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.ledger.recovery import LedgerError
+from tallystick.replication.member.errors import DiskError, UnrepairableError
+from tallystick.store._kernel import DamageError, EntryError
+
+_AGAIN_S = 0.5
+_MOST_AGAIN_S = 30.0
+_HOPELESS_AFTER = 3
+"""So often all members have to answer that they have no sound copy: one may be repairing its own just now."""
+_PATIENT_TRIES = 9
+"""Readers wait in front of the damage for about two minutes. Then they pass over it, while it is tried on."""
+_SOUND_S = 60.0
+"""What was read and found sound is not read again for each reader that takes it for damaged."""
+
+
+@dataclass(slots=True)
+class Damage:
+    """Entries from `first` on, up to byte `end_pos`, are damaged, or may be."""
+
+    first: int
+    pos: int
+    end_pos: int
+    blocks: bool
+    tries: int = 0
+    unrepairable: int = 0
+    due: float = 0.0
+
+
+class Mending:
+    """`repair(damage)`: reads the entries and repairs them; how many. `note(text)`: for people.
+    `changed()`: `blocked` or what is damaged may be another now.
+    `hopeless(damage, reason)`: all members have said, several times, that they have no sound copy; whether the damage
+    is to be lived with (it blocks no longer)."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        repair: Callable[[Damage], Awaitable[int]],
+        *,
+        note: Callable[[str], None],
+        changed: Callable[[], None],
+        hopeless: Callable[[Damage, str], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._repair = repair
+        self._note, self._changed, self._hopeless = note, changed, hopeless
+        self._known: dict[int, Damage] = {}
+        self._was_sound: dict[int, float] = {}  # by first entry: when it was read and nothing was wrong
+        self._wake = asyncio.Event()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something is damaged without which this member must not lead."""
+        return any(damage.blocks for damage in self._known.values())
+
+    @property
+    def damages(self) -> list[Damage]:
+        """For operators and tests, by position."""
+        return sorted(self._known.values(), key=lambda damage: damage.pos)
+
+    def covers(self, pos: int) -> bool:
+        """Whether the byte `pos` of the log is in what is being repaired, and not in vain so far."""
+        return any(
+            damage.pos <= pos < damage.end_pos and damage.tries < _PATIENT_TRIES and not damage.unrepairable
+            for damage in self._known.values()
+        )
+
+    def add(self, pos: int, end_pos: int, *, blocks: bool = False) -> None:
+        """The bytes [pos, end_pos) of the log are damaged. Repeating it changes nothing."""
+        ledger = self._ledger
+        try:
+            first = max(ledger.index_of(pos) + 1, ledger.first_index)
+            begin = ledger.pos_of(first) if first <= ledger.last_index else pos
+        except (LedgerError, EntryError, DamageError, KeyError, OSError) as error:
+            self._note(f"the entry at byte {pos} of the log is not found: {error}")
+            return
+        known = self._known.get(first)
+        if known is None and time.monotonic() - self._was_sound.get(first, float("-inf")) < _SOUND_S:
+            return
+        if known is None:
+            self._known[first] = Damage(first, min(begin, pos), end_pos, blocks)
+            self._wake.set()
+        elif end_pos > known.end_pos or (blocks and not known.blocks):
+            known.end_pos, known.blocks = max(end_pos, known.end_pos), blocks or known.blocks
+        else:
+            return
+        self._changed()
+
+    def cut(self, last_kept: int, pos: int) -> None:
+        """The log ends behind this entry, at `pos`: nothing behind it is damaged any more."""
+        if not self._known:
+            return
+        self._known = {first: damage for first, damage in self._known.items() if first <= last_kept}
+        for damage in self._known.values():
+            damage.end_pos = min(damage.end_pos, pos)
+        self._changed()
+
+    def forget(self) -> None:
+        """The member installed a snapshot, so nothing of the old log is left."""
+        self._known.clear()
+        self._changed()
+
+    def try_now(self) -> None:
+        """A member is there that was not: it may have what is needed."""
+        for damage in self._known.values():
+            damage.due = 0.0
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Repairs until it is cancelled."""
+        while True:
+            self._wake.clear()
+            damage = min(self._known.values(), key=lambda each: each.due, default=None)
+            wait_s = None if damage is None else damage.due - time.monotonic()
+            if damage is None or (wait_s is not None and wait_s > 0):
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                continue
+            await self._try(damage)
+
+    async def _try(self, damage: Damage) -> None:
+        try:
+            repaired = await self._repair(damage)
+        except (DiskError, LedgerError, EntryError, DamageError, OSError) as error:
+            if damage.tries == 0 or isinstance(error, UnrepairableError) != bool(damage.unrepairable):
+                self._note(str(error))
+            damage.unrepairable = damage.unrepairable + 1 if isinstance(error, UnrepairableError) else 0
+            damage.due = time.monotonic() + min(_AGAIN_S * 2**damage.tries, _MOST_AGAIN_S)
+            damage.tries = min(damage.tries + 1, 20)
+            if damage.unrepairable >= _HOPELESS_AFTER and damage.blocks and self._hopeless(damage, str(error)):
+                damage.blocks = False
+                self._changed()
+        else:
+            if self._known.get(damage.first) is damage:
+                del self._known[damage.first]
+            if not repaired:
+                self._was_sound = {damage.first: time.monotonic(), **_newest(self._was_sound)}
+            self._changed()
+
+
+def _newest(read: dict[int, float]) -> dict[int, float]:
+    """Those that still count."""
+    now = time.monotonic()
+    return {first: at for first, at in read.items() if now - at < _SOUND_S}

@@ -1,0 +1,64 @@
+"""The lines that tell of elections: who leads, since when nobody did, and why somebody leads no more."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from member_lab import Group, until
+
+from tallystick.replication.effects import Role
+from tallystick.replication.member.role_log import RoleLog
+
+
+def test_each_change_has_a_line_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tallystick.replication")
+    now = [0.0]
+    log = RoleLog(0, "broker-a", lambda: now[0])
+
+    def told(*change: object) -> list[str]:
+        caplog.clear()
+        now[0] += 2.0
+        log.changed(*change)  # type: ignore[arg-type]
+        return caplog.messages
+
+    assert told(Role.FOLLOWER, 6, 1, "", (), None) == ["n0: follows n1, leader of group broker-a in term 6"]
+    assert told(Role.FOLLOWER, 6, 1, "", (), 0.1) == []
+    assert told(Role.PRE_CANDIDATE, 6, None, "", (), 1.4) == [
+        "n0: asks for votes to lead group broker-a after term 6: 1400 ms after n1 was last heard"
+    ]
+    assert told(Role.PRE_CANDIDATE, 6, None, "", (), 2.4) == []
+    assert told(Role.LEADER, 7, 0, "", (2, 0), 0.412) == [
+        "n0: became leader of group broker-a in term 7 (votes: n0, n2; 412 ms after n1 was last heard)"
+    ]
+    assert told(Role.FOLLOWER, 8, 2, "n2 leads term 8", (), 9.0) == [
+        "n0: lost leadership of group broker-a, now in term 8: n2 leads term 8",
+        "n0: follows n2, leader of group broker-a in term 8",
+    ]
+
+
+def test_a_storm_of_elections_writes_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tallystick.replication")
+    now = [0.0]
+    log = RoleLog(0, "broker-a", lambda: now[0])
+    for number in range(1000):
+        now[0] += 0.01
+        log.changed(Role.LEADER, number, 0, "", (0, 1), 0.1)
+        log.changed(Role.FOLLOWER, number, None, "no majority answered for 1 s", (), 0.1)
+    assert len(caplog.messages) <= 2 * 11
+
+
+async def test_a_leader_that_dies_is_followed_by_a_line_that_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tallystick.replication")
+    async with Group(tmp_path) as group:
+        old = await group.leader()
+        await until(lambda: all(node.up.leader == old.id for node in group.nodes))
+        caplog.clear()
+        await old.kill()
+        new = await group.leader()
+        (line,) = [line for line in caplog.messages if "became leader" in line]
+        assert line.startswith(f"n{new.id}: became leader of group group in term ")
+        assert f"after n{old.id} was last heard)" in line
