@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from tallystick.node.broker.queue_ends import QueueEndsError
 from tallystick.node.client import RequestRefusedError
 from tallystick.node.commands import group, messages, store, topics
 from tallystick.node.commands.terminal import InputError, error_text
@@ -30,10 +31,12 @@ from tallystick.store.lock import StoreLockedError
 from tallystick.store.properties import PropertyError
 from tallystick.store.record import RecordError
 from tallystick.store.recovery import RecoveryError
+from tallystick.store.repair_plan import RepairError
 from tallystick.store.segments import SegmentError
 from tallystick.store.settings import SettingsError
 from tallystick.store.standard_output import while_it_is_read
 from tallystick.store.tables import TableError
+from tallystick.store.verify import VerifyError
 
 # What users, peers and disks can cause. Anything else is a mistake of ours and keeps its traceback.
 _CAUSED = (
@@ -42,12 +45,15 @@ _CAUSED = (
     RemotingError,
     StoreLockedError,
     RecoveryError,
+    RepairError,
+    VerifyError,
     DamageError,
     TableError,
     LedgerError,
     VoteError,
     MemberError,
     MetadataError,
+    QueueEndsError,
     TlsError,
     SegmentError,
     InputError,

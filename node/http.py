@@ -12,11 +12,15 @@
 With `adminTokenFile` all but the first three ask for a token (`admin_token.py`). Without it nothing asks who is there,
 and what is below moves leadership and deletes topics: bind it to loopback or to a trusted network then. A token of
 `readTokenFile` opens `/store` and nothing else; with such a file `/store` asks for one, whether the rest does or not.
+
+What connections may hold is limited in `http_limits.py`; a body has `BODY_S` seconds to come (408).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +32,7 @@ from tallystick.node.admin_api import MAX_BODY_BYTES, AdminView, table_routes
 from tallystick.node.admin_token import TokenFile
 from tallystick.node.consumer_groups_api import ConsumerGroupsApi
 from tallystick.node.group_api import group_routes
+from tallystick.node.http_limits import BODY_S, Guards
 from tallystick.node.json_api import failed
 from tallystick.node.node_api import node_routes
 from tallystick.node.remoting.server import bind
@@ -40,8 +45,12 @@ if TYPE_CHECKING:
     from tallystick.node.broker.group import BrokerGroup
 
 
+_BACKLOG = 128
+MAX_BODIES = 32
+"""Requests with a body that are served at a time; more are answered 503."""
 _OPEN = ("/healthz", "/readyz", "/metrics")  # to whoever reaches the port
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+UnderWay = Callable[[object], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +73,12 @@ def application(
     admin: AdminView | None = None,
     tokens: TokenFile | None = None,
     read_tokens: TokenFile | None = None,
+    under_way: UnderWay = lambda _: nullcontext(),
 ) -> web.Application:
-    """The routes, for a server or a test client. `admin` None: there is nothing to administer but the group."""
+    """The routes, for a server or a test client. `admin` None: there is nothing to administer but the group.
+
+    `under_way(protocol)`: a context in which a request of that connection is served.
+    """
 
     def answer(reason: str | None, bad: int) -> web.Response:
         return web.Response(text="ok\n") if reason is None else web.Response(status=bad, text=reason + "\n")
@@ -79,7 +92,8 @@ def application(
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    app = web.Application(middlewares=[_guard(tokens, read_tokens), _errors_as_json], client_max_size=MAX_BODY_BYTES)
+    middlewares = [_noted(under_way), _guard(tokens, read_tokens), _errors_as_json, _few_bodies()]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     app.add_routes(group_routes(group))
     if admin is not None:
@@ -105,6 +119,40 @@ def _guard(tokens: TokenFile | None, read_tokens: TokenFile | None) -> Middlewar
         return refusal
 
     return guard
+
+
+def _noted(under_way: UnderWay) -> Middleware:
+    @web.middleware
+    async def noted(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        with under_way(request.protocol):
+            return await handler(request)
+
+    return noted
+
+
+def _few_bodies() -> Middleware:
+    """Bodies are held whole, so few may come at a time: with `MAX_BODY_BYTES` that bounds the memory for them."""
+    coming = 0
+
+    @web.middleware
+    async def few_bodies(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        nonlocal coming
+        if not request.body_exists:
+            return await handler(request)
+        if coming >= MAX_BODIES:
+            return failed(503, f"{MAX_BODIES} requests with a body are under way: try again later")
+        coming += 1
+        try:
+            try:
+                async with asyncio.timeout(BODY_S):
+                    await request.read()  # the request keeps it for the handler
+            except TimeoutError:
+                return failed(408, f"the body did not come within {BODY_S:g} s")
+            return await handler(request)
+        finally:
+            coming -= 1
+
+    return few_bodies
 
 
 @web.middleware
@@ -135,15 +183,35 @@ class HttpServer:
         """OSError: a file of tokens cannot be read, or has none."""
         self._settings = settings
         tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
-        self._runner = web.AppRunner(application(probes, group, admin, tokens, read_tokens), access_log=None)
+        app = application(probes, group, admin, tokens, read_tokens, self._under_way)
+        self._runner = web.AppRunner(app, access_log=None)
+        self.guards: Guards | None = None
+        """Of the connections; None: it has not started."""
+        self._servers: list[asyncio.Server] = []
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
         """Listens; returns the port. OSError: the address cannot be used; the text names it."""
         sockets = await bind(self._settings.host, self._settings.port)
         await self._runner.setup()
+        server = self._runner.server
+        assert server is not None, "the runner is set up"
+        self.guards = guards = Guards(server)
+        loop = asyncio.get_running_loop()
         for listener in sockets:
-            await web.SockSite(self._runner, listener).start()
+            self._servers.append(await loop.create_server(guards, sock=listener, backlog=_BACKLOG))
+        self._sweeping = loop.create_task(guards.keep_sweeping(), name="sweep-http")
         return int(sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
+        """Accepts nothing more and lets requests under way end. Again, or before `start`: nothing."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        for server in self._servers:
+            server.close()
+        self._servers = []
         await self._runner.cleanup()
+
+    def _under_way(self, protocol: object) -> AbstractContextManager[None]:
+        return nullcontext() if self.guards is None else self.guards.under_way(protocol)

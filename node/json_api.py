@@ -37,7 +37,7 @@ async def json_of(request: web.Request) -> Any:
 
 async def object_of(request: web.Request) -> dict[str, Any]:
     """The body; without one there are no fields. ApiError: it is no JSON object."""
-    values = await json_of(request) if request.can_read_body else {}
+    values = await json_of(request) if request.body_exists else {}
     if not isinstance(values, dict):
         raise ApiError(400, "the body is no JSON object")
     return values

@@ -99,6 +99,7 @@ class BrokerMetrics:
 
     def _storage(self) -> Iterator[Metric]:
         store = self._broker.store
+        scrub = store.scrub
         for name, help_text, value in (
             ("rocketmq_storage_size", "bytes of the log that are kept", store.max_pos - store.min_pos),
             ("rocketmq_storage_flush_behind_bytes", "written but not on disk", store.max_pos - store.flushed_pos),
@@ -106,6 +107,7 @@ class BrokerMetrics:
             ("rocketmq_storage_max_position_bytes", "end of the log", store.max_pos),
             ("rocketmq_storage_disk_usage_ratio", "used part of the log's disk", store.upkeep.disk_ratio),
             ("rocketmq_storage_writable", "1: puts are taken", float(store.writable)),
+            ("rocketmq_storage_unsaved_tables", "tables whose last save failed", len(self._broker.failing_tables)),
         ):
             yield self._gauge(name, help_text, value)
         damaged = CounterMetricFamily(
@@ -118,6 +120,36 @@ class BrokerMetrics:
         )
         errors.add_metric(self._values(()), store.appender.write_errors)
         yield errors
+        unread = CounterMetricFamily(
+            "rocketmq_storage_unreadable_bytes",
+            "bytes of files that the disk did not give to reads",
+            labels=self._common([]),
+        )
+        unread.add_metric(self._values(()), store.media.unreadable_bytes)
+        yield unread
+        scrubbed = CounterMetricFamily(
+            "rocketmq_storage_scrubbed_bytes", "bytes of the log that were read again", labels=self._common([])
+        )
+        scrubbed.add_metric(self._values(()), scrub.total_bytes)
+        yield scrubbed
+        for name, help_text, value in (
+            (
+                "rocketmq_storage_scrub_bytes_per_second",
+                "how fast the log is read again; 0: not",
+                scrub.bytes_per_second,
+            ),
+            ("rocketmq_storage_scrub_age_seconds", "since the last complete scrub ended", scrub.age_seconds),
+            ("rocketmq_storage_unrepaired_damage", "damaged places that are not repaired", store.findings.unrepaired),
+        ):
+            yield self._gauge(name, help_text, value)
+        findings = CounterMetricFamily(
+            "rocketmq_storage_findings",
+            "what was found wrong with files since the start, and what was done about it",
+            labels=self._common(["kind"]),
+        )
+        for kind, count in store.findings.counts().items():
+            findings.add_metric(self._values((kind,)), count)
+        yield findings
 
     def _node(self) -> Iterator[Metric]:
         broker = self._broker
@@ -143,6 +175,11 @@ class BrokerMetrics:
             ("tally_group_commit_index", "last committed entry known here", status.commit_index),
         ):
             yield self._gauge(name, help_text, value)
+        refused = CounterMetricFamily(
+            "tally_group_refused_messages", "messages of members that cannot be true", labels=self._common([])
+        )
+        refused.add_metric(self._values(()), status.refused_messages)
+        yield refused
         labels = self._common(["peer"])
         lag = GaugeMetricFamily("tally_group_lag_bytes", "not known to be durable at the peer", labels=labels)
         linked = GaugeMetricFamily("tally_group_connected", "1: connected with the peer", labels=labels)

@@ -7,7 +7,8 @@
     ready  unready                                  it serves; it is there and does not (the disk, too much under way)
     stopping  failed                                it ends; only a restart can help
 
-How far a follower is behind, only its leader knows: `peers`.
+How far a follower is behind, only its leader knows: `peers`. `findings` is what this process found wrong with its files
+since it began, and what it did about it, also before the broker is there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tallystick.node.configuration import Settings
     from tallystick.node.nameserver.server import NameServer
     from tallystick.node.starting import StartProgress
+    from tallystick.store.finding_log import FindingLog
 
 
 def node_routes(view: AdminView) -> list[web.RouteDef]:
@@ -70,7 +72,13 @@ def nameserver_json(nameserver: NameServer | None, clock: ProcessClock, *, stopp
 
 
 def broker_json(
-    settings: Settings, broker: Broker | None, start: StartProgress, clock: ProcessClock, *, stopping: bool
+    settings: Settings,
+    broker: Broker | None,
+    start: StartProgress,
+    clock: ProcessClock,
+    findings: FindingLog,
+    *,
+    stopping: bool,
 ) -> dict[str, Any]:
     """Of a process with a broker, which is None until it has started."""
     phase, reason = _phase(broker, start, stopping)
@@ -91,6 +99,8 @@ def broker_json(
         "peers": [] if group is None else _peers(group),
         "disk": _disk(settings, broker),
         "store": None if broker is None else _store(broker),
+        "scrub": None if broker is None else broker.store.scrub.to_json(),
+        "findings": findings.to_json(),
         "lastError": "" if broker is None else _last_error(broker),
     }
 

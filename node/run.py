@@ -31,7 +31,10 @@ from tallystick.node.http import HttpServer, Probes
 from tallystick.node.metrics import BrokerMetrics
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.node_api import ProcessClock, broker_json, nameserver_json
-from tallystick.node.starting import WAITING, StartProgress
+from tallystick.node.process_metrics import MemoryMetrics, NameServerMetrics
+from tallystick.node.starting import WAITING, StartProgress, StartStoppedError
+from tallystick.store import memory_budget
+from tallystick.store.finding_log import FindingLog
 from tallystick.store.message import Host
 
 _logger = logging.getLogger("tallystick")
@@ -61,6 +64,9 @@ class _Process:
         self._ready = False
         self._broker: Broker | None = None
         self._metrics: BrokerMetrics | None = None
+        self._findings = FindingLog(settings.store.root)
+        self._nameserver_metrics: NameServerMetrics | None = None
+        self._memory_metrics = MemoryMetrics(memory_budget.PROCESS)
         self._again = False
         self.exit_status = 0
 
@@ -69,6 +75,8 @@ class _Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         settings, self._with_broker = self._settings, with_broker
+        chosen = (settings.broker if with_broker else settings.nameserver).connectionMemoryBytes
+        memory_budget.PROCESS.limit = chosen or memory_budget.default_limit()
         places: dict[str, Host] = {}
         async with AsyncExitStack() as stack:  # ends in the opposite order
             if settings.http.port >= 0:
@@ -78,12 +86,12 @@ class _Process:
                 places["http"] = Host(settings.http.host, await http.start())
                 stack.push_async_callback(http.stop)
             if with_nameserver:
-                nameserver = NameServer(settings.nameserver)
+                nameserver = NameServer(settings.nameserver, findings=self._findings)
                 places["name server"] = Host(settings.nameserver.bindAddress, await nameserver.start())
                 if settings.nameserver.externalListenPort:
                     external = Host(settings.nameserver.bindAddress, settings.nameserver.externalListenPort)
                     places["external name server"] = external
-                self._nameserver = nameserver
+                self._nameserver, self._nameserver_metrics = nameserver, NameServerMetrics(nameserver)
                 stack.push_async_callback(_timed, "name server", nameserver.stop)
                 settings = _registered_with(places["name server"], settings)
             if with_broker:
@@ -91,7 +99,11 @@ class _Process:
                 broker = settings.broker
                 await wait_for_address("brokerIP1", broker.brokerIP1, broker.addressWaitMills, self._stop)
             if with_broker and not self._stop.is_set():
-                self._broker = await self._start_broker(settings)
+                try:
+                    self._broker = await self._start_broker(settings)
+                except StartStoppedError as stopped:
+                    _logger.info("a signal ended the start (%s): the next one recovers the store", stopped)
+                    return
                 stack.push_async_callback(_timed, "broker", self._stop_broker)
                 places["broker"] = self._broker.host
                 if not settings.broker.namesrvAddr:
@@ -107,7 +119,7 @@ class _Process:
             _logger.info("stopping")
 
     async def _start_broker(self, settings: Settings) -> Broker:
-        broker = await Broker.start(settings.broker, settings.store, progress=self._progress)
+        broker = await Broker.start(settings.broker, settings.store, progress=self._progress, findings=self._findings)
         self._metrics = BrokerMetrics(broker)
         if broker.group is not None:
             broker.group.on_fatal.append(self._on_fatal)
@@ -126,7 +138,10 @@ class _Process:
         broker, self._broker = self._broker, None
         if broker is not None:
             await broker.stop()
-        self._broker = await self._start_broker(settings)
+        try:
+            self._broker = await self._start_broker(settings)
+        except StartStoppedError:
+            return
         self._ready = True
 
     def _group(self) -> BrokerGroup | None:
@@ -147,6 +162,7 @@ class _Process:
             os._exit(130)  # asked twice: not in order, as after a kill; the next start recovers
         self._again = False
         self._stop.set()
+        self._progress.stop()
 
     def _unready(self) -> str | None:
         if self._stop.is_set():
@@ -162,7 +178,9 @@ class _Process:
     def _node(self) -> dict[str, Any]:
         stopping = self._stop.is_set()
         if self._with_broker:
-            return broker_json(self._settings, self._broker, self._progress, self._clock, stopping=stopping)
+            return broker_json(
+                self._settings, self._broker, self._progress, self._clock, self._findings, stopping=stopping
+            )
         return nameserver_json(self._nameserver, self._clock, stopping=stopping)
 
     def _unhealthy(self) -> str | None:
@@ -170,7 +188,8 @@ class _Process:
         return failure and f"only a restart can help: {failure}"
 
     def _metrics_text(self) -> bytes:
-        return self._metrics.text() if self._metrics is not None else b""
+        parts = (self._metrics, self._nameserver_metrics, self._memory_metrics)
+        return b"".join(part.text() for part in parts if part is not None)
 
 
 def _registered_with(nameserver: Host, settings: Settings) -> Settings:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tallystick.store.memory_budget import MIN_LIMIT
 from tallystick.store.settings import SettingsError
 
 WILDCARDS = ("0.0.0.0", "::")
@@ -95,6 +96,12 @@ class BrokerSettings:
     """Name servers, `host:port;host:port`. Empty: this broker registers nowhere and no client finds it."""
     serverChannelMaxIdleTimeSeconds: int = 120
     """Seconds without a byte in or out after which a connection is closed. Clients speak every 30 s."""
+    frameMaxStallTimeSeconds: int = 60
+    """Own setting. Seconds within which an unfinished frame must grow by 4 KiB; its connection is cut otherwise."""
+    connectionMemoryBytes: int = 0
+    """Own setting. What all connections of the process may hold together: unfinished frames, unsent bytes, bodies of
+    requests under way. Above, the largest are cut. 0: a quarter of the memory limit of the process's cgroup, or of the
+    machine's memory. At least 33554432."""
     regionId: str = "DefaultRegion"
     """Told to producers in MSG_REGION; only message traces use it."""
 
@@ -242,6 +249,7 @@ class BrokerSettings:
         """SettingsError names the key whose value cannot be used."""
         check_types(self)
         check_ranges(self, _BROKER_RANGES)
+        _check_connection_memory(self.connectionMemoryBytes)
         for name in ("brokerIP1", "brokerName", "brokerClusterName", "bindAddress", "msgTraceTopicName"):
             if not getattr(self, name).strip():
                 raise SettingsError(name, "must not be empty")
@@ -300,6 +308,8 @@ _BROKER_RANGES: dict[str, tuple[int, int]] = {
     "groupLingerMills": (0, 600_000),
     "listenPort": _PORT,
     "serverChannelMaxIdleTimeSeconds": (1, _INT),
+    "frameMaxStallTimeSeconds": (1, _INT),
+    "connectionMemoryBytes": (0, _LONG),
     "brokerPermission": (0, PERMISSION_READ | PERMISSION_WRITE),
     "defaultTopicQueueNums": (1, 65535),
     "flushConsumerOffsetInterval": (100, _INT),
@@ -331,6 +341,11 @@ _BROKER_RANGES: dict[str, tuple[int, int]] = {
 }
 
 
+def _check_connection_memory(size: int) -> None:
+    if 0 < size < MIN_LIMIT:
+        raise SettingsError("connectionMemoryBytes", f"must be 0 or at least {MIN_LIMIT}, not {size}")
+
+
 def check_addresses(name: str, text: str) -> None:
     """`text` is empty or `host:port;host:port`. SettingsError names the key and the part that is not."""
     for part in filter(None, (part.strip() for part in text.split(";"))):
@@ -353,6 +368,10 @@ class NameServerSettings:
     """Add ORDER_TOPIC_CONFIG to routes: clients then use the queues named there and no others."""
     serverChannelMaxIdleTimeSeconds: int = 120
     """Seconds without a byte in or out after which a connection is closed, and its broker forgotten."""
+    frameMaxStallTimeSeconds: int = 60
+    """Own setting. Seconds within which an unfinished frame must grow by 4 KiB; its connection is cut otherwise."""
+    connectionMemoryBytes: int = 0
+    """Own setting. As a broker's; in a process with a broker the broker's counts."""
     brokerExpirySeconds: int = 120
     """Own setting (a constant in RocketMQ). Seconds without a registration after which a broker is forgotten."""
     externalListenPort: int = 0
@@ -367,8 +386,11 @@ class NameServerSettings:
             "externalListenPort": _PORT,
             "serverChannelMaxIdleTimeSeconds": (1, _INT),
             "brokerExpirySeconds": (1, _INT),
+            "frameMaxStallTimeSeconds": (1, _INT),
+            "connectionMemoryBytes": (0, _LONG),
         }
         check_ranges(self, limits)
+        _check_connection_memory(self.connectionMemoryBytes)
         if self.externalListenPort and self.externalListenPort == self.listenPort:
             raise SettingsError("externalListenPort", f"{self.externalListenPort} is listenPort too")
         for name in ("kvConfigPath", "bindAddress"):

@@ -14,8 +14,15 @@ _WORDS = {
 }
 
 
+class StartStoppedError(Exception):
+    """A signal ended the start before the log was recovered. The next start recovers it from the beginning."""
+
+
 class StartProgress:
-    """Told by whoever starts a broker. `read` may be called on any thread: it only replaces values."""
+    """The code that starts a broker reports here. `read` may be called on any thread: it only replaces values.
+
+    It is also the way to end a recovery that takes long: after `stop` the next `read` raises StartStoppedError.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.phase = STARTING
@@ -24,6 +31,11 @@ class StartProgress:
         self._since_s = clock()
         self._begin: int | None = None
         self._pos = self._end = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let the recovery under way end where it is, as a kill would end it."""
+        self._stopped = True
 
     def enter(self, phase: str, step: str = "") -> None:
         """The next step begins."""
@@ -31,7 +43,9 @@ class StartProgress:
         self._begin = None
 
     def read(self, pos: int, end: int) -> None:
-        """The log was read up to `pos`, and will be up to `end`."""
+        """The log was read up to `pos`, and will be up to `end`. StartStoppedError: it is to end here."""
+        if self._stopped:
+            raise StartStoppedError(self.reason())
         if self._begin is None:
             self._begin = pos
         self._pos, self._end = pos, end

@@ -45,11 +45,13 @@ def mark(live: Json, wanted: Json) -> str:
 
 def covers(live: Any, wanted: Any) -> bool:
     """Everything that `wanted` says is so in `live`; quantities may be written differently."""
+    if live is None:
+        return wanted in (None, 0, False, "", [], {})
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(covers(live.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
         if not isinstance(live, list):
-            return not wanted and live is None
+            return False
         key = _key(wanted)
         if key is None:
             return len(live) == len(wanted) and all(map(covers, live, wanted))
@@ -57,8 +59,6 @@ def covers(live: Any, wanted: Any) -> bool:
         return all(covers(have.get(item[key]), item) for item in wanted)
     if wanted == live:
         return True
-    if live is None:
-        return wanted in (0, False, "") or wanted == {}
     return isinstance(wanted, str | int | float) and same(str(wanted), str(live))
 
 

@@ -7,13 +7,13 @@ nothing. Where a task reads a store that is not mounted, its files are holes of 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
+from tallystick.store.mapped import ReadMap
 from tallystick.store.segment_files import SegmentFiles
 
 
@@ -68,7 +68,7 @@ def release(path: Path | str, begin: int, end: int) -> None:
 class Segments(SegmentFiles):
     """Segments that are brought before they are looked at: the part that is read, or what is mapped whole."""
 
-    def buffer(self, start: int) -> mmap.mmap:
+    def buffer(self, start: int) -> ReadMap:
         if start in self.starts:
             bring(self.path(start))
         return super().buffer(start)

@@ -36,6 +36,7 @@ async def delete_topic(broker: BrokerContext, name: str) -> bool:
     # In a group everything that came before is committed then, and dispatched before the queues go.
     await broker.topics.saved()
     broker.store.remove_topic(name)
+    await broker.store.save_progress()
     broker.offsets.remove_topic(name)
     broker.stats.forget_topic(name)
     await broker.offsets.saved()

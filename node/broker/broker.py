@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 
 from tallystick.node.broker import queue_ends
 from tallystick.node.broker.clients import ConsumerTable, ProducerTable
@@ -35,12 +34,14 @@ from tallystick.node.broker.registration import Registration
 from tallystick.node.broker.saving import SavedTable
 from tallystick.node.broker.schedule import ScheduleService
 from tallystick.node.broker.stats import BrokerStats
+from tallystick.node.broker.table_files import TableFiles, open_settings
 from tallystick.node.broker.topics import TopicTable
 from tallystick.node.broker.transactions import TransactionService
 from tallystick.node.configuration import as_text, parse_text
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.connection import Connection
+from tallystick.node.remoting.endpoint import Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
 from tallystick.node.settings import PERMISSION_WRITE, UNDECIDED, BrokerSettings
 from tallystick.node.starting import RECOVERING, StartProgress
@@ -48,7 +49,9 @@ from tallystick.replication.member.member import Member
 from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
+from tallystick.store.clock import steady_ms, wall_ms
 from tallystick.store.engine import MessageStore
+from tallystick.store.finding_log import FindingLog
 from tallystick.store.lock import StoreLock
 from tallystick.store.message import Host
 from tallystick.store.settings import SettingsError, StoreSettings
@@ -79,17 +82,26 @@ class Broker:
         self._changes = changes
         config = store.root / "config"
         self.stats = BrokerStats(settings.brokerClusterName, self.now_ms)
-        self.topics = TopicTable(self._table(config, "topics.json"), settings, self.now_ms)
-        self.groups = SubscriptionGroupTable(self._table(config, "subscriptionGroup.json"), settings, self.now_ms)
-        self.offsets = ConsumerOffsets(self._table(config, "consumerOffset.json"))
-        self.filters = ConsumerFilterTable(self._table(config, "consumerFilter.json"), settings, self.now_ms)
+        files = TableFiles(store.door, config, store.findings, pictures=member is not None)
+        self.topics = files.open("topics.json", lambda file: TopicTable(file, settings, self.now_ms))
+        self.groups = files.open(
+            "subscriptionGroup.json", lambda file: SubscriptionGroupTable(file, settings, self.now_ms)
+        )
+        self.offsets = files.open("consumerOffset.json", ConsumerOffsets)
+        self.filters = files.open(
+            "consumerFilter.json", lambda file: ConsumerFilterTable(file, settings, self.now_ms), picture=False
+        )
         self.producers = ProducerTable()
         self.consumers = ConsumerTable()
         self.consumers.on_subscribed.append(self.filters.register)
         self.consumers.on_gone.append(self.filters.unregister)
         self.locks = QueueLocks()
         self.holds = HoldTable(store, limit=settings.pullThreadPoolQueueCapacity)
-        self.schedule = ScheduleService(self, self._table(config, "delayOffset.json"))
+        self.schedule = files.open("delayOffset.json", lambda file: ScheduleService(self, file))
+        if member is None:
+            files.rebuild(self.topics, self.groups, self.offsets, store.queues())
+            known = {*self.topics, *self.topics.system_names()}
+            files.report_unknown(store.unknown_topics(known))
         self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
         self._client = RemotingClient(name="broker.client")
         told = Host(settings.brokerIP1, settings.listenPort)
@@ -104,7 +116,7 @@ class Broker:
                 self,
                 member,
                 committed or ReplicatedTables(),
-                [(table, self._table(config, table.what)) for table in replicated],
+                [(table, files.file(table.what)) for table in replicated],
                 (self.schedule, self.transactions),
                 door=store.door,
                 folder=config,
@@ -115,10 +127,12 @@ class Broker:
         else:
             del routes[RequestCode.RELAYED_HEART_BEAT]
         self._quick_pulls = QuickPulls(self)
+        limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
         self._server = RemotingServer(
             routes,
             frame_source_factory=self._feeding,
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
+            limits=limits,
             name="broker",
         )
         # The "VIP" port serves the same requests except pulls. Source: BrokerController, fastRemotingServer.
@@ -127,15 +141,12 @@ class Broker:
             {code: handler for code, handler in routes.items() if code not in pulls},
             frame_source_factory=self._feeding_without_pulls,
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
+            limits=limits,
             name="broker.vip",
         )
         for server in (self._server, self._vip_server):
             server.on_close.append(self._connection_closed)
         self._timers: list[asyncio.Task[None]] = []
-        self._save_errors: dict[str, str] = {}
-
-    def _table(self, config: Path, name: str) -> JsonTable:
-        return JsonTable(self.store.door, config / name)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -146,9 +157,14 @@ class Broker:
         store_settings: StoreSettings,
         door: Door | None = None,
         progress: StartProgress | None = None,
+        findings: FindingLog | None = None,
     ) -> Broker:
-        """Recovers the store, serves, and registers. ConfigurationError, OSError, and those of `MessageStore.open`."""
+        """Recovers the store, serves, and registers. ConfigurationError, OSError, and those of `MessageStore.open`.
+
+        `findings`: the process's list of what is wrong with its files; `store.findings` afterwards.
+        """
         progress = progress or StartProgress()
+        findings = findings or FindingLog(store_settings.root)
         # The ports first: one that is taken costs no recovery, and records and name servers are told the real one.
         listeners = await bind(settings.bindAddress, settings.listenPort)
         vip_listeners: list[socket.socket] = []
@@ -156,7 +172,9 @@ class Broker:
             if settings.vipListenerEnable and settings.listenPort > 2:
                 vip_listeners = await bind(settings.bindAddress, settings.listenPort - 2)
             settings = replace(settings, listenPort=listeners[0].getsockname()[1])
-            return await cls._open(settings, store_settings, door or Door(), listeners, vip_listeners, progress)
+            return await cls._open(
+                settings, store_settings, door or Door(), listeners, vip_listeners, progress, findings
+            )
         except BaseException:
             close_all([*listeners, *vip_listeners])
             raise
@@ -170,15 +188,16 @@ class Broker:
         listeners: Sequence[socket.socket],
         vip_listeners: Sequence[socket.socket],
         progress: StartProgress,
+        findings: FindingLog,
     ) -> Broker:
         changes = JsonTable(door, store_settings.root / "config" / _CHANGES_FILE)
-        kept = changes.load() or {}
+        kept = open_settings(changes, findings)
         if kept:
-            settings = parse_text(settings, {str(key): str(value) for key, value in kept.items()}, str(changes.path))
+            settings = parse_text(settings, kept, str(changes.path))
         host = await _store_host(settings)
         if store_settings.enableDLegerCommitLog:
             return await cls._open_member(
-                settings, store_settings, door, host, changes, listeners, vip_listeners, progress
+                settings, store_settings, door, host, changes, listeners, vip_listeners, progress, findings
             )
         progress.enter(RECOVERING, "log and queues")
         store = await MessageStore.open(
@@ -189,6 +208,7 @@ class Broker:
             trace_on=settings.traceOn,
             door=door,
             on_progress=progress.read,
+            findings=findings,
         )
         try:
             broker = cls(settings, store, changes)
@@ -209,6 +229,7 @@ class Broker:
         listeners: Sequence[socket.socket],
         vip_listeners: Sequence[socket.socket],
         progress: StartProgress,
+        findings: FindingLog,
     ) -> Broker:
         """The member recovers the log, the store what is made from it, and then the member takes part."""
         plan = GroupPlan(settings, store_settings)
@@ -229,13 +250,20 @@ class Broker:
                 applied_index=committed.applied_index,
                 snapshot=lambda: brokers[0]._state(),
                 restore=lambda state: brokers[0]._take_state(state),
+                findings=findings,
             )
             replica = GroupReplica(member)
             if await asyncio.to_thread(forget_derived, door, store_settings.root, replica.begin_pos):
                 _logger.warning("the log begins anew at byte %d: queues and index are made anew", replica.begin_pos)
             progress.enter(RECOVERING, "queues")
             store = await MessageStore.open(
-                store_settings, store_host=host, door=door, replica=replica, lock=lock, on_progress=progress.read
+                store_settings,
+                store_host=host,
+                door=door,
+                replica=replica,
+                lock=lock,
+                on_progress=progress.read,
+                findings=findings,
             )
             try:
                 store.count_from(queue_ends.load(config))
@@ -275,6 +303,7 @@ class Broker:
         for name, _ in self.topics.items():
             self._topic_changed(name)
         self.topics.on_change.append(self._topic_changed)
+        self.topics.gate.on_open.append(self._topic_opened)
         self.store.on_arrival = self.holds.on_arrival
         self._set_hot()
         if self.group is None:
@@ -318,15 +347,15 @@ class Broker:
         await self.store.close()
 
     async def _hand_over(self, group: BrokerGroup) -> None:
-        begin, led = time.perf_counter(), group.leads
+        begin = time.perf_counter()
         try:
             async with asyncio.timeout(_HAND_OVER_S):
-                await group.hand_over()
+                successor = await group.hand_over()
         except TimeoutError:
             _logger.warning("stopping as leader: nobody took over within %.0f s", _HAND_OVER_S)
         else:
-            if led and not group.leads:
-                _logger.info("handed over in %.0f ms", (time.perf_counter() - begin) * 1000)
+            if successor is not None:
+                _logger.info("handed leadership to n%d in %.0f ms", successor, (time.perf_counter() - begin) * 1000)
 
     async def _save_all(self) -> None:
         try:
@@ -350,7 +379,14 @@ class Broker:
     @property
     def last_save_error(self) -> str:
         """Why some table is not in its file; empty: all are, or will be."""
-        return next((f"cannot save {what}: {error}" for what, error in self._save_errors.items()), "")
+        failing = self.failing_tables
+        return f"cannot save {failing[0].what}: {failing[0].save_error}" if failing else ""
+
+    @property
+    def failing_tables(self) -> list[SavedTable]:
+        """Tables whose last write failed. Each is written again as long as it differs from its file."""
+        tables = (self.topics, self.groups, self.offsets, self.filters, self.schedule.offsets)
+        return [table for table in tables if table.save_error]
 
     def failure(self) -> str | None:
         """What only a restart can mend, if anything; None: nothing."""
@@ -390,21 +426,28 @@ class Broker:
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
+        return wall_ms()
+
+    def steady_ms(self) -> int:
+        """Milliseconds of a clock that nobody can set: for leases and patience."""
+        return steady_ms()
 
     def register_soon(self) -> None:
         """Tell the name servers about changed topics at the next turn of the loop."""
         self.registration.soon()
 
     def change_settings(self, changes: dict[str, str]) -> None:
-        """Applies settings given as text and keeps them for the next start. SettingsError, ConfigurationError."""
+        """Keeps settings given as text for the next start, and applies them. Blocks for a sync.
+
+        SettingsError, ConfigurationError; OSError: they could not be kept. Nothing changed then.
+        """
         changeable = {item.name for item in fields(BrokerSettings)}
         for key in changes:
             if key not in changeable:
                 raise SettingsError(key, "is unknown, or cannot be changed while the broker runs")
-        self.settings = parse_text(self.settings, changes, "update")
-        kept = self._changes.load() or {}
-        self._changes.save(kept | changes)
+        changed = parse_text(self.settings, changes, "update")
+        self._changes.save((self._changes.load() or {}) | changes)
+        self.settings = changed
         self.registration.settings = self.settings
         self._set_hot()
         self.register_soon()
@@ -437,9 +480,14 @@ class Broker:
             self._leader_only.closed(connection)
 
     def _topic_changed(self, name: str) -> None:
-        self.store.set_topic(name, hot_queues(self.topics.get(name)))
+        self.store.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
         if self._timers:
             self.register_soon()
+
+    def _topic_opened(self, name: str) -> None:
+        """The topic's row is durable: from now on the kernel may acknowledge sends to it."""
+        if name in self.topics:
+            self.store.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
 
     def _set_hot(self) -> None:
         """Plain sends take the short way unless a setting asks to look at each."""
@@ -461,12 +509,11 @@ class Broker:
         self._timers.append(asyncio.get_running_loop().create_task(repeat()))
 
     def _each_second(self) -> None:
-        now_ms = self.now_ms()
         if self.group is not None:
             self.group.look_at_disk()
         self.count_puts()
         self.stats.settle()
-        self.holds.scan(now_ms)
+        self.holds.scan(self.steady_ms())
         self._set_hot()
 
     def count_puts(self) -> None:
@@ -475,7 +522,7 @@ class Broker:
             self.stats.put(topic.decode(), messages, size_bytes)
 
     async def _each_ten_seconds(self) -> None:
-        now_ms = self.now_ms()
+        now_ms = self.steady_ms()
         for table in (self.producers, self.consumers):
             for channel in table.expire(now_ms):
                 channel.close()
@@ -486,14 +533,12 @@ class Broker:
 
     async def _save(self, table: SavedTable) -> None:
         """A table that cannot be written stays as it is in memory, is tried again, and keeps no other from its turn."""
+        known = table.save_error
         try:
             await table.saved()
         except OSError as error:
-            if self._save_errors.get(table.what) != str(error):  # not a line for each try
+            if known != str(error):  # not a line for each try
                 _logger.error("cannot save %s: %s", table.what, error)
-            self._save_errors[table.what] = str(error)
-        else:
-            self._save_errors.pop(table.what, None)
 
 
 async def _store_host(settings: BrokerSettings) -> Host:

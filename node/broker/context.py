@@ -105,8 +105,12 @@ class StoreView(Protocol):
     def remove_topic(self, topic: str) -> None:
         """Delete the ConsumeQueues of a topic. Its messages stay in the log until that is cleaned."""
 
-    def clean_unused_topics(self, keep: set[str]) -> int:
-        """Delete the ConsumeQueues of topics not in `keep` (nor system topics); how many topics went."""
+    async def save_progress(self) -> None:
+        """Return when a kill does not bring back ConsumeQueues that were removed."""
+
+    def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
+        """Delete the ConsumeQueues of topics not in `keep` that have no message left in the log; how many messages each
+        of the others has, which stay."""
 
     def clean_expired_queues(self) -> int:
         """Delete ConsumeQueues that point only below the log's beginning; how many queues went."""
@@ -202,6 +206,9 @@ class BrokerContext(Protocol):
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""
+
+    def steady_ms(self) -> int:
+        """Milliseconds of a clock that nobody can set: for leases and patience."""
 
     def register_soon(self) -> None:
         """Tell the name servers about changed topics at the next turn of the loop."""

@@ -49,15 +49,23 @@ class FeedingSource:
             raise FrameError(fault, frames)
         return frames
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that the kernel keeps of a frame whose end has not come."""
+        return self._store.unfinished(self._attached)
+
     def close(self) -> None:
         """The connection is gone: what the store still owes it is dropped."""
         self._store.detach(self._attached)
 
 
-def hot_queues(topic: TopicConfig | None) -> int:
-    """How many queues of a topic plain sends may go to without Python looking at them; 0: none."""
+def hot_queues(topic: TopicConfig | None, open_queues: int) -> int:
+    """How many queues of a topic plain sends may go to without Python looking at them; 0: none.
+
+    `open_queues`: as `TopicTable.open_queues` says. The kernel acknowledges without asking whether the row is durable.
+    """
     if topic is None or not topic.writable or topic.topic_name.startswith("%") or topic.topic_name in FORBIDDEN_TOPICS:
         return 0
     if topic.topic_filter_type != "SINGLE_TAG":
         return 0  # a multi-tag topic's messages get a flag
-    return max(topic.read_queue_nums, topic.write_queue_nums)
+    return min(open_queues, max(topic.read_queue_nums, topic.write_queue_nums))

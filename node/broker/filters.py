@@ -57,16 +57,27 @@ def tag_filter(subscription: SubscriptionData) -> MessageFilter:
     return MessageFilter(subscription.code_set)
 
 
-@lru_cache(maxsize=4096)
-def filter_of(sub_string: str | None, expression_type: str | None) -> MessageFilter:
-    """For a subscription that a pull brings along; each text is understood once.
+_CACHED_CHARACTERS = 2048  # longer texts are read for each pull: a cache of them would be memory that clients choose
 
-    SubscriptionError: it selects nothing or is of a type that nobody knows; Sql92Error: it is no expression.
+
+def filter_of(sub_string: str | None, expression_type: str | None) -> MessageFilter:
+    """For a subscription that a pull brings along; each text of a usual length is understood once.
+
+    SubscriptionError: it selects nothing, is too long or of a type that nobody knows; Sql92Error: it is no expression.
     """
+    if sub_string is not None and len(sub_string) > _CACHED_CHARACTERS:
+        return _filter_of(sub_string, expression_type)
+    return _cached_filter_of(sub_string, expression_type)
+
+
+def _filter_of(sub_string: str | None, expression_type: str | None) -> MessageFilter:
     subscription = SubscriptionData.build("", sub_string, expression_type)
     if is_tag_type(expression_type):
         return tag_filter(subscription)
     return MessageFilter(accept=accepting(_compiled(subscription.sub_string, subscription.expression_type)))
+
+
+_cached_filter_of = lru_cache(maxsize=4096)(_filter_of)
 
 
 def _compiled(expression: str, expression_type: str) -> sql92.Expression:
@@ -161,7 +172,8 @@ class ConsumerFilterTable(SavedTable):
         self.bloom = BloomFilter.create(settings.maxErrorRateOfBloomFilter, settings.expectConsumerNumUseFilter)
         self._topics: dict[str, dict[str, FilterData]] = {}
         self._groups: dict[str, set[str]] = {}  # topics by group, for heartbeats
-        for topic, value in rows(file.load() or {}, "filterDataByTopic").items():
+        stored = file.load() or {"filterDataByTopic": {}}
+        for topic, value in rows(stored, "filterDataByTopic").items():
             for group, row in rows(value, "groupFilterData").items():
                 self._load(topic, group, row)
 

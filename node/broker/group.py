@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +26,11 @@ from tallystick.node.broker.leader_place import LeaderPlace, NoFile, Place
 from tallystick.node.broker.replicated import SAVE_PERIOD_S, GroupTables
 from tallystick.node.broker.saving import ReplicatedTable, TableFile
 from tallystick.node.settings import UNDECIDED, BrokerSettings
-from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import MemberError, ReadError
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store.ledger_format import EntryKind
+from tallystick.store.limited_log import LimitedLog
 from tallystick.store.message import PutStatus
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class BrokerGroup:
         self._tasks: list[asyncio.Task[None]] = []
         self._say: asyncio.Task[None] | None = None
         self._saved_error = ""
-        self._removed_index = -2  # by all up to this entry it is no member; a group begins with -1
+        self._limited = LimitedLog(_logger, time.monotonic, interval_s=60.0)
         self._superseded = False  # the store stands on a log that is no more
         self._no_room: str | None = None
         self._behind: str | None = "not known to be in sync yet"
@@ -132,8 +133,15 @@ class BrokerGroup:
         member.on_truncate.append(lambda pos, was_end: broker.store.forget_cut(was_end))
         member.on_unknown.append(lambda: broker.store.give_up(OUTCOME_UNKNOWN, PutStatus.UNKNOWN_ERROR))
         member.on_refused.append(broker.store.deliver)
+        member.on_abandoned.append(self.tables.on_abandoned)
         member.on_installed.append(self._on_installed)
+        member.on_repaired.append(broker.store.take_repaired)
         member.on_fatal.append(self._on_fatal)
+        broker.store.media.on_damage.append(lambda pos, end: member.damaged(pos, end))
+        broker.store.media.is_being_repaired = member.is_being_repaired
+        for pos, end in broker.store.recovered.damaged_ranges():
+            # Queues and index were made past it: offsets that were given out may be missing from them.
+            member.damaged(pos, end, blocks=True)
         member.on_removed.append(self._on_removed)
         self._place.on_taken.append(self._tell_change)
 
@@ -148,19 +156,20 @@ class BrokerGroup:
             loop.create_task(self._look_for_lag(), name="group lag"),
         ]
 
-    async def hand_over(self) -> None:
-        """A leader that is to stop writes its offsets once more and lets another lead (T7). Nothing of it must work."""
+    async def hand_over(self) -> int | None:
+        """A leader that is to stop writes its offsets once more and lets another lead (T7); who leads then, None if
+        nobody is known to. Nothing of it must work."""
         if not self.leads:
-            return
+            return None
         try:
             if len(self.member.status().voters) > 1:
-                _logger.info("n%d leads from now on", await self.transfer(None, go_on=False))
-            else:
-                await self._end_services()
-                for table in self.tables.all():
-                    await table.saved()
+                return await self.transfer(None, go_on=False)
+            await self._end_services()
+            for table in self.tables.all():
+                await table.saved()
         except (OSError, MemberError) as error:
-            _logger.warning("stopping as leader: %s", error)
+            _logger.warning("stopping as leader without a successor: %s", error)
+        return None
 
     async def transfer(self, target: int | None, *, go_on: bool = True) -> int:
         """Hands leadership over, to this member or to whoever is furthest; who leads then. As `Member.transfer`.
@@ -235,7 +244,7 @@ class BrokerGroup:
         if not self.leads:
             return self.fatal is not None
         status = self.member.status()
-        return status.transfer_target is None and status.disk is not DiskState.OK
+        return status.transfer_target is None and not status.disk.can_write
 
     async def read(self) -> None:
         """Returns when all that was committed by now is applied here. ReadError."""
@@ -249,6 +258,8 @@ class BrokerGroup:
             return "this is no member of the group, not yet or not any more"
         if self.leads:
             return None if self.member.accepting else self.refusal()
+        if (unreadable := self.member.unreadable) is not None:
+            return unreadable
         if self.member.leader is None:
             return "no leader is known"
         if self.member.leader == self.number:
@@ -264,8 +275,7 @@ class BrokerGroup:
         """It belongs to the group, with a vote or without."""
         status = self.member.status()
         # Its own log may end before the entry that left it out: others told of that one.
-        known = status.membership_index > self._removed_index
-        return known and (self.number in status.voters or self.number in status.learners)
+        return not status.removed and (self.number in status.voters or self.number in status.learners)
 
     def status(self) -> GroupStatus:
         return self.member.status()
@@ -304,6 +314,7 @@ class BrokerGroup:
         self._broker.take_role(0, term)
         self._place.announce(term)
         self.tables.on_ready()
+        self._broker.store.refuse_messages(self.member.message_refusal())
         self._on_accepting(self.member.accepting)
         self._changed.set()
 
@@ -360,8 +371,7 @@ class BrokerGroup:
             callback(reason)
 
     def _on_removed(self, index: int) -> None:
-        _logger.warning("by all up to entry %d of its group this is no member any more: it can be stopped", index)
-        self._removed_index = index
+        self._limited.warning("removed", "removed from the group as of entry %d; this process can be stopped", index)
         self._changed.set()
 
     # -- behind it -----------------------------------------------------------------------------------------------------
@@ -393,11 +403,13 @@ class BrokerGroup:
                 _logger.exception("a change of role was not carried out whole")
 
     def look_at_disk(self) -> None:
-        """A member whose store finds no room says so to its group, and does not lead it (L10). Once a second."""
+        """Once a second. A member whose store finds little room says so to its group (L10); a leader takes no messages
+        where too few members have room, and goes on to take what is small: offsets, locks, topics, groups."""
         reason = self._broker.store.no_room()
         if (reason is None) != (self._no_room is None):
-            self.member.disk_full(reason)
+            self.member.disk_low(reason)
         self._no_room = reason
+        self._broker.store.refuse_messages(self.member.message_refusal())
 
     async def _look_for_lag(self) -> None:
         """In sync is who gets, soon, all that was committed when it asked the leader (R2)."""

@@ -25,11 +25,13 @@ from tallystick.replication.transport.settings import TlsSettings, TransportSett
 from tallystick.store.progress import FILE_NAME as PROGRESS_FILE
 from tallystick.store.progress import ProgressMark
 from tallystick.store.properties import CLUSTER
+from tallystick.store.queue_table import FILE_NAME as TABLE_FILE
 from tallystick.store.settings import SettingsError, StoreSettings
 
 if TYPE_CHECKING:
     from tallystick.node.settings import BrokerSettings
     from tallystick.store._kernel import Door
+    from tallystick.store.finding_log import FindingLog
     from tallystick.store.message import Host
 
 Address = tuple[str, int]
@@ -136,6 +138,7 @@ class GroupPlan:
         applied_index: int,
         snapshot: Callable[[], bytes],
         restore: Callable[[bytes], int],
+        findings: FindingLog,
     ) -> Member:
         """Recovers the member's disk: see `Member.open` for the rest, and for errors."""
         store, broker = self._store, self._broker
@@ -151,6 +154,7 @@ class GroupPlan:
                 suffix=f"{CLUSTER}\x01{broker.brokerClusterName}\x02".encode(),
                 region=broker.regionId,
                 trace_on=broker.traceOn,
+                findings=findings,
             )
 
         door.mkdir(str(self.folder))
@@ -184,7 +188,7 @@ def forget_derived(door: Door, root: Path, begin_pos: int) -> bool:
                 path.rmdir()
             else:
                 door.remove(path)
-    for name in (PROGRESS_FILE, "checkpoint"):
+    for name in (PROGRESS_FILE, TABLE_FILE, "checkpoint"):
         if (root / name).exists():
             door.remove(root / name)
     door.sync_dir(root)

@@ -1,22 +1,30 @@
 """How far each group has consumed each queue: `config/consumerOffset.json`.
 
 An offset is the next one to consume, so it equals the number of messages done when the queue began at 0. It may go
-backwards: that is a reset. The table is written by time, not by commit; what was committed since the last write is
-consumed again after a crash, or in a replicated group after the leader is lost. `topic@group` is the key on disk and
-here; the topic has no `@`.
+backwards: that is a reset. `topic@group` is the key on disk and here; the topic has no `@`.
+
+Clients commit every few seconds and do not wait for an answer. These offsets are saved by time
+(`flushConsumerOffsetInterval`): after a kill, or after a group lost its leader, what was committed since is consumed
+again. A commit that asks for an answer is answered when the offset is durable.
 
 Source: ConsumerOffsetManager of RocketMQ 4.8.0.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tallystick.node.broker.saving import ReplicatedTable, TableFile, rows
 from tallystick.store.fastjson import int_keys
+from tallystick.store.limited_log import LimitedLog
 
 SEPARATOR = "@"
+MAX_OFFSETS = 1_000_000
+"""Offsets of all groups, topics and queues together; a limit of ours. Who commits makes up the group's name, and each
+offset stays: at the limit, new ones are refused and known ones go on. 100 bytes of memory each, at most."""
 
 
 class ConsumerOffsets(ReplicatedTable):
@@ -29,20 +37,36 @@ class ConsumerOffsets(ReplicatedTable):
         """What `file` holds. ValueError: it holds no table of offsets."""
         super().__init__(file)
         self._offsets: dict[str, dict[int, int]] = {}
+        self._count = 0
+        self._log = LimitedLog(logging.getLogger("tallystick.broker"), time.monotonic)
         # The groups of a topic and the topics of a group without a walk through all of it.
         self._topics: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
-        stored = file.load() or {}
-        for key, queues in rows(stored, "offsetTable").items():
+        stored = file.load()
+        for key, queues in ({} if stored is None else rows(stored, "offsetTable")).items():
             topic, separator, group = key.partition(SEPARATOR)
             if separator:
                 for queue_id, offset in int_keys(queues).items():
                     self._set(group, topic, queue_id, int(offset))
 
+    def has_room(self, group: str, topic: str, queue_id: int) -> bool:
+        """An offset of this group in this queue can be kept: it is known, or there are fewer than `MAX_OFFSETS`."""
+        return self._count < MAX_OFFSETS or queue_id in self.queues(group, topic)
+
+    def __len__(self) -> int:
+        """How many offsets there are."""
+        return self._count
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Remember where `group` goes on in a queue. True: that is a step backwards (a reset, or a bug of a client)."""
+        """Remember where `group` goes on in a queue, if there is room for it.
+
+        True: that is a step backwards (a reset, or a bug of a client).
+        """
         if self.follows:
             return False  # the leader hears of it from the same client
+        if not self.has_room(group, topic, queue_id):
+            self._log.warning("full", "an offset of %s in %s is not kept: there are %d", group, topic, MAX_OFFSETS)
+            return False
         before = self._set(group, topic, queue_id, offset)
         if before != offset:
             self.changed(topic + SEPARATOR + group)
@@ -56,6 +80,7 @@ class ConsumerOffsets(ReplicatedTable):
             self._topics.setdefault(group, set()).add(topic)
             self._groups.setdefault(topic, set()).add(group)
         before = queues.get(queue_id, -1)
+        self._count += queue_id not in queues
         queues[queue_id] = offset
         return before
 
@@ -76,6 +101,17 @@ class ConsumerOffsets(ReplicatedTable):
         """Groups that committed in this topic."""
         return set(self._groups.get(topic, ()))
 
+    def queue_ids(self) -> dict[str, set[int]]:
+        """The queues that any group committed an offset of, by topic."""
+        ids: dict[str, set[int]] = {}
+        for key, queues in self._offsets.items():
+            ids.setdefault(key.partition(SEPARATOR)[0], set()).update(queues)
+        return ids
+
+    def group_names(self) -> set[str]:
+        """All groups that committed an offset."""
+        return set(self._topics)
+
     def lowest(self, topic: str, except_groups: Iterable[str] = ()) -> dict[int, int]:
         """By queue, the smallest offset of any group but these."""
         result: dict[int, int] = {}
@@ -85,8 +121,15 @@ class ConsumerOffsets(ReplicatedTable):
         return result
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
-        """`target_group` goes on where `source_group` is, in every queue of the topic."""
-        for queue_id, offset in dict(self.queues(source_group, topic)).items():
+        """`target_group` goes on where `source_group` is, in every queue of the topic.
+
+        ValueError: there is no room for the offsets of all these queues; none is changed.
+        """
+        offsets = dict(self.queues(source_group, topic))
+        known = self.queues(target_group, topic).keys()
+        if not self.follows and self._count + len(offsets.keys() - known) > MAX_OFFSETS:
+            raise ValueError(f"the offsets of {target_group} in {topic} are not kept: there are {MAX_OFFSETS} already")
+        for queue_id, offset in offsets.items():
             self.commit(target_group, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
@@ -106,7 +149,7 @@ class ConsumerOffsets(ReplicatedTable):
         self.changed(topic + SEPARATOR + group)
 
     def _drop(self, group: str, topic: str) -> None:
-        del self._offsets[topic + SEPARATOR + group]
+        self._count -= len(self._offsets.pop(topic + SEPARATOR + group))
         for index, name, member in ((self._topics, group, topic), (self._groups, topic, group)):
             index[name].discard(member)
             if not index[name]:

@@ -84,4 +84,7 @@ def load(folder: Path) -> dict[tuple[str, int], int]:
     except FileNotFoundError:
         return {}
     except QueueEndsError as error:
-        raise QueueEndsError(f"{path}: {error}") from error
+        raise QueueEndsError(
+            f"{path}: {error}. Without it this member gives offsets of idle queues twice: remove its store, and"
+            " it fetches everything from its group"
+        ) from error

@@ -5,6 +5,7 @@ all at once; one that does not answer delays nobody. Changes that come together 
 
 A member of a replicated group has no broker id (-1) until it is decided who leads, and is not registered before; then
 it says with its id in which term it has it, and tells of each change at once (B6).
+A name server that did not take a registration is tried again after three seconds.
 Source: reference `remoting.md` §5.1.
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tallystick.store.message import Host
 
 _logger = logging.getLogger("tallystick.broker")
+_AGAIN_S = 3.0  # after a name server did not take a registration: nobody finds the broker until it does
 
 
 class Registration:
@@ -80,22 +82,32 @@ class Registration:
 
     async def register_all(self) -> int:
         """Tells every name server now; how many took it. Nobody is told of a member without a role."""
+        return await self._register(self.nameservers)
+
+    async def _register(self, nameservers: list[str]) -> int:
         if self._stopped or self.settings.brokerId == UNDECIDED:
             return 0
         # Before they answer: a goodbye that overtakes the answer goes the same way, behind the hello.
-        self._told_ids.update(dict.fromkeys(self.nameservers, self.settings.brokerId))
-        told = await asyncio.gather(*(self._tell(address, self._hello()) for address in self.nameservers))
+        self._told_ids.update(dict.fromkeys(nameservers, self.settings.brokerId))
+        told = await asyncio.gather(*(self._tell(address, self._hello()) for address in nameservers))
         return sum(told)
 
     async def _keep_on(self) -> None:
-        period_s = min(60_000, max(10_000, self.settings.registerNameServerPeriod)) / 1000
+        loop = asyncio.get_running_loop()
+        all_told_s = loop.time()
         while True:
+            period_s = min(60_000, max(10_000, self.settings.registerNameServerPeriod)) / 1000
+            failing = [address for address in self.nameservers if address in self._failing]
+            due_s = all_told_s + period_s
             try:
-                async with asyncio.timeout(period_s):
+                async with asyncio.timeout_at(min(due_s, loop.time() + _AGAIN_S) if failing else due_s):
                     await self._wake.wait()
             except TimeoutError:
-                pass  # nothing changed: the periodic sign of life
+                if loop.time() < due_s:
+                    await self._register(failing)  # the others were told
+                    continue
             self._wake.clear()
+            all_told_s = loop.time()
             await self.register_all()
 
     async def _tell(self, address: str, command: Command) -> bool:

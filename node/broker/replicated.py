@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -85,6 +86,8 @@ class GroupTables:
         self._staged: StagedTables | None = None  # not None: leads
         self._waiting: dict[str, set[str] | None] = {}  # changed and not staged: rows by table, None: any
         self._last_index: dict[str, int] = {}  # of the last entry staged, by table
+        self._under_way: deque[tuple[int, bytes]] = deque()  # entries staged and not applied yet, by index
+        self._unfit: dict[str, str] = {}  # why changes of a table fit into no entry, by table
         self._restored: ReplicatedTables | None = None
         self._saving = asyncio.Lock()
         self._pictures_in_files: dict[str, Picture] = {}
@@ -113,18 +116,27 @@ class GroupTables:
         if table.at_once:
             self._stage(table)
 
+    def staged(self, table: ReplicatedTable, row: str) -> bool:
+        """See `TableReplica.staged`."""
+        if self._staged is None or table.what not in self._waiting:
+            return True
+        waiting = self._waiting[table.what]
+        return waiting is not None and row not in waiting
+
     async def saved(self, table: ReplicatedTable) -> None:
         """See `TableReplica.saved`."""
         if self._staged is None:
             return
         if not self._stage(table):
             raise NotReplicatedError(f"{table.what}: the group takes no entries now; it is tried again")
+        if (reason := self._unfit.pop(table.what, None)) is not None:
+            raise NotReplicatedError(f"{table.what}: {reason}")
         index = self._last_index.get(table.what)
         if index is None:
             return
         try:
             await self._member.committed(index)
-        except OutcomeUnknownError as error:
+        except (OutcomeUnknownError, NotAcceptingError) as error:
             raise NotReplicatedError(f"{table.what}: {error}") from error
 
     def _stage(self, table: ReplicatedTable) -> bool:
@@ -143,15 +155,18 @@ class GroupTables:
                 bodies = staged.replace_rows(what, table.rows_field, named, table.head_json())
         except PatchError as error:
             _logger.error("%s cannot be replicated: %s", what, error)
+            self._unfit[what] = str(error)
             return True
         for body in bodies:
             try:
                 self._last_index[what] = self._member.propose(EntryKind.METADATA, body)
             except NotAcceptingError as error:
                 _logger.warning("%s is not replicated yet: %s", what, error)
-                self._waiting[what] = rows
+                self._waiting.setdefault(what, rows)  # all of it, if the log dropped what was staged
                 return False
             staged.took(body)
+            self._under_way.append((self._last_index[what], body))
+        table.gate.release(table.row_names() if rows is None else rows)
         return True
 
     # -- what the member tells -----------------------------------------------------------------------------------------
@@ -161,6 +176,8 @@ class GroupTables:
         if kind != EntryKind.METADATA:
             self.committed.pass_over(index)
             return None
+        while self._under_way and self._under_way[0][0] <= index:
+            self._under_way.popleft()
         new = {what for what in self._tables if not self.committed.picture(what)}
         change = self.committed.apply(index, body)
         if change is None or self.leads:
@@ -175,6 +192,8 @@ class GroupTables:
         """This member leads, and all entries before are applied."""
         self._staged = StagedTables(self.committed)
         self._last_index.clear()
+        self._under_way.clear()
+        self._unfit.clear()
         self._waiting = dict.fromkeys(self._tables)  # all of each: what the log lacks is staged
         self.stage_all()
 
@@ -201,7 +220,22 @@ class GroupTables:
         self._staged = None
         self._waiting.clear()
         self._last_index.clear()
+        self._under_way.clear()
         self._take_all()
+
+    def on_abandoned(self, last_index: int) -> None:
+        """The log dropped what was staged behind this entry, since the disk took no more: no row in it is staged.
+
+        A member that goes on to lead stages these rows again, before the next message.
+        """
+        if self._staged is None or not self._under_way or self._under_way[-1][0] <= last_index:
+            return
+        while self._under_way and self._under_way[-1][0] > last_index:
+            self._under_way.pop()
+        self._staged = StagedTables(self.committed)
+        for _, body in self._under_way:
+            self._staged.took(body)
+        self._waiting = dict.fromkeys(self._tables)
 
     def _take_all(self) -> None:
         for table in self._tables.values():
@@ -244,7 +278,13 @@ class GroupTables:
             point = self._point()
             if point.applied_index <= self.saved_index:
                 return
-            await asyncio.to_thread(self._save, point)
+            writing = asyncio.ensure_future(asyncio.to_thread(self._save, point))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                # The thread goes on, and the next save would write the same temporary file beside it.
+                await asyncio.wait([writing])
+                raise
             self.saved_index = max(self.saved_index, point.applied_index)
 
     def _save(self, point: ReplicatedTables) -> None:

@@ -5,11 +5,14 @@ thread, because a write ends with syncs that take milliseconds. One write at a t
 go out together with the next, so a thousand topics created at once cost a handful of writes, not a thousand.
 
 `await saved()` returns when everything changed before it is on disk: an administrator's request is answered after that.
-What clients cause by the way (a topic made by sending) only calls `save_soon()`.
+A change that a client causes by the way (a send that creates its topic) calls `save_soon()`, and what depends on the
+changed row waits at `gate` until the row is durable.
 
 A table of a replicated group (`ReplicatedTable` with a `replica`) is kept in the group's log instead: changed rows go
 there as entries, `saved()` returns when they are committed, and a member that does not lead changes nothing by itself:
-its table is what the group committed.
+its table is what the group committed. There nobody waits at the gate: a row's entry is staged in the log when the row
+changes, so it stands before every message that depends on it, and is committed before that message is acknowledged. A
+row that could not be staged refuses what depends on it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
+
+from tallystick.node.broker.row_gate import RowGate
 
 logger = logging.getLogger("tallystick.broker")
 
@@ -33,10 +38,10 @@ class TableFile(Protocol):
 
 
 def rows(stored: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """The objects by name in field `name` of a file's content. ValueError: there is something else."""
-    table = stored.get(name) or {}
+    """The objects by name in field `name` of a file's content. ValueError: there is none, or something else."""
+    table = stored.get(name)
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
-        raise ValueError(f"{name} is no map of objects")
+        raise ValueError(f"it has no field {name} with a map of objects")
     return {str(key): row for key, row in table.items()}
 
 
@@ -53,6 +58,12 @@ class SavedTable(ABC):
         self._writing: asyncio.Task[None] | None = None
         self._pictured = 0  # changes that the write under way has, or the last one had
         self._soon: asyncio.Task[None] | None = None
+        self.save_error = ""
+        """Why the last write of the file failed; empty: it did not."""
+        self._last_error = ""
+        self._unsaved: dict[str, int] = {}  # rows that changed and are not in the file, with the number of the change
+        self.gate = RowGate(self.row_durable, self.save_soon)
+        """What depends on a row passes here before it happens."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -66,11 +77,17 @@ class SavedTable(ABC):
     def changed(self, *rows: str) -> None:
         """Count a change, of these rows if any are named. A table in a file is written as a whole."""
         self._changes += 1
+        self._unsaved.update(dict.fromkeys(rows, self._changes))
+
+    def row_durable(self, row: str) -> bool:
+        """The row as it is now, or that there is none, survives a kill."""
+        return row not in self._unsaved
 
     def persist(self) -> None:
         """Write now, in this thread, if anything changed. OSError: as the file system says; it stays dirty then."""
         if self.dirty:
             self._save(self._changes, self.to_json())
+            self._settle()
 
     async def saved(self) -> None:
         """Return when all changes made until now are on disk. OSError: they could not be written; it stays dirty."""
@@ -88,17 +105,33 @@ class SavedTable(ABC):
     async def _write(self) -> None:
         try:
             await asyncio.to_thread(self._save, self._changes, self.to_json())
+            self._settle()
         finally:
             self._writing = None
+
+    def _settle(self) -> None:
+        """Rows whose last change is in the file now are durable."""
+        rows = [row for row, change in self._unsaved.items() if change <= self._written]
+        for row in rows:
+            del self._unsaved[row]
+        self.gate.release(rows)
 
     def _save(self, changes: int, value: dict[str, Any]) -> None:
         with self._write_lock:
             if self._written < changes:  # else a newer picture is in the file already
-                self._file.save(value)
+                try:
+                    self._file.save(value)
+                except OSError as error:
+                    self.save_error = str(error)
+                    raise
+                self.save_error = ""
                 self._written = changes
 
     def save_soon(self) -> None:
-        """Begin to write what changed, without waiting. Without a running loop: it stays dirty until `persist()`."""
+        """Begin to write what changed until now, without waiting; it all goes into the file, unless the disk fails.
+
+        Without a running loop it stays dirty until `persist()`.
+        """
         if self._soon is not None:
             return
         try:
@@ -109,10 +142,18 @@ class SavedTable(ABC):
 
     async def _save_quietly(self) -> None:
         try:
-            await self.saved()
+            while self.dirty:  # also what changes while a picture without it is being written
+                await self.saved()
+            self._last_error = ""
         except OSError as error:
             # Not lost: it is still dirty, and the broker's timer tries again.
-            logger.error("cannot save %s: %s", self.what, error)
+            if str(error) != self._last_error:  # not a line for each send that is refused
+                logger.error("cannot save %s: %s", self.what, error)
+            self._last_error = str(error)
+            self.gate.fail(error)
+        except Exception as error:  # a mistake of ours must not keep anybody waiting
+            logger.exception("cannot save %s", self.what)
+            self.gate.fail(OSError(f"{type(error).__name__}: {error}"))
         finally:
             self._soon = None
 
@@ -134,6 +175,9 @@ class TableReplica(Protocol):
 
     def changed(self, table: ReplicatedTable, *rows: str) -> None:
         """These rows changed, at once; none is named: any may have."""
+
+    def staged(self, table: ReplicatedTable, row: str) -> bool:
+        """The row as it is now stands in the log, before all that is appended from now on; or this member follows."""
 
     async def saved(self, table: ReplicatedTable) -> None:
         """Return when all changes made until now are committed. NotReplicatedError."""
@@ -202,9 +246,14 @@ class ReplicatedTable(SavedTable):
                 self.take_row(name, row)
 
     def changed(self, *rows: str) -> None:
-        super().changed(*rows)
-        if self.replica is not None:
+        if self.replica is None:
+            super().changed(*rows)
+        else:
+            super().changed()
             self.replica.changed(self, *rows)
+
+    def row_durable(self, row: str) -> bool:
+        return super().row_durable(row) if self.replica is None else self.replica.staged(self, row)
 
     async def saved(self) -> None:
         if self.replica is None:
@@ -215,6 +264,8 @@ class ReplicatedTable(SavedTable):
     def save_soon(self) -> None:
         if self.replica is None:
             super().save_soon()
+        else:
+            self.gate.fail(NotReplicatedError(f"the group's log takes no changes of {self.what} now"))
 
     def persist(self) -> None:
         if self.replica is None:

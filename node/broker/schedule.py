@@ -41,6 +41,8 @@ RETRY_MS = 10_000
 MAX_TRIES = 6
 MAX_SLEEP_MS = 10_000
 """A worker looks at least so often: the wall clock may be set while it sleeps."""
+CORRECTION_MS = 60_000
+"""The kernel's bound (`log/tail.rs`): a clock that is set back by less does not set store times back."""
 _TAGS_CODE_IS_ADDRESS = -(2**31)  # below: an address in ConsumeQueueExt, written by RocketMQ
 
 
@@ -80,9 +82,10 @@ def due(deliver_at_ms: Sequence[int], now_ms: int, delay_ms: int) -> Due:
     """What is due of a queue whose messages, in order, want to be delivered at these times.
 
     A time further away than the level's delay comes from a clock that was set back since: such a message is due now.
+    Store times stand still while a small correction of the clock is made up for (`CORRECTION_MS`): these wait.
     """
     for index, at_ms in enumerate(deliver_at_ms):
-        if now_ms < at_ms <= now_ms + delay_ms:
+        if now_ms < at_ms <= now_ms + delay_ms + CORRECTION_MS:
             return Due(index, at_ms - now_ms)
     return Due(len(deliver_at_ms), -1)
 
@@ -305,7 +308,8 @@ class ScheduleService:
                 f"{queue.offset},{self._store.max_offset(SCHEDULE_TOPIC, queue.level - 1)}"
             )
             for queue in self.queues
-            if queue.level in self.offsets.offsets
+            # Also of a level whose first message is not due yet.
+            if queue.level in self.offsets.offsets or self._store.max_offset(SCHEDULE_TOPIC, queue.level - 1)
         }
 
     async def _work(self, queue: LevelQueue) -> None:

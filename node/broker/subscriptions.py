@@ -16,6 +16,7 @@ from tallystick.store._kernel import string_hash
 
 TAG, SQL92 = "TAG", "SQL92"
 SUB_ALL = "*"
+MAX_CHARACTERS = 65_536  # of one subscription; RocketMQ has no such limit
 
 
 class SubscriptionError(ValueError):
@@ -44,6 +45,8 @@ class SubscriptionData:
         cls, topic: str, sub_string: str | None, expression_type: str | None = TAG, sub_version: int = 0
     ) -> SubscriptionData:
         """From an expression. SubscriptionError: another type than tags without an expression, or only separators."""
+        if sub_string and len(sub_string) > MAX_CHARACTERS:
+            raise SubscriptionError(f"a subscription of {len(sub_string)} characters, {MAX_CHARACTERS} are allowed")
         if not is_tag_type(expression_type):
             if not sub_string:
                 raise SubscriptionError(f"an expression of type {expression_type} must not be empty")

@@ -4,6 +4,8 @@ A topic is made by an administrator (17), by the first send to an unknown name i
 to be inherited from (TBW102 unless told otherwise), or by the broker for retries and dead letters. The data version
 counts every change; name servers compare it to know whether to read the table again.
 
+A send waits until the row of its topic is durable (`gate`, `open_queues`): a message without a topic cannot be read.
+
 A name becomes a folder below `consumequeue/`: every way to make a topic checks it first.
 
 Source: TopicConfig, TopicConfigManager, TopicValidator of RocketMQ 4.8.0; the file's shape is in the golden stores.
@@ -185,6 +187,8 @@ class TopicTable(ReplicatedTable):
         self.settings = settings  # replaced when settings change while the broker runs
         self._now_ms = now_ms
         self.on_change: list[Callable[[str], None]] = []
+        self._safe_queues: dict[str, int] = {}
+        self.gate.on_open.append(self._opened)
         boot = system_topics(settings)
         self._system = SYSTEM_TOPICS | {config.topic_name for config in boot}
         self._boot = {config.topic_name: config for config in boot}
@@ -217,6 +221,17 @@ class TopicTable(ReplicatedTable):
     def items(self) -> Iterable[tuple[str, TopicConfig]]:
         return self._topics.items()
 
+    def open_queues(self, name: str) -> int:
+        """Sends to queues [0, this number) of a topic need not wait at the gate.
+
+        While a change of the topic is not durable, these are the queues that the topic has in every state that a kill
+        may leave behind: none of a new topic, the old ones of a topic that gets more.
+        """
+        config = self._topics.get(name)
+        if config is None:
+            return 0
+        return _queues(config) if self.gate.is_open(name) else self._safe_queues.get(name, 0)
+
     def is_system(self, name: str) -> bool:
         """RocketMQ's own topic, or one named like this broker or its cluster."""
         return name in self._system or name.startswith(SYSTEM_PREFIX)
@@ -237,6 +252,7 @@ class TopicTable(ReplicatedTable):
         self.must_lead()
         if self._topics.pop(name, None) is None:
             return False
+        self._safe_queues[name] = 0
         self._note(name)
         return True
 
@@ -311,8 +327,13 @@ class TopicTable(ReplicatedTable):
         if self.follows or not configs:
             return  # whoever asked may go on as if it were there; the leader makes it, for all members
         for config in configs:
+            # Before it is replaced: what the file has is at least this much of it.
+            self._safe_queues[config.topic_name] = min(self.open_queues(config.topic_name), _queues(config))
             self._topics[config.topic_name] = config
         self._note(*(config.topic_name for config in configs))
+
+    def _opened(self, name: str) -> None:
+        self._safe_queues.pop(name, None)
 
     def _note(self, *names: str) -> None:
         self.data_version = self.data_version.next(self._now_ms())
@@ -324,3 +345,7 @@ class TopicTable(ReplicatedTable):
     def _tell(self, name: str) -> None:
         for listener in self.on_change:
             listener(name)
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)

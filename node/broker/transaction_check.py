@@ -53,12 +53,16 @@ class QueueReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """`now_ms`: the round's begin; `timeout_ms`: younger halves are left alone; `reserved_ms`: older are given up."""
+    """`now_ms`: the round's begin; `timeout_ms`: younger halves are left alone; `reserved_ms`: older are given up.
+
+    `aged_ms`: the time by which they are (`AgeClock`): a clock that jumps gives up no transaction.
+    """
 
     now_ms: int
     timeout_ms: int
     max_checks: int
     reserved_ms: int
+    aged_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +224,8 @@ class CheckRound:
 
     def _is_young(self, half: Record) -> bool:
         """Too young to judge, as are all after it. A longer time of its own does not count here."""
-        if half.store_timestamp_ms >= self._rules.now_ms:
-            return True
+        if 0 <= half.store_timestamp_ms - self._rules.now_ms < self._rules.timeout_ms:
+            return True  # further in the future: the clock was set back since, and says nothing of it and those behind
         # A producer whose clock is ahead gives a negative age: then its word is worth nothing.
         age_ms = self._rules.now_ms - half.born_timestamp_ms
         return _immunity_ms(half) is None and 0 <= age_ms < self._rules.timeout_ms
@@ -237,7 +241,7 @@ class CheckRound:
             return Discard(half.queue_offset, half, str(error))
         if checks >= self._rules.max_checks:
             return Discard(half.queue_offset, half, f"checked {checks} times")
-        if age_ms > self._rules.reserved_ms:
+        if self._rules.aged_ms - half.born_timestamp_ms > self._rules.reserved_ms:
             return Discard(half.queue_offset, half, "older than fileReservedTime")
         first = _number(names.get(properties.TRAN_PREPARED_QUEUE_OFFSET))
         if first is not None and (first in self._ended or self._links.is_ended(first)):

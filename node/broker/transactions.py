@@ -34,6 +34,7 @@ from tallystick.node.broker.transaction_check import (
 )
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
+from tallystick.store.age_clock import AgeClock
 from tallystick.store.record import Record
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class TransactionService:
     def __init__(self, broker: BrokerContext, *, reserved_ms: int = 72 * 3600_000) -> None:
         self._broker = broker
         self._reserved_ms = reserved_ms
+        self._age_clock = AgeClock(0, broker.now_ms(), broker.steady_ms())
         self._forget()
         self._timer: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -122,14 +124,21 @@ class TransactionService:
     async def check(self, now_ms: int) -> None:
         """One round, begun at `now_ms`."""
         broker, settings = self._broker, self._broker.settings
+        begin_ms = broker.steady_ms()
         for offset in tuple(self._unnoted):
             if not await self._note(offset):
                 return  # the store takes nothing now
         half_offset, op_offset = await self._begin()
-        rules = CheckRules(now_ms, settings.transactionTimeOut, settings.transactionCheckMax, self._reserved_ms)
+        rules = CheckRules(
+            now_ms,
+            settings.transactionTimeOut,
+            settings.transactionCheckMax,
+            self._reserved_ms,
+            self._age_clock.now_ms(now_ms, broker.steady_ms()),
+        )
         current = CheckRound(broker.store, half_offset, op_offset, rules, self._links)
         for step in current.steps():
-            if self._stopping.is_set() or broker.now_ms() - now_ms > ROUND_LIMIT_MS:
+            if self._stopping.is_set() or broker.steady_ms() - begin_ms > ROUND_LIMIT_MS:
                 break
             if isinstance(step, Pause):
                 await asyncio.sleep(0)
@@ -192,6 +201,11 @@ class TransactionService:
 
     async def _discard(self, step: Discard) -> bool:
         self._broker.topics.create_on_send_back(CHECK_MAX_TOPIC, 1)
+        try:
+            await self._broker.topics.gate.passed(CHECK_MAX_TOPIC)
+        except OSError as error:
+            logger.error("half message %d is not given up yet: cannot save its topic: %s", step.offset, error)
+            return False
         result = await self._broker.store.put(to_discard(step.half))
         if result.status.stored:
             self.discarded += 1

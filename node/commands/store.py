@@ -1,6 +1,7 @@
-"""`tally store`: look at a store's files, without a broker.
+"""`tally store`: look at a store's files, and repair them, without a broker.
 
 `verify` checks everything against everything and writes nothing: exit code 0 sound, 1 damage, 2 could not check.
+`repair` is in `store_repair`.
 `dump` opens a copy of the store as a broker would, and lists what is in it, in the form of RocketMQ's own listing.
 """
 
@@ -11,13 +12,14 @@ import json
 import sys
 from pathlib import Path
 
-from tallystick.node.commands.terminal import Progress, bad, good
+from tallystick.node.commands import store_repair
+from tallystick.node.commands.terminal import StageLines, assignments, bad, good, properties
 from tallystick.store.findings import MAX_LISTED, Report
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `store verify` and `store dump`."""
-    store = commands.add_parser("store", help="check or list a store's files")
+    """Adds `store verify`, `store repair` and `store dump`."""
+    store = commands.add_parser("store", help="check, repair or list a store's files")
     kinds = store.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     verify = kinds.add_parser("verify", help="check log, queues and index against each other; writes nothing")
@@ -25,6 +27,8 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.add_argument("--log", type=Path, metavar="DIR", help="folder of the log, if it is elsewhere")
     verify.add_argument("--json", action="store_true", help="print the whole report as JSON")
     verify.set_defaults(call=run_verify)
+
+    store_repair.add_parser(kinds)
 
     dump = kinds.add_parser("dump", help="list messages, queues and answers to queries, as JSON")
     dump.add_argument("dir", type=Path, metavar="DIR", help="the store's folder")
@@ -41,21 +45,14 @@ def run_verify(args: argparse.Namespace) -> int:
     """0: sound; 1: damage found and listed; 2: could not be checked."""
     from tallystick.store.verify import VerifyError, verify
 
-    lines: dict[str, Progress] = {}
-
-    def show(stage: str, done: int, total: int) -> None:
-        if stage not in lines:
-            lines[stage] = Progress(stage, total)
-        lines[stage].at(done)
-
+    stages = StageLines()
     try:
-        report = verify(args.dir, log_folder=args.log, progress=show if sys.stderr.isatty() else None)
+        report = verify(args.dir, log_folder=args.log, progress=stages.progress)
     except (VerifyError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 2
     finally:
-        for line in lines.values():
-            line.clear()
+        stages.clear()
     print(json.dumps(report.to_json()) if args.json else _text(report))
     return 0 if report.sound else 1
 
@@ -83,8 +80,8 @@ def run_dump(args: argparse.Namespace) -> int:
     from tallystick.store.settings import SettingsError
 
     try:
-        overrides = _properties(args.settings) if args.settings else {}
-        overrides |= _assignments(args.assignments)
+        overrides = properties(args.settings) if args.settings else {}
+        overrides |= assignments(args.assignments)
         if not args.dir.is_dir():
             raise NotADirectoryError(f"{args.dir} is no folder")
         listing = dump(args.dir, overrides, in_place=args.in_place)
@@ -97,21 +94,3 @@ def run_dump(args: argparse.Namespace) -> int:
     else:
         args.json.write_text(text)
     return 0
-
-
-def _properties(path: Path) -> dict[str, str]:
-    """A settings file as RocketMQ has them: key=value lines, `#` begins a comment."""
-    lines = (line.strip() for line in path.read_text().splitlines())
-    return _assignments([line for line in lines if line and not line.startswith(("#", "!"))])
-
-
-def _assignments(texts: list[str]) -> dict[str, str]:
-    from tallystick.store.settings import SettingsError
-
-    chosen = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise SettingsError(text, "is not of the form key=value")
-        chosen[key.strip()] = value.strip()
-    return chosen

@@ -9,7 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import BinaryIO, TextIO
+
+from tallystick.store.settings import SettingsError
 
 _RED, _GREEN, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 # Nobody reads faster, and a line a message would be slower than the work.
@@ -67,6 +70,25 @@ class Progress:
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+
+class StageLines:
+    """A progress line for each stage of long work; see `Progress`. `progress`: what such work calls, None: no terminal
+    is there to show it."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, Progress] = {}
+        self.progress = self._at if sys.stderr.isatty() else None
+
+    def _at(self, stage: str, done: int, total: int) -> None:
+        if stage not in self._lines:
+            self._lines[stage] = Progress(stage, total)
+        self._lines[stage].at(done)
+
+    def clear(self) -> None:
+        """Takes the lines away."""
+        for line in self._lines.values():
+            line.clear()
 
 
 def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> str:
@@ -139,3 +161,20 @@ async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
             yield [line.removesuffix(b"\r") for line in whole]
     if rest:
         yield [rest]
+
+
+def properties(path: Path) -> dict[str, str]:
+    """A settings file as RocketMQ has them: key=value lines, `#` begins a comment."""
+    stripped = (line.strip() for line in path.read_text().splitlines())
+    return assignments([line for line in stripped if line and not line.startswith(("#", "!"))])
+
+
+def assignments(texts: list[str]) -> dict[str, str]:
+    """Settings given as `key=value`. SettingsError: one has no `=`."""
+    chosen = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise SettingsError(text, "is not of the form key=value")
+        chosen[key.strip()] = value.strip()
+    return chosen

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
-from tallystick.store.tables import JsonTable, TableError
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.table_opening import OpenedFile, open_table
+from tallystick.store.tables import JsonTable
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 MAX_CHARACTERS = 16 << 20  # of all keys and values together
+MAX_ENTRIES = 100_000  # of all namespaces together
 
 
 class KvFullError(ValueError):
@@ -26,14 +29,12 @@ class KvConfig:
         self._config: dict[str, dict[str, str]] = {}
         self._changing = asyncio.Lock()
 
-    def load(self) -> None:
-        """Read the file; none is an empty configuration. TableError: it (and its backup) cannot be read."""
-        stored = (self._table.load() or {}).get("configTable") or {}
-        if not isinstance(stored, dict) or not all(isinstance(values, dict) for values in stored.values()):
-            raise TableError(self._table.path, "configTable has not the form {namespace: {key: value}}")
-        self._config = {
-            str(space): {str(key): str(value) for key, value in values.items()} for space, values in stored.items()
-        }
+    def load(self, findings: FindingLog) -> None:
+        """Read the file; none is an empty configuration. A damaged one is set aside: routes matter more than it does.
+
+        TableError: it cannot be read for a reason that a person has to look at. OSError.
+        """
+        self._config = open_table(self._table, _parse, findings, lost="the configuration is empty").table
 
     def get(self, namespace: str, key: str) -> str | None:
         """One value."""
@@ -51,6 +52,8 @@ class KvConfig:
             size = sum(len(space) + len(k) + len(v) for space, values in changed.items() for k, v in values.items())
             if size > MAX_CHARACTERS:
                 raise KvFullError(f"the configuration would have {size} characters, {MAX_CHARACTERS} are allowed")
+            if (count := sum(map(len, changed.values()))) > MAX_ENTRIES:
+                raise KvFullError(f"the configuration would have {count} entries, {MAX_ENTRIES} are allowed")
             await self._save(changed)
 
     async def delete(self, namespace: str, key: str) -> None:
@@ -64,3 +67,10 @@ class KvConfig:
     async def _save(self, changed: dict[str, dict[str, str]]) -> None:
         await asyncio.to_thread(self._table.save, {"configTable": changed})
         self._config = changed
+
+
+def _parse(file: OpenedFile) -> dict[str, dict[str, str]]:
+    stored = (file.load() or {}).get("configTable") or {}
+    if not isinstance(stored, dict) or not all(isinstance(values, dict) for values in stored.values()):
+        raise ValueError("configTable has not the form {namespace: {key: value}}")
+    return {str(space): {str(key): str(value) for key, value in values.items()} for space, values in stored.items()}

@@ -33,7 +33,9 @@ EXTERNAL_FIELD = "externalAddress"
 WHOLE_FIELD = "allTopics"
 """Header field of a registration: the body has all topics of the broker, and what it has not is gone. RocketMQ's
 brokers leave it out, as they also tell of one changed topic alone."""
-MAX_BYTES = 64 << 20  # of a body once it is not compressed any more; half a million topics
+MAX_BYTES = 64 << 20  # of a body once it is not compressed any more
+MAX_TOPICS = 250_000
+"""Topics of one registration, and of one broker name."""
 
 
 class RegistrationError(ValueError):
@@ -114,7 +116,10 @@ def decode_compressed(body: bytes) -> RegisterBody:
         return data[pos - size : pos]
 
     version = DataVersion.from_json(_json(text()))
-    topics = dict(_line(text().decode("utf-8", "replace")) for _ in range(number()))
+    count = number()
+    if count > MAX_TOPICS:  # before a million lines are read
+        raise RegistrationError(f"{count} topics, {MAX_TOPICS} are allowed")
+    topics = dict(_line(text().decode("utf-8", "replace")) for _ in range(count))
     return RegisterBody(version, topics, _strings(_json(text())))
 
 

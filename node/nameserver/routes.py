@@ -10,53 +10,44 @@ ours do. Else they go when the broker name goes, or by `delete_topic`. A master 
 data version is not compared topic by topic, so `wipe` lasts until the broker changes something. Source: apache/rocketmq
 4.8.0, namesrv/routeinfo/RouteInfoManager.java.
 
-Members of a replicated group say in which term they speak. Registrations may overtake each other on their way, so one
-of a lower term never takes the place of one of a higher term (B6): a leader that was deposed and does not know it yet
-cannot take the route from its successor, nor can an old farewell end it.
+The tables show what *holders* registered (`claims`). A registration of an address, or of a name and id, that another
+live connection registered waits behind it (`HeldError`), whatever term it names: a leader that was deposed withdraws or
+registers as a slave as soon as it knows, and its successor is promoted at that moment. The owner of the tables asks
+the holder whether it still lives, and calls `displace` if it does not answer. When a claim ends, the next one takes its
+place with its own topics, so what a connection changed ends with it.
+
+For `TERM_MEMORY_MS` after a leader was lost no leader of a lower term takes its place (B6): it is one that was deposed
+and does not know it yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from tallystick.node.nameserver.registration import QueueData, RegisterBody
+from tallystick.node.nameserver.answers import Broker, RouteAnswers
+from tallystick.node.nameserver.claims import Claim, Key
+from tallystick.node.nameserver.limits import BoundsError, check_body
+from tallystick.node.nameserver.registration import MAX_TOPICS, QueueData, RegisterBody
 from tallystick.store.tables import DataVersion
 
 MASTER_ID = 0
+TERM_MEMORY_MS = 5_000
 _PERM_WRITE = 2
-_UNIT, _UNIT_SUB = 1, 2
-
-
-@dataclass(slots=True)
-class Broker:
-    """One broker name: its cluster, and its addresses by broker id. `master_term`: in which its master was elected."""
-
-    cluster: str
-    name: str
-    addresses: dict[int, str] = field(default_factory=dict)
-    master_term: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"brokerAddrs": dict(self.addresses), "brokerName": self.name, "cluster": self.cluster}
-
-
-@dataclass(slots=True)
-class Live:
-    """One address that registered. `owner` is the connection it came over, `term` the one it spoke in (0: none),
-    `external` the address for clients outside of the brokers' network (empty: there is none)."""
-
-    seen_ms: int
-    data_version: DataVersion
-    owner: object
-    ha_address: str
-    term: int = 0
-    external: str = ""
 
 
 class StaleTermError(ValueError):
-    """A registration of a term that is over; the text says which one holds."""
+    """A registration of a term that is over; the text says which one holds. It changed nothing."""
+
+
+class HeldError(ValueError):
+    """Another connection holds the address, or the name and id. `claim` waits behind `holders`; None: it was a
+    farewell, which changed nothing."""
+
+    def __init__(self, claim: Claim | None, holders: list[Claim]) -> None:
+        self.claim, self.holders = claim, holders
+        held = ", ".join(f"{each.name} id {each.broker_id} at {each.address} (term {each.term})" for each in holders)
+        super().__init__(f"another live connection holds {held}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +58,15 @@ class MasterAddress:
     address: str | None = None
 
 
-class RouteTable:
+class RouteTable(RouteAnswers):
     """All tables of one name server. `now_ms` is any clock that only goes forward."""
 
     def __init__(self) -> None:
-        self._clusters: dict[str, set[str]] = {}  # -> broker names
-        self._brokers: dict[str, Broker] = {}  # by name
-        self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> queues
-        self._live: dict[str, Live] = {}  # by address
-        self._filter_servers: dict[str, list[str]] = {}  # by broker address
+        super().__init__()
+        self.on_held: list[Callable[[Claim], None]] = []
+        """Called for each claim that waited and holds now."""
+        self._topics_of: dict[str, set[str]] = {}  # broker name -> its topics in `_topics`
+        self._ended_terms: dict[str, tuple[int, int]] = {}  # broker name -> term of the lost leader, until when
 
     # --- brokers come and go ---
 
@@ -93,114 +84,219 @@ class RouteTable:
         term: int = 0,
         external: str = "",
         whole: bool = False,
+        source: str = "",
     ) -> MasterAddress:
         """A broker tells of itself. It may have changed its id or its address since the last time.
 
-        `term`: of a replicated group's member; 0: it does not say. StaleTermError: a higher one was here.
+        `term`: of a replicated group's member; 0: it does not say. `source`: the IP that the connection comes from.
         `external`: where clients outside of the brokers' network reach it; empty: nowhere.
         `whole`: topics that are not in `body` are not on this broker any more.
+        HeldError: the claim waits behind another connection's. StaleTermError, BoundsError: nothing was changed.
         """
-        self._refuse_stale(name, broker_id, address, term)
-        self._clusters.setdefault(cluster, set()).add(name)
-        broker = self._brokers.setdefault(name, Broker(cluster, name))
-        for other_id, other_address in list(broker.addresses.items()):
-            if other_address == address and other_id != broker_id:
-                del broker.addresses[other_id]  # a slave became master, or the other way round
-        # Another master has something to tell, though its version is that of its time as a slave, whose topics we left.
-        first = broker.addresses.get(broker_id) != address
-        broker.addresses[broker_id] = address
-        if broker_id == MASTER_ID:
-            broker.master_term = term
-        if broker_id == MASTER_ID and (first or self.is_changed(address, body.data_version)):
-            for topic, queues in body.topics.items():
-                self._topics.setdefault(topic, {})[name] = queues
-            if whole:
-                self._forget_all_but(name, body.topics)
-        self._live[address] = Live(now_ms, body.data_version, owner, ha_address, term, external)
-        if body.filter_servers:
-            self._filter_servers[address] = body.filter_servers
-        elif body.filter_servers is not None:
-            self._filter_servers.pop(address, None)
-        master = broker.addresses.get(MASTER_ID)
-        if broker_id == MASTER_ID or master is None or master not in self._live:
+        check_body(body)
+        claim = self.claims.of(owner, address)
+        self._refuse_stale(claim, name, broker_id, address, term, now_ms)
+        if claim is None:
+            claim = self.claims.enter(owner, address)
+        moved = claim.keys != (address, (name, broker_id))
+        changed = moved or body.data_version != claim.data_version
+        try:
+            self._keep_topics(claim, body, broker_id, whole=whole or moved, changed=changed)
+        except BoundsError:
+            if not claim.name:  # it was entered just now
+                self.claims.remove(claim)
+            raise
+        known, place = self.claims.has_any(claim), (claim.name, claim.broker_id)
+        if moved:
+            self._vacate(claim)
+            self.claims.leave(claim)
+        claim.source, claim.cluster, claim.name, claim.broker_id = source, cluster, name, broker_id
+        claim.ha_address, claim.external, claim.term = ha_address, external, term
+        claim.data_version, claim.seen_ms = body.data_version, now_ms
+        if body.filter_servers is not None:
+            claim.filter_servers = body.filter_servers
+        blockers = self.claims.blockers(claim)
+        if claim.displaced and all(_yields(holder, claim) for holder in blockers):
+            self._displace(blockers)
+            blockers, whole = [], True
+        if blockers:
+            self.claims.wait(claim, keep_address=known)
+        else:
+            self._hold(claim, body.topics if changed else None, whole=whole)
+        if known and moved:
+            self._promote(place)
+        if blockers:
+            raise HeldError(claim, blockers)
+        return self.master_of(claim)
+
+    def _keep_topics(self, claim: Claim, body: RegisterBody, broker_id: int, *, whole: bool, changed: bool) -> None:
+        if broker_id != MASTER_ID:
+            self.claims.set_topics(claim, {})
+        elif changed:
+            merged = body.topics if whole else claim.topics | body.topics
+            # A broker that registers its topics one by one: past the limit only what it said last is kept.
+            self.claims.set_topics(claim, merged if len(merged) <= MAX_TOPICS else body.topics)
+
+    def master_of(self, claim: Claim) -> MasterAddress:
+        """What the broker of this claim is told of its master."""
+        master = self.claims.holder((claim.name, MASTER_ID))
+        if claim.broker_id == MASTER_ID or master is None:
             return MasterAddress()
-        return MasterAddress(self._live[master].ha_address, master)
+        return MasterAddress(master.ha_address, master.address)
 
-    def _forget_all_but(self, name: str, kept: Container[str]) -> None:
-        for topic in [topic for topic, brokers in self._topics.items() if name in brokers and topic not in kept]:
-            del self._topics[topic][name]
-            if not self._topics[topic]:
-                del self._topics[topic]
-
-    def _refuse_stale(self, name: str, broker_id: int, address: str, term: int) -> None:
+    def _refuse_stale(
+        self, claim: Claim | None, name: str, broker_id: int, address: str, term: int, now_ms: int
+    ) -> None:
         if not term:
             return
-        live = self._live.get(address)
-        if live is not None and term < live.term:
-            raise StaleTermError(f"{address} spoke in term {live.term}, this is of term {term}")
-        broker = self._brokers.get(name)
-        if broker is not None and broker_id == MASTER_ID and term < broker.master_term:
-            raise StaleTermError(f"{name} has had a master of term {broker.master_term}, this is of term {term}")
+        if claim is not None and term < claim.term:
+            raise StaleTermError(f"{address} spoke in term {claim.term}, this is of term {term}")
+        ended, until_ms = self._ended_terms.get(name, (0, 0))
+        if now_ms >= until_ms:
+            self._ended_terms.pop(name, None)
+        elif broker_id == MASTER_ID and term < ended and (claim is None or not claim.holds):
+            raise StaleTermError(f"{name} has had a master of term {ended}, this is of term {term}")
 
-    def unregister(self, name: str, broker_id: int, address: str) -> None:
-        """A broker says goodbye. One that is not known is fine, and so is one whose place another has taken."""
-        self._live.pop(address, None)
-        self._filter_servers.pop(address, None)
-        broker = self._brokers.get(name)
-        if broker is not None:
-            # By address: it may have told of its last id on a way that ended here, and nobody would end the other one.
-            broker.addresses = {key: value for key, value in broker.addresses.items() if value != address}
-            self._forget_if_empty(broker)
+    def displace(self, holder: Claim, claim: Claim) -> None:
+        """`holder` does not answer: `claim`, which waits behind it, takes its keys if nobody else has them."""
+        if claim.holds or holder not in self.claims.blockers(claim):
+            return
+        self._displace([holder])
+        if not self.claims.blockers(claim):
+            self._hold(claim, claim.topics)
+            self._tell_held(claim)
+        self._promote(*holder.keys)
+
+    def _displace(self, holders: Iterable[Claim]) -> None:
+        for holder in holders:
+            self._vacate(holder)
+            self.claims.wait(holder)
+            holder.displaced = True
+
+    def unregister(self, address: str, *, owner: object = None, now_ms: int | None = None) -> None:
+        """A broker says goodbye. One that is not known is fine, and so is one whose place another has taken.
+
+        Whatever name and id it told last: by its address. HeldError: another connection registered the address, and
+        nothing was changed.
+        """
+        claim = self.claims.of(owner, address)
+        if claim is not None:
+            self.remove(claim, now_ms)
+        elif (holder := self.claims.holder(address)) is not None:
+            raise HeldError(None, [holder])
 
     def expire(self, now_ms: int, silent_ms: int) -> list[object]:
         """Forget addresses that were not heard of for more than `silent_ms`; returns the owners of those."""
-        expired = [address for address, live in self._live.items() if now_ms - live.seen_ms > silent_ms]
-        return [self._lose(address).owner for address in expired]
+        expired = [claim for claim in self.claims if now_ms - claim.seen_ms > silent_ms]
+        for claim in expired:
+            self.remove(claim, now_ms)
+        return [claim.owner for claim in expired]
 
-    def owner_lost(self, owner: object) -> list[str]:
-        """Forget the addresses whose last registration came over this connection; returns them."""
-        addresses = [address for address, live in self._live.items() if live.owner is owner]
-        for address in addresses:
-            self._lose(address)
-        return addresses
+    def owner_lost(self, owner: object, now_ms: int | None = None) -> list[str]:
+        """Forget what was registered over this connection; returns the addresses that it held."""
+        claims = self.claims.all_of(owner)
+        held = [claim.address for claim in claims if claim.holds]
+        for claim in claims:
+            self.remove(claim, now_ms)
+        return held
 
-    def _lose(self, address: str) -> Live:
-        live = self._live.pop(address)
-        self._filter_servers.pop(address, None)
-        for broker in list(self._brokers.values()):
-            if address in broker.addresses.values():
-                broker.addresses = {key: value for key, value in broker.addresses.items() if value != address}
-                self._forget_if_empty(broker)
-        return live
-
-    def _forget_if_empty(self, broker: Broker) -> None:
-        if broker.addresses:
+    def remove(self, claim: Claim, now_ms: int | None = None) -> None:
+        """A claim is over; those that wait for its keys are promoted."""
+        had_any = self.claims.has_any(claim)
+        self._vacate(claim)
+        self.claims.remove(claim)
+        if not had_any:
             return
-        del self._brokers[broker.name]
-        for cluster, names in list(self._clusters.items()):
-            names.discard(broker.name)
-            if not names:
-                del self._clusters[cluster]
-        for topic, queues in list(self._topics.items()):
-            queues.pop(broker.name, None)
-            if not queues:
-                del self._topics[topic]
+        self._promote(*claim.keys)
+        vacant = self.claims.holder((claim.name, MASTER_ID)) is None
+        if vacant and claim.broker_id == MASTER_ID and claim.term and claim.name in self._brokers:
+            since_ms = claim.seen_ms if now_ms is None else now_ms
+            self._ended_terms[claim.name] = claim.term, since_ms + TERM_MEMORY_MS
+
+    # --- what holders registered, as it is shown ---
+
+    def _hold(self, claim: Claim, news: dict[str, QueueData] | None, *, whole: bool = False) -> None:
+        """The claim has its keys: show it. Claims of the same connection give way to their newest one.
+
+        `news`: topics that changed since it was shown; None: none did. `whole`: the name has no topics but the claim's.
+        """
+        for key in claim.keys:
+            older = self.claims.holder(key)
+            if older is not None and older is not claim:
+                self._vacate(older)
+                self.claims.remove(older)
+        broker = self._brokers.setdefault(claim.name, Broker(claim.cluster, claim.name))
+        if claim.broker_id == MASTER_ID:
+            broker.cluster = claim.cluster
+        # Another master has something to tell, though its version is that of its time as a slave, whose topics we left.
+        first = broker.addresses.get(claim.broker_id) != claim.address
+        broker.addresses[claim.broker_id] = claim.address
+        self.claims.hold(claim)
+        if claim.broker_id == MASTER_ID and (first or news is not None):
+            self._show_topics(claim, claim.topics if first or news is None else news, whole)
+
+    def _show_topics(self, claim: Claim, news: dict[str, QueueData], whole: bool) -> None:
+        known = self._topics_of.setdefault(claim.name, set())
+        if whole or len(known) + len(news) > MAX_TOPICS:
+            self._forget_topics(claim.name, claim.topics)
+        for topic, queues in news.items():
+            self._topics.setdefault(topic, {})[claim.name] = queues
+        known.update(news)
+
+    def _forget_topics(self, name: str, kept: Container[str] = ()) -> None:
+        known = self._topics_of.get(name, set())
+        for topic in [topic for topic in known if topic not in kept]:
+            known.discard(topic)
+            brokers = self._topics.get(topic, {})
+            brokers.pop(name, None)
+            if not brokers:
+                self._topics.pop(topic, None)
+
+    def _vacate(self, claim: Claim) -> None:
+        """Show it no more. Its name goes by `_promote`, if nobody takes its place."""
+        broker = self._brokers.get(claim.name)
+        if claim.holds and broker is not None and broker.addresses.get(claim.broker_id) == claim.address:
+            del broker.addresses[claim.broker_id]
+
+    def _promote(self, *keys: Key) -> None:
+        """Keys are free: claims that wait for them get them, the earliest first; a name without addresses goes."""
+        for waiting in self.claims.waiting_for(keys):
+            if not self.claims.blockers(waiting):
+                # What the one before it registered goes with it.
+                self._hold(waiting, waiting.topics, whole=True)
+                self._tell_held(waiting)
+        for key in keys:
+            if not isinstance(key, str):
+                self._forget_if_empty(key[0])
+
+    def _tell_held(self, claim: Claim) -> None:
+        for callback in self.on_held:
+            callback(claim)
+
+    def _forget_if_empty(self, name: str) -> None:
+        broker = self._brokers.get(name)
+        if broker is None or broker.addresses:
+            return
+        del self._brokers[name]
+        self._ended_terms.pop(name, None)
+        self._forget_topics(name)
+        self._topics_of.pop(name, None)
 
     # --- data versions ---
 
-    def data_version(self, address: str) -> DataVersion | None:
-        """The version of the last registration; None: there is none."""
-        live = self._live.get(address)
-        return live.data_version if live is not None else None
+    def data_version(self, address: str, owner: object = None) -> DataVersion | None:
+        """The version of the last registration over this connection, or else of who holds the address; None: none."""
+        claim = self.claims.of(owner, address) or self.claims.holder(address)
+        return claim.data_version if claim is not None else None
 
-    def is_changed(self, address: str, version: DataVersion) -> bool:
+    def is_changed(self, address: str, version: DataVersion, owner: object = None) -> bool:
         """A broker with this version has something to tell."""
-        return self.data_version(address) != version
+        return self.data_version(address, owner) != version
 
-    def touch(self, address: str, now_ms: int) -> None:
-        """A sign of life without a registration."""
-        if (live := self._live.get(address)) is not None:
-            live.seen_ms = now_ms
+    def touch(self, address: str, now_ms: int, owner: object = None) -> None:
+        """A sign of life without a registration, over the connection that registered."""
+        if (claim := self.claims.of(owner, address)) is not None:
+            claim.seen_ms = now_ms
 
     # --- changes by hand ---
 
@@ -215,102 +311,12 @@ class RouteTable:
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic until a master tells of it again."""
-        self._topics.pop(topic, None)
-
-    # --- questions; the answers are in the form that goes to clients ---
-
-    def route(self, topic: str) -> dict[str, Any] | None:
-        """TopicRouteData: the topic's queues and the brokers that hold them. None: no broker has it."""
-        queues = self._topics.get(topic)
-        brokers = [self._brokers[name] for name in sorted(queues or {}) if name in self._brokers]
-        if not queues or not brokers:
-            return None
-        addresses = [address for broker in brokers for address in broker.addresses.values()]
-        return {
-            "brokerDatas": [broker.to_json() for broker in brokers],
-            "filterServerTable": {
-                address: self._filter_servers[address] for address in addresses if address in self._filter_servers
-            },
-            "queueDatas": [data.to_json(name) for name, data in queues.items()],
-        }
-
-    def cluster_info(self) -> dict[str, Any]:
-        """ClusterInfo: every broker name, and which cluster has which."""
-        return {
-            "brokerAddrTable": {name: broker.to_json() for name, broker in self._brokers.items()},
-            "clusterAddrTable": {cluster: sorted(names) for cluster, names in self._clusters.items()},
-        }
-
-    def external_route(self, topic: str) -> dict[str, Any] | None:
-        """The same as `route` for clients outside: brokers that they cannot reach are left out, with their queues."""
-        route = self.route(topic)
-        if route is None:
-            return None
-        brokers = self._external([self._brokers[broker["brokerName"]] for broker in route["brokerDatas"]])
-        if not brokers:
-            return None
-        return {
-            "brokerDatas": [broker.to_json() for broker in brokers.values()],
-            "filterServerTable": {},  # they are in the brokers' network
-            "queueDatas": [queues for queues in route["queueDatas"] if queues["brokerName"] in brokers],
-        }
-
-    def external_cluster_info(self) -> dict[str, Any]:
-        """The same as `cluster_info` for clients outside."""
-        brokers = self._external(self._brokers.values())
-        clusters = {cluster: sorted(names & brokers.keys()) for cluster, names in self._clusters.items()}
-        return {
-            "brokerAddrTable": {name: broker.to_json() for name, broker in brokers.items()},
-            "clusterAddrTable": {cluster: names for cluster, names in clusters.items() if names},
-        }
-
-    def _external(self, brokers: Iterable[Broker]) -> dict[str, Broker]:
-        """By name, with external addresses only; without those that have none."""
-        found = {}
-        for broker in brokers:
-            known = ((key, self._live.get(address)) for key, address in broker.addresses.items())
-            addresses = {key: live.external for key, live in known if live is not None and live.external}
-            if addresses:
-                found[broker.name] = replace(broker, addresses=addresses)
-        return found
-
-    @property
-    def address_count(self) -> int:
-        """Addresses of brokers that registered and were heard of lately."""
-        return len(self._live)
-
-    def topics(self) -> list[str]:
-        """Every topic."""
-        return sorted(self._topics)
-
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics that a broker of this cluster has."""
-        names = self._clusters.get(cluster, set())
-        return sorted(topic for topic, queues in self._topics.items() if not names.isdisjoint(queues))
-
-    def system_names(self) -> list[str]:
-        """Names of clusters and brokers: each is a topic too, for tools that try one broker."""
-        return sorted({*self._clusters, *(name for names in self._clusters.values() for name in names)})
-
-    def any_address(self) -> str | None:
-        """An address of some broker, to ask it for its system topics."""
-        return next((address for broker in self._brokers.values() for address in broker.addresses.values()), None)
-
-    def unit_topics(self) -> list[str]:
-        """Topics with the unit flag."""
-        return self._by_flag(lambda flag: flag & _UNIT != 0)
-
-    def unit_sub_topics(self) -> list[str]:
-        """Topics with the unit-sub flag."""
-        return self._by_flag(lambda flag: flag & _UNIT_SUB != 0)
-
-    def unit_sub_only_topics(self) -> list[str]:
-        """Topics with the unit-sub flag but not the unit flag."""
-        return self._by_flag(lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB)
-
-    def _by_flag(self, accept: Callable[[int], bool]) -> list[str]:
-        return sorted(topic for topic, queues in self._topics.items() if accept(_first(queues.values()).sys_flag))
+        for name in self._topics.pop(topic, {}):
+            self._topics_of.get(name, set()).discard(topic)
+            self.claims.forget_topic(topic, name)
 
 
-def _first(queues: Iterable[QueueData]) -> QueueData:
-    return next(iter(queues))  # a topic without queues is not kept
+def _yields(holder: Claim, displaced: Claim) -> bool:
+    """A claim that took another one's place gives it back when that one speaks again, unless its term is higher: then
+    it leads a group, and the other one was deposed while it stood still."""
+    return holder.order > displaced.order and holder.term <= displaced.term

@@ -11,37 +11,27 @@ import asyncio
 import dataclasses
 import logging
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tallystick.node.nameserver import registration
+from tallystick.node.nameserver.brokers import BrokerRequests
+from tallystick.node.nameserver.inquiry import ANSWER_S
 from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
-from tallystick.node.nameserver.registration import (
-    EXTERNAL_FIELD,
-    TERM_FIELD,
-    WHOLE_FIELD,
-    RegisterBody,
-    RegistrationError,
-)
-from tallystick.node.nameserver.routes import RouteTable, StaleTermError
+from tallystick.node.nameserver.routes import RouteTable
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import (
     Command,
     ResponseError,
-    need_long,
     need_str,
     opt_bool,
-    opt_int,
-    opt_long,
-    opt_str,
 )
-from tallystick.node.remoting.server import Connection, Handler, RemotingServer
+from tallystick.node.remoting.server import Connection, Handler, Limits, RemotingServer
 from tallystick.node.settings import NameServerSettings
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
-from tallystick.store.tables import DataVersion, JsonTable
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.tables import JsonTable
 
 _logger = logging.getLogger("tallystick.nameserver")
 _V3_0_11 = 37  # older brokers send another body
@@ -56,16 +46,31 @@ def _steady_ms() -> int:
 
 
 class NameServer:
-    """One name server. `now_ms` is any clock that only goes forward; `door` is where the KV file is written."""
+    """One name server. `now_ms` is any clock that only goes forward; `door` is where the KV file is written.
+
+    `contest_s`: how long a broker has to answer when another connection registers its address or its name and id.
+    """
 
     def __init__(
-        self, settings: NameServerSettings, *, door: Door | None = None, now_ms: Callable[[], int] = _steady_ms
+        self,
+        settings: NameServerSettings,
+        *,
+        door: Door | None = None,
+        now_ms: Callable[[], int] = _steady_ms,
+        findings: FindingLog | None = None,
+        contest_s: float = ANSWER_S,
     ) -> None:
         self.settings = settings
+        self._findings = findings or FindingLog()
         self.routes = RouteTable()
         self.kv = KvConfig(JsonTable(door or Door(), Path(settings.kvConfigPath).expanduser()))
+        self.brokers = BrokerRequests(self.routes, self.kv, now_ms, contest_s)
+        limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
         self.server = RemotingServer(
-            self._handlers(), idle_seconds=settings.serverChannelMaxIdleTimeSeconds, name="nameserver"
+            self._handlers(),
+            idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
+            limits=limits,
+            name="nameserver",
         )
         external = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._external_route,
@@ -74,6 +79,7 @@ class NameServer:
         self.external_server = RemotingServer(
             self._handlers() | external,
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
+            limits=limits,
             name="nameserver.external",
         )
         for server in (self.server, self.external_server):
@@ -83,7 +89,7 @@ class NameServer:
 
     async def start(self) -> int:
         """Read the KV file and listen; returns the port. TableError, OSError."""
-        self.kv.load()
+        self.kv.load(self._findings)
         settings = self.settings
         port = await self.server.start(settings.bindAddress, settings.listenPort)
         if settings.externalListenPort:
@@ -114,7 +120,7 @@ class NameServer:
         self._scan = asyncio.get_running_loop().call_later(_SCAN_S, self._scan_and_again)
 
     def _connection_lost(self, connection: Connection) -> None:
-        for address in self.routes.owner_lost(connection):
+        for address in self.routes.owner_lost(connection, self._now_ms()):
             _logger.info("broker %s lost its connection: forgotten", address)
 
     def _handlers(self) -> dict[int, Handler]:
@@ -124,9 +130,9 @@ class NameServer:
             code.GET_KV_CONFIG: self._get_kv,
             code.DELETE_KV_CONFIG: self._delete_kv,
             code.GET_KVLIST_BY_NAMESPACE: self._get_kv_namespace,
-            code.REGISTER_BROKER: self._register,
-            code.UNREGISTER_BROKER: self._unregister,
-            code.QUERY_DATA_VERSION: self._query_data_version,
+            code.REGISTER_BROKER: self.brokers.register,
+            code.UNREGISTER_BROKER: self.brokers.unregister,
+            code.QUERY_DATA_VERSION: self.brokers.query_data_version,
             code.GET_ROUTEINFO_BY_TOPIC: self._route,
             code.GET_BROKER_CLUSTER_INFO: lambda _, request: _json(request, self.routes.cluster_info()),
             code.WIPE_WRITE_PERM_OF_BROKER: self._wipe,
@@ -148,63 +154,6 @@ class NameServer:
         }
 
     # --- brokers ---
-
-    def _register(self, connection: Connection, request: Command) -> Command:
-        ext = request.ext
-        crc = opt_int(ext, "bodyCrc32")
-        if crc != 0 and zlib.crc32(request.body) & 0x7FFFFFFF != crc:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        try:
-            body = _register_body(request)
-        except RegistrationError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        name, address = need_str(ext, "brokerName"), need_str(ext, "brokerAddr")
-        is_new = self.routes.data_version(address) is None
-        try:
-            master = self.routes.register(
-                need_str(ext, "clusterName"),
-                name,
-                need_long(ext, "brokerId"),
-                address,
-                need_str(ext, "haServerAddr"),
-                body,
-                owner=connection,
-                now_ms=self._now_ms(),
-                term=opt_long(ext, TERM_FIELD),
-                external=opt_str(ext, EXTERNAL_FIELD),
-                whole=opt_bool(ext, WHOLE_FIELD),
-            )
-        except StaleTermError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if is_new:
-            _logger.info("broker %s registered at %s with %d topics", name, address, len(body.topics))
-        answer = {"haServerAddr": master.ha_address, "masterAddr": master.address}
-        order = self.kv.namespace(ORDER_TOPIC_CONFIG)
-        return request.reply(
-            ext={key: value for key, value in answer.items() if value is not None},
-            body=fastjson.dumps({"table": order}) if order is not None else b"",
-        )
-
-    def _unregister(self, connection: Connection, request: Command) -> Command:
-        need_str(request.ext, "clusterName")
-        self.routes.unregister(
-            need_str(request.ext, "brokerName"), need_long(request.ext, "brokerId"), need_str(request.ext, "brokerAddr")
-        )
-        return request.reply()
-
-    def _query_data_version(self, connection: Connection, request: Command) -> Command:
-        address = need_str(request.ext, "brokerAddr")
-        try:
-            version = DataVersion.from_json(fastjson.loads(request.body))
-        except fastjson.FastjsonError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body is no DataVersion: {error}") from error
-        changed = self.routes.is_changed(address, version)
-        if not changed:
-            self.routes.touch(address, self._now_ms())
-        known = self.routes.data_version(address)
-        return request.reply(
-            ext={"changed": "true" if changed else "false"}, body=fastjson.dumps(known.to_json()) if known else b""
-        )
 
     def _wipe(self, connection: Connection, request: Command) -> Command:
         name = need_str(request.ext, "brokerName")
@@ -293,16 +242,6 @@ class NameServer:
         self.settings = changed
         _logger.warning("settings changed as %s asked: %s", connection.id, changes)
         return request.reply()
-
-
-def _register_body(request: Command) -> RegisterBody:
-    if not request.body:
-        return RegisterBody(filter_servers=[])
-    if request.version < _V3_0_11:
-        return registration.decode_wrapper(request.body)
-    if opt_bool(request.ext, "compressed"):
-        return registration.decode_compressed(request.body)
-    return registration.decode_json(request.body)
 
 
 def _json(request: Command, value: Any) -> Command:

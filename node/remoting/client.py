@@ -32,6 +32,7 @@ class RemotingClient(Endpoint):
     ) -> None:
         super().__init__(routes or {}, idle_seconds=idle_seconds, name=name, limits=limits, clock=clock)
         self.connect_timeout_s = connect_timeout_s
+        self.cut_last = True
         self._links: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._names = Names()

@@ -120,6 +120,9 @@ class RequestCode(enum.IntEnum):
     REQUEST_TO_CLIENT = 31003
     RELAYED_HEART_BEAT = 31004
 
+    # from a name server to a broker; own, see `nameserver.inquiry`. A broker need not know it to answer
+    ARE_YOU_THERE = 31005
+
 
 class ResponseCode(enum.IntEnum):
     """How a request ended. Clients decide by it, some by the remark as well."""

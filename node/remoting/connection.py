@@ -6,6 +6,9 @@ becomes a task, and answers then overtake each other (the opaque number tells th
 A peer that does not read its answers, or sends faster than handlers finish, is not read from until that is better
 (`Limits`): frames that were read already wait in `_backlog`, which holds no more than one chunk of the transport.
 Bytes that are no frames, and headers that are no headers, close the link; there is no place to answer to.
+
+What a link holds for its peer (an unfinished frame, unsent bytes, bodies of requests that wait) is charged to the
+process's `MemoryBudget`: at once if it is more than `_WATCHED_BYTES`, at the next sweep otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, cast
 from tallystick.node.remoting.codec import decode, encode_head
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, ResponseError
-from tallystick.node.remoting.endpoint import Endpoint
+from tallystick.node.remoting.endpoint import FRAME_PROGRESS_BYTES, Endpoint
 from tallystick.node.remoting.errors import (
     FrameError,
     HeaderError,
@@ -31,6 +34,8 @@ from tallystick.store.message import Host
 
 _TLS_HANDSHAKE = 0x16  # first byte of a TLS client; as a frame's length it would be too large anyway
 _SMALL_BODY = 16_384  # below, joining is cheaper than a list of two
+_WATCHED_BYTES = 16_384  # a link that holds less is charged at the next sweep only
+_SLOW_BYTES = 65_536  # unsent: above, each write looks how much it is
 _CLOSE_GRACE_S = 5.0  # for the last bytes to go out after close()
 
 
@@ -54,10 +59,18 @@ class Connection(asyncio.Protocol):
         """Bytes went in or out since the last sweep: cheaper to note than the time, with each of them."""
         self._backlog: deque[Frame] = deque()
         self._in_flight = 0
+        self._write_slow = False
         self._write_paused = False
         self._read_paused = False
+        self._charged = False
+        self._waiting_bytes = 0  # large bodies in `_backlog` and in handlers
+        self._received = 0
+        self._frame_begin, self._frame_bytes, self._frame_s = 0, 0, 0.0  # of an unfinished frame, when it grew last
         self._calls: dict[int, asyncio.Future[Command]] = {}
         self._next_opaque = 0
+
+    def __str__(self) -> str:
+        return f"{self.endpoint.name} of {self.id}"
 
     # --- what users of a connection call ---
 
@@ -130,9 +143,13 @@ class Connection(asyncio.Protocol):
             return
         if not self._write_paused:
             self._active = True
-        elif transport.get_write_buffer_size() > self._limits.write_max_bytes:
-            self.endpoint.log.warning("slow reader", "%s does not read its answers: connection cut", self.id)
-            self.abort()
+        if self._write_slow:
+            self._look_at_unsent(transport)
+
+    def cut(self) -> None:
+        """End the link now, for the memory that it holds."""
+        self._charged = False
+        self.abort()
 
     def close(self) -> None:
         """Send what is written, then end the link."""
@@ -154,12 +171,26 @@ class Connection(asyncio.Protocol):
         if self._active:
             self._active, self._last_activity_s = False, now_s
         silent_s = now_s - self._last_activity_s
+        self._charge(0)
         if self.closed:
             if silent_s >= _CLOSE_GRACE_S:
                 self.abort()
         elif silent_s >= idle_s:
             self.endpoint.logger.info("%s: connection idle for %d s, closed", self.id, silent_s)
             self.close()
+        elif self._frame_stalls(now_s):
+            self.endpoint.log.warning(
+                "stalled frame", "%s: a frame of which %d bytes came does not grow: cut", self.id, self._frame_bytes
+            )
+            self.abort()
+
+    def _frame_stalls(self, now_s: float) -> bool:
+        unfinished = self._source.unfinished_bytes if self._source is not None else 0
+        begin = self._received - unfinished
+        grown = begin != self._frame_begin or unfinished - self._frame_bytes >= FRAME_PROGRESS_BYTES
+        if not unfinished or grown or self._read_paused:
+            self._frame_begin, self._frame_bytes, self._frame_s = begin, unfinished, now_s
+        return now_s - self._frame_s >= self._limits.frame_stall_s
 
     # --- what the event loop calls ---
 
@@ -179,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             self.closed = True
             return
-        self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
+        self._transport.set_write_buffer_limits(high=min(_SLOW_BYTES, self._limits.write_high_bytes))
         endpoint.connected(self)
         self._source = endpoint.frame_source_factory(self)
 
@@ -195,6 +226,8 @@ class Connection(asyncio.Protocol):
         if self in self.endpoint.connections:
             self.endpoint.lost(self)
         self._source = None  # it may hold this connection, and large buffers
+        self._charged = False
+        self.endpoint.budget.charge(self, 0, keep=self.endpoint.cut_last)
 
     def data_received(self, data: bytes) -> None:
         """A chunk came."""
@@ -202,6 +235,7 @@ class Connection(asyncio.Protocol):
         if self.closed or source is None:
             return
         self._active = True
+        self._received += len(data)
         broken: FrameError | None = None
         try:
             frames = source.feed(data)
@@ -213,7 +247,7 @@ class Connection(asyncio.Protocol):
             return
         if frames:
             if self._backlog:  # cannot be after pause_reading, but a transport may have had one more chunk under way
-                self._backlog.extend(frames)
+                self._put_back(frames)
             else:
                 self._serve(frames)
         if broken is not None and not self.closed:
@@ -222,16 +256,23 @@ class Connection(asyncio.Protocol):
             else:
                 self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
             self.close()
+        if source.unfinished_bytes > _WATCHED_BYTES or self._charged:
+            self._charge()
 
     def pause_writing(self) -> None:
-        """The peer does not keep up with our answers: read no more of its requests."""
-        self._write_paused = True
-        self._pause_reading()
+        """The peer does not keep up with our answers. From `write_high_bytes` on no more of its requests are read."""
+        self._write_slow = True
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if unsent > self._limits.write_high_bytes or self._limits.write_high_bytes <= _SLOW_BYTES:
+            self._write_paused = True
+            self._pause_reading()
 
     def resume_writing(self) -> None:
         """The peer has read."""
-        self._write_paused = False
+        self._write_slow = self._write_paused = False
         self._last_activity_s = self._clock()
+        if self._charged:
+            self._charge()
         self._go_on()
 
     # --- requests and answers ---
@@ -251,13 +292,16 @@ class Connection(asyncio.Protocol):
             if self.closed:
                 return
             if self._write_paused or self._in_flight >= self._limits.requests_in_flight:
-                self._backlog.extend(frames[served:])
+                self._put_back(frames[served:])
                 self._pause_reading()
                 return
 
     def _go_on(self) -> None:
         while self._backlog and not self._blocked:
-            self._dispatch(self._backlog.popleft())
+            frame = self._backlog.popleft()
+            if len(frame.body) > _WATCHED_BYTES:
+                self._waits(-len(frame.body))
+            self._dispatch(frame)
         if self._read_paused and not self._blocked and not self.closed and self._transport is not None:
             self._read_paused = False
             self._transport.resume_reading()
@@ -266,6 +310,44 @@ class Connection(asyncio.Protocol):
         if not self._read_paused and not self.closed and self._transport is not None:
             self._read_paused = True
             self._transport.pause_reading()
+
+    def _put_back(self, frames: list[Frame]) -> None:
+        self._backlog.extend(frames)
+        size = sum(len(frame.body) for frame in frames if len(frame.body) > _WATCHED_BYTES)
+        if size:
+            self._waits(size)
+
+    def _waits(self, size: int) -> None:
+        """So many more bytes of bodies are kept for requests that wait; negative: they are not any more."""
+        self._waiting_bytes += size
+        if not self.closed:
+            self._charge()
+
+    def _look_at_unsent(self, transport: asyncio.Transport) -> None:
+        """The peer reads slowly: how much is it?"""
+        unsent = transport.get_write_buffer_size()
+        if unsent > self._limits.write_max_bytes:
+            self.endpoint.log.warning("slow reader", "%s does not read its answers: connection cut", self.id)
+            self.abort()
+            return
+        if unsent > self._limits.write_high_bytes and not self._write_paused:
+            self._write_paused = True
+            self._pause_reading()
+        self._charge()
+
+    def _charge(self, least: int = _WATCHED_BYTES) -> None:
+        """Tell the budget what this link holds, if it is more than `least`."""
+        source, transport = self._source, self._transport
+        held = self._waiting_bytes
+        if source is not None:
+            held += source.unfinished_bytes
+        if transport is not None:
+            held += transport.get_write_buffer_size()
+        if held <= least:
+            held = 0
+        if held or self._charged:  # only a link that is not lost: else nothing would take it back
+            self._charged = held > 0
+            self.endpoint.budget.charge(self, held, keep=self.endpoint.cut_last)
 
     def _dispatch(self, frame: Frame) -> None:
         try:
@@ -299,6 +381,9 @@ class Connection(asyncio.Protocol):
             self._in_flight += 1
             self.endpoint.tasks.add(task)
             task.add_done_callback(self._task_done)
+            if (size := len(command.body)) > _WATCHED_BYTES:
+                self._waits(size)
+                task.add_done_callback(lambda _: self._waits(-size))
 
     async def _wait_for(self, request: Command, result: Awaitable[Command | None]) -> None:
         try:
@@ -318,7 +403,10 @@ class Connection(asyncio.Protocol):
         if isinstance(error, ResponseError):
             return request.reply(error.code, remark=error.remark)
         kind = f"request {request.code}"  # a code that has a handler: these kinds are few
-        self.endpoint.log.warning(kind, "request %d of %s failed", request.code, self.id, exc_info=True)
+        if isinstance(error, OSError):  # a disk or a network, not a mistake of ours
+            self.endpoint.log.warning(kind, "request %d of %s failed: %s", request.code, self.id, error)
+        else:
+            self.endpoint.log.warning(kind, "request %d of %s failed", request.code, self.id, exc_info=True)
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     def _answer(self, request: Command, response: Command) -> None:

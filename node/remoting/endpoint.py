@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.frames import FrameSource, FrameSplitter
+from tallystick.store import memory_budget
 from tallystick.store.limited_log import LimitedLog
+from tallystick.store.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
     from tallystick.node.remoting.connection import Connection
@@ -34,6 +36,11 @@ class Limits:
     """Our own calls over one connection without an answer; above, a call fails with RemotingBusyError."""
     connections: int = 20_000
     """Open connections; above, new ones are closed at once."""
+    frame_stall_s: float = 60.0
+    """A frame that is unfinished and grew by less than `FRAME_PROGRESS_BYTES` within so many seconds ends the link."""
+
+
+FRAME_PROGRESS_BYTES = 4096
 
 
 class Endpoint:
@@ -48,13 +55,18 @@ class Endpoint:
         name: str = "remoting",
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        budget: MemoryBudget | None = None,
     ) -> None:
+        """`budget`: what its connections hold is charged to it; the process's, if None."""
         self.routes = {int(code): handler for code, handler in routes.items()}
         self.frame_source_factory: Callable[[Connection], FrameSource] = frame_source_factory or _plain_source
         self.idle_seconds = idle_seconds
         self.name = name
         self.limits = limits or Limits()
         self.clock = clock
+        self.budget = budget or memory_budget.PROCESS
+        self.cut_last = False
+        """Its connections are cut for memory only when there are no others: we made them, peers did not."""
         self.logger = logging.getLogger(f"tallystick.{name}")
         self.log = LimitedLog(self.logger, clock)
         self.connections: set[Connection] = set()

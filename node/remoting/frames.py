@@ -34,6 +34,10 @@ class Frame(NamedTuple):
 class FrameSource(Protocol):
     """What cuts the bytes of one connection into frames. It may answer some frames itself and keep them back."""
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that are kept of a frame whose end has not come."""
+
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete after `data`. FrameError: the rest of the stream is lost."""
 
@@ -47,6 +51,11 @@ class FrameSplitter:
         self._max_frame = max_frame
         self._kept = bytearray()  # an incomplete frame
         self._wanted = 0  # bytes that it needs, as far as known: a large frame is not looked at for each of its chunks
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that are kept of a frame whose end has not come."""
+        return len(self._kept)
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete after `data`. FrameError: a length that cannot be; `.frames` came before it."""

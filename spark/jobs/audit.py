@@ -38,7 +38,8 @@ from tallystick.store.derive import SCHEDULE_TOPIC
 
 CHUNK_BYTES = 1 << 20
 _DIGEST_BYTES = 256 << 20
-LAG_MS = 10_000
+LAG_MS = 60_000
+"""A broker writes units to their files about once a second. On a slow disk it rests ten seconds between two writes."""
 
 
 class _Settling(Protocol):

@@ -8,6 +8,7 @@ these follow from the entries, so of a file with a wrong one they are not worth 
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tallystick.spark.scan import SplitScan, has_expired, table_of
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import Logs, Volume
 from tallystick.store import _kernel
+from tallystick.store.mapped import UNREADABLE
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry, IndexGeometry, IndexHeader
 
 _COLUMNS = ("physical_offset", "store_timestamp_ms", "index_hashes")
@@ -40,6 +42,8 @@ _MAX_SECONDS = 2**31 - 1
 def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
     """What is on one side only, stretch by stretch of the log, is a difference; then what follows from the entries."""
     paths = [path for path in sorted((Path(volume.root) / "index").glob("*")) if path.is_file()]
+    if _unreadable(volume, paths, findings):
+        return  # entries name each other, and other files: nothing can be said of those that are left
     closed = settled_ms == SETTLED
     geometry = geometry_of(paths, 1 if closed else _SURE_ENTRIES)
     if geometry is None:
@@ -72,6 +76,22 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
     for number, file in enumerate(files):
         if number not in wrong:
             _check_chains(volume.source, file, geometry, findings)
+
+
+def _unreadable(volume: Volume, paths: Sequence[Path], findings: Findings) -> bool:
+    """Names what the disk does not give of the files; whether there was any."""
+    before = findings.count
+    for path in paths:
+        try:
+            with mapped_index(path) as data:
+                ranges = [] if data is None else data.unread()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            ranges = [(0, 0)]
+        for at, size in ranges:
+            findings.add(Difference(volume.source, "index", str(path), at, f"{UNREADABLE} ({size} bytes)"))
+    return findings.count > before
 
 
 # -- what the log asks for ---------------------------------------------------------------------------------------------

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tallystick.spark.presence import bring
+from tallystick.store.mapped import ReadMap
 from tallystick.store.queue_format import INDEX_HEADER, IndexGeometry, IndexHeader
 
 
 @contextmanager
-def mapped_index(path: Path) -> Iterator[mmap.mmap | None]:
+def mapped_index(path: Path) -> Iterator[ReadMap | None]:
     """None: it is not there (any more), or is just being made and has no header yet."""
     with ExitStack() as stack:
         data = None
         try:
             bring(path)
-            file = stack.enter_context(path.open("rb"))
+            size = path.stat().st_size
         except FileNotFoundError:
             pass
         else:
-            if file.seek(0, 2) >= INDEX_HEADER.size:
-                data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if size >= INDEX_HEADER.size:
+                try:
+                    data = stack.enter_context(ReadMap(path))
+                except FileNotFoundError:
+                    pass
         yield data
 
 

@@ -112,13 +112,16 @@ def send(topic: str = "T") -> Command:
 
 async def test_a_topic_that_cannot_be_saved_is_told_and_saved_later(tmp_path: Path) -> None:
     door = Door()
-    async with running(tmp_path, door) as (_, client, address):
+    async with running(tmp_path, door) as (broker, client, address):
         door.fail("write", "topics.json", errno.ENOSPC)
         refused = await client.call(address, create("Saved"))
         assert refused.code == 1 and "No space left" in (refused.remark or "")
-        # What a producer makes by the way is served, and saved when that is possible.
-        assert (await client.call(address, send("Made"))).code == 0
+        # A message whose topic a kill would take is not acknowledged, nor stored.
+        refused = await client.call(address, send("Made"))
+        assert refused.code == 14 and "No space left" in (refused.remark or "")
+        assert broker.store.max_offset("Made", 0) == 0
         door.heal()
+        assert (await client.call(address, send("Made"))).code == 0
         assert (await client.call(address, create("Saved"))).code == 0
         text = (tmp_path / "config" / "topics.json").read_text()
         assert "Made" in text and "Saved" in text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fake_broker import MemoryFile
-from group_lab import free_ports
+from ports import free_ports
 
 from tallystick.node.broker.registration import Registration
 from tallystick.node.broker.topics import TopicConfig, TopicTable

@@ -225,9 +225,26 @@ def test_binary_headers(folder, ext, without, flag, language, version, cuts, bod
     compare(folder, 1, mutate(binary_header(named, 310, flag, language, version), cuts), body)
 
 
+def test_a_remark_of_a_binary_header_is_not_taken_for_its_fields(folder) -> None:
+    """A remark may hold what looks like the length of the fields, and fields, of which the last one takes in the true
+    ones."""
+    header = binary_header(plain(), 310, 0, 0, 373)
+    rest = header[17:]
+    others = {name: value for name, value in plain().items() if name != "c"} | {"e": "1"}
+    false = binary_header(others, 310, 0, 0, 373)[21:] + b"\0\1c" + len(rest).to_bytes(4, "big")
+    remark = (len(false) + len(rest)).to_bytes(4, "big") + false
+    assert not compare(folder, 1, header[:13] + len(remark).to_bytes(4, "big") + remark + rest, b"x")
+
+
 def test_the_examples_reach_the_short_way(folder) -> None:
     assert compare(folder, 0, json.dumps({"code": 310, "extFields": plain(), "flag": 0, "opaque": 9}).encode(), b"x")
     assert compare(folder, 1, binary_header(plain(), 310, 0, 0, 373), b"x")
+
+
+@pytest.mark.parametrize("sys_flag", [-(1 << 31), -1, (1 << 31) - 1, 1 << 20])
+def test_both_ways_keep_bits_of_a_system_flag_that_have_no_name(folder, sys_flag) -> None:
+    fields = plain() | {"f": str(sys_flag & ~0xC)}  # no transaction: the long way alone takes those
+    assert compare(folder, 0, json.dumps({"code": 310, "extFields": fields, "flag": 0, "opaque": 9}).encode(), b"x")
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,14 @@ class One:
     @property
     def store(self) -> Any:
         return self
+
+    @property
+    def media(self) -> Any:
+        return SimpleNamespace(on_damage=[], is_being_repaired=None)
+
+    @property
+    def recovered(self) -> Any:
+        return SimpleNamespace(damaged_ranges=list)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: None  # of the store: nothing is stored here

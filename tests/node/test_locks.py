@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.node.broker.locks import LOCK_LIVE_MS, QueueLocks
+from tallystick.node.broker.locks import LOCK_LIVE_MS, MAX_LOCKS, QueueLocks
 from tallystick.node.broker.message_queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
@@ -50,3 +50,16 @@ def test_a_queue_has_one_owner_for_sixty_seconds(steps: list[tuple[str, str, str
             for queue in QUEUES:
                 owner, since = model.get((group_name, queue), (None, 0))
                 assert locks.owner(group_name, queue, now) == (owner if now - since <= LOCK_LIVE_MS else None)
+
+
+def test_all_locks_together_have_a_limit_and_those_that_run_out_make_room() -> None:
+    locks = QueueLocks()
+    queues = [MessageQueue("T", "b", number) for number in range(MAX_LOCKS + 10)]
+    assert len(locks.try_lock_batch("g", queues, "stranger", 0)) == MAX_LOCKS == len(locks)
+    assert locks.try_lock_batch("h", queues[:1], "c", 1) == []
+    assert locks.try_lock_batch("g", queues[:5], "stranger", 1) == queues[:5], "held ones are renewed"
+    assert locks.try_lock_batch("g", queues[10:11], "c", LOCK_LIVE_MS + 1) == queues[10:11], "one that ran out is taken"
+    locks.unlock_batch("g", queues[:2], "stranger")
+    assert locks.try_lock_batch("h", queues[:5], "c", 1) == queues[:2]
+    locks.expire(2 * LOCK_LIVE_MS + 3)
+    assert len(locks) == 0

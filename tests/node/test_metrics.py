@@ -9,6 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tallystick.node import metrics
 from tallystick.node.metrics import BrokerMetrics
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.findings import FindingKind
 
 # What RocketMQ 5's brokers call theirs (reference `admin.md` §5); dashboards ask for these.
 OF_ROCKETMQ = {
@@ -34,6 +36,7 @@ class MeasuredBroker(FakeBroker):
         self.connection_count = 3
         self.uncounted: list[tuple[str, int, int]] = []
         self.ends: dict[tuple[str, int], int] = {}
+        self.failing_tables: list[Any] = []
         store = SimpleNamespace(
             max_pos=1000,
             min_pos=100,
@@ -43,6 +46,9 @@ class MeasuredBroker(FakeBroker):
             writable=True,
             upkeep=SimpleNamespace(disk_ratio=0.25),
             appender=SimpleNamespace(write_errors=1),
+            findings=FindingLog(),
+            media=SimpleNamespace(unreadable_bytes=0),
+            scrub=SimpleNamespace(total_bytes=7, bytes_per_second=5, age_seconds=3.0),
             queues=lambda: list(self.ends),
             max_offset=lambda topic, queue: self.ends[topic, queue],
         )
@@ -75,6 +81,14 @@ def test_an_idle_broker_has_every_name(broker: MeasuredBroker) -> None:
     families = {family.name for family in text_string_to_metric_families(text)}
     assert {name.removesuffix("_total") for name in OF_ROCKETMQ} <= families
     assert all(name.startswith("rocketmq_") for name in families)
+
+
+def test_findings_are_counted_by_kind_from_the_first_scrape_on(broker: MeasuredBroker) -> None:
+    assert page(broker)["rocketmq_storage_findings_total"] == {(kind.value,): 0 for kind in FindingKind}
+    broker.store.findings.add(FindingKind.DAMAGE, "commitlog/0", "the CRC differs", offset=7, size=9)
+    broker.store.findings.add(FindingKind.REBUILT, "consumequeue/T/0", "a file was missing")
+    found = page(broker)["rocketmq_storage_findings_total"]
+    assert (found[("damage",)], found[("rebuilt",)], found[("cut",)]) == (1, 1, 0)
 
 
 def test_what_the_store_says(broker: MeasuredBroker) -> None:

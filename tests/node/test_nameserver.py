@@ -24,7 +24,8 @@ from tallystick.node.remoting.server import Connection
 from tallystick.node.settings import NameServerSettings
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
-from tallystick.store.tables import DataVersion, TableError
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.tables import DataVersion
 
 NAME_SERVER_PORT = 22331  # in the recordings
 
@@ -35,13 +36,14 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.door = Door()
         self.now_ms = 1_000_000
+        self.contest_s = 0.2
         self.settings = NameServerSettings(0, "127.0.0.1", str(folder / "namesrv" / "kvConfig.json"))
         self.server = self.new_server()
         self.client = RemotingClient()
         self.address = ""
 
     def new_server(self) -> NameServer:
-        return NameServer(self.settings, door=self.door, now_ms=lambda: self.now_ms)
+        return NameServer(self.settings, door=self.door, now_ms=lambda: self.now_ms, contest_s=self.contest_s)
 
     async def start(self) -> None:
         self.address = f"127.0.0.1:{await self.server.start()}"
@@ -114,7 +116,7 @@ async def test_recorded_requests_get_the_recorded_answers(shared: Path, tmp_path
     """Byte for byte. Brokers of most recordings registered unseen, so what they told is taken from the answers."""
     count = 0
     for name, pairs in conversations(shared):
-        server = NameServer(NameServerSettings(kvConfigPath=str(tmp_path / name)))
+        server = NameServer(NameServerSettings(kvConfigPath=str(tmp_path / name)), contest_s=0.001)
         for request, recorded in pairs:
             assume(server, request, recorded)
             answer = await handle(server, request)
@@ -270,6 +272,12 @@ async def test_a_broker_asks_whether_it_has_something_to_tell(world: World) -> N
     await world.register()
     assert await changed(0) == ("false", b'{"counter":0,"timestamp":5}')
     assert await changed(1) == ("true", b'{"counter":0,"timestamp":5}')
+    # A broker whose topics did not change asks, and does not register again: that is a sign of life.
+    world.now_ms += 100_000
+    assert (await changed(0))[0] == "false"
+    world.now_ms += 100_000
+    world.server.expire()
+    assert world.server.routes.topics() == ["T"]
 
 
 async def test_a_broker_is_forgotten_when_it_is_silent_or_its_connection_is_lost(world: World) -> None:
@@ -285,6 +293,100 @@ async def test_a_broker_is_forgotten_when_it_is_silent_or_its_connection_is_lost
     assert world.server.routes.topics() == ["T"]
     await world.client.close()
     await until(lambda: not world.server.routes.topics())
+
+
+async def test_another_connection_cannot_register_or_unregister_a_broker_that_answers(world: World) -> None:
+    await world.register()
+    route = await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    stranger = RemotingClient()
+    body = registration("X", counter=9)
+    answer = await stranger.call(world.address, Command(RequestCode.UNREGISTER_BROKER, ext=IDENTITY))
+    assert answer.code == 1 and "refused: another live connection holds" in (answer.remark or "")
+    for changes in ({"groupTerm": str(1 << 39), "brokerAddr": "127.0.0.1:1"}, {"brokerId": "1", "allTopics": "true"}):
+        ext = IDENTITY | {"haServerAddr": "h:1"} | changes
+        answer = await stranger.call(world.address, Command(RequestCode.REGISTER_BROKER, ext=ext, body=body))
+        assert answer.code == 1 and "refused: another live connection holds broker-a id 0" in (answer.remark or "")
+    answer = await stranger.call(world.address, Command(RequestCode.UNREGISTER_BROKER, ext=IDENTITY))
+    assert answer.code == 0  # its own claim, which waited
+    assert await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}) == route
+    assert world.server.brokers.refused == {"held": 2, "farewell": 1}
+    await stranger.close()
+    assert await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}) == route
+
+
+async def test_a_term_that_cannot_be_is_refused(world: World) -> None:
+    answer = await world.register(ext={"groupTerm": str(1 << 62)})
+    assert answer.code == 1 and "groupTerm 4611686018427387904" in (answer.remark or "")
+    assert (await world.register(ext={"groupTerm": "7"})).code == 0
+
+
+async def test_a_broker_whose_connection_is_dead_is_replaced_by_itself(world: World) -> None:
+    """The old connection is open and nobody answers on it, as after a loss of power of the broker's host."""
+    ext = IDENTITY | {"haServerAddr": "h:1"}
+    host, port = world.address.split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(encode(Command(RequestCode.REGISTER_BROKER, opaque=1, ext=ext, body=registration())))
+    await until(lambda: world.server.routes.topics() == ["T"])
+    moved = {"brokerAddr": "10.0.0.9:10911"}
+    assert (await world.register(ext=moved, body=registration("T", "U"))).code == 0  # another address, as a new pod has
+    route = await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "U"})
+    assert route["brokerDatas"][0]["brokerAddrs"] == {0: "10.0.0.9:10911"}
+    assert world.server.brokers.displaced == 1
+    writer.close()
+    await until(lambda: len(world.server.routes.claims) == 1)
+    assert world.server.routes.topics() == ["T", "U"]
+
+
+async def test_a_farewell_over_a_new_connection_is_taken_if_the_old_one_is_dead(world: World) -> None:
+    host, port = world.address.split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    ext = IDENTITY | {"haServerAddr": "h:1"}
+    writer.write(encode(Command(RequestCode.REGISTER_BROKER, opaque=1, ext=ext, body=registration())))
+    await until(lambda: world.server.routes.topics() == ["T"])
+    assert (await world.ask(RequestCode.UNREGISTER_BROKER, IDENTITY)).code == 0
+    assert world.server.routes.topics() == []
+    writer.close()
+
+
+async def test_a_successor_is_answered_when_the_leader_before_it_gives_way(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.contest_s = 30.0  # nothing here waits for it
+    world.server = world.new_server()
+    await world.start()
+    await world.register(ext={"groupTerm": "3"})
+    second = RemotingClient()
+    ext = IDENTITY | {"haServerAddr": "h:1", "groupTerm": "4", "brokerAddr": "10.0.0.2:10911"}
+    request = Command(RequestCode.REGISTER_BROKER, ext=ext, body=registration("T", "U"))
+    answer = asyncio.create_task(second.call(world.address, request, 20))
+    await until(lambda: len(world.server.routes.claims) == 2)
+    assert (await world.register(ext={"groupTerm": "4", "brokerId": "1"})).code == 0
+    assert (await answer).code == 0
+    route = await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "U"})
+    assert route["brokerDatas"][0]["brokerAddrs"] == {0: "10.0.0.2:10911", 1: "10.0.0.1:10911"}
+    await second.close()
+    await world.client.close()
+    await world.server.stop()
+
+
+async def test_a_broker_that_has_two_connections_is_answered_over_both(world: World) -> None:
+    """As one that was told of a name server by its name and by its address."""
+    await world.register()
+    second = RemotingClient()
+    ext = IDENTITY | {"haServerAddr": "10.0.0.1:10912"}
+    request = Command(RequestCode.REGISTER_BROKER, ext=ext, body=registration())
+    assert (await second.call(world.address, request)).code == 0
+    await world.client.close()
+    await until(lambda: len(world.server.routes.claims) == 1)
+    assert world.server.routes.topics() == ["T"]
+    await second.close()
+
+
+async def test_the_number_of_entries_has_a_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tallystick.node.nameserver.kv.MAX_ENTRIES", 2)
+    for key in ("k1", "k2", "k2"):
+        assert (await world.ask(RequestCode.PUT_KV_CONFIG, item(key, "x"))).code == 0
+    answer = await world.ask(RequestCode.PUT_KV_CONFIG, item("k3", "x", "other"))
+    assert answer.code == 1 and "2 are allowed" in (answer.remark or "")
 
 
 async def test_write_permission_is_wiped_and_topics_are_deleted(world: World) -> None:
@@ -355,11 +457,17 @@ async def test_the_configuration_has_a_limit(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", '{"configTable":{"NS":"x"}}', '{"configTable":7}'])
-async def test_a_damaged_file_stops_the_start_and_is_named(tmp_path: Path, text: str) -> None:
+async def test_a_damaged_file_is_kept_and_reported_and_routes_are_served(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text(text)
-    with pytest.raises(TableError, match=r"kvConfig\.json"):
-        await NameServer(NameServerSettings(0, "127.0.0.1", str(path))).start()
+    findings = FindingLog(tmp_path)
+    server = NameServer(NameServerSettings(0, "127.0.0.1", str(path)), findings=findings)
+    await server.start()
+    assert server.kv.namespace("NS") is None
+    await server.kv.put("NS", "key", "value")
+    await server.stop()
+    assert (tmp_path / "kvConfig.json.damaged-1").read_text() == text
+    assert [finding.file for finding in findings.listed()] == ["kvConfig.json"]
 
 
 # --- its own settings ---

@@ -13,6 +13,8 @@ from tallystick.node.configuration import Settings, load
 from tallystick.node.node_api import ProcessClock, broker_json, nameserver_json
 from tallystick.node.starting import RECOVERING, WAITING, StartProgress
 from tallystick.replication.durable import DiskState
+from tallystick.store.finding_log import FindingLog
+from tallystick.store.findings import FindingKind
 
 PEER = SimpleNamespace(member=1, voter=True, connected=True, lag_bytes=77, disk=DiskState.OK)
 
@@ -21,6 +23,7 @@ class FakeStore:
     min_pos, max_pos, flushed_pos, readable_end, dispatch_behind_bytes = 10, 90, 80, 70, 5
     broken: str | None = None
     full: str | None = None
+    scrub = SimpleNamespace(to_json=lambda: {"enabled": True})
 
     def failure(self) -> str | None:
         return self.broken
@@ -56,6 +59,7 @@ class FakeNode:
         self.started = True
         self.progress = StartProgress(lambda: 100.0)
         self.last_save_error = ""
+        self.findings = FindingLog(tmp_path)
 
     def unready(self) -> str | None:
         return self.reason
@@ -76,7 +80,7 @@ class FakeNode:
             if self.started
             else None
         )
-        return broker_json(self.settings, broker, self.progress, ProcessClock(), stopping=stopping)
+        return broker_json(self.settings, broker, self.progress, ProcessClock(), self.findings, stopping=stopping)
 
 
 @pytest.fixture
@@ -110,6 +114,19 @@ def test_a_start_and_how_far_it_is(node: FakeNode) -> None:
     assert (told["phase"], told["recovery"]["doneBytes"], told["recovery"]["totalBytes"]) == ("recovering", 1000, 4000)
     assert told["reason"] == "starting: the store is recovered, 25 % of 4000 bytes"
     assert node.told(stopping=True)["phase"] == "stopping"
+
+
+def test_findings_are_shown_before_the_broker_is_there(node: FakeNode) -> None:
+    node.started = False
+    node.progress.enter(RECOVERING, "log")
+    node.findings.add(FindingKind.CUT, "commitlog/0", "a torn write", offset=100, size=28, pos=100)
+    told = node.told()["findings"]
+    assert told["total"] == 1 and told["counts"]["cut"] == 1
+    (finding,) = told["newest"]
+    assert finding.pop("time") > 0
+    assert finding == {
+        "kind": "cut", "file": "commitlog/0", "offset": 100, "bytes": 28, "pos": 100, "reason": "a torn write",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_lab import free_ports, until
+from group_lab import until
+from ports import free_ports
 from tally_process import TallyProcess, command, environment
 
 from tallystick.node.client import ClusterClient
@@ -223,7 +224,7 @@ async def test_a_leader_that_is_stopped_hands_over_and_says_goodbye(
     assert await asyncio.to_thread(pod.end, signal.SIGTERM) == 0
     seconds = time.perf_counter() - begin
     said = pod.log.read_text()
-    handed = next(line for line in said.splitlines() if "handed over in" in line)
+    handed = next(line for line in said.splitlines() if "handed leadership to" in line)
     with capsys.disabled():
         print(f"\nstopped in {seconds:.2f} s; {handed}")
     assert "Traceback" not in said

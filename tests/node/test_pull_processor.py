@@ -167,6 +167,9 @@ class World:
     def now_ms(self):
         return self.now
 
+    def steady_ms(self):
+        return self.now
+
     def set(self, **settings):
         self.settings = dataclasses.replace(self.settings, **settings)
 

@@ -28,6 +28,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent = b""
+        self.unsent_bytes = 0
 
     def get_extra_info(self, name: str) -> tuple[str, int]:
         return "127.0.0.1", 5555
@@ -42,7 +43,7 @@ class Wire:
         self.sent += b"".join(parts)
 
     def get_write_buffer_size(self) -> int:
-        return len(self.sent)
+        return self.unsent_bytes
 
     def pause_reading(self) -> None:
         pass
@@ -261,10 +262,12 @@ async def test_a_reader_that_does_not_read_gets_no_more(world: World) -> None:
     header = pull_header()
     world.pull(header)
     world.full_ways = 0
+    world.wire.unsent_bytes = 2 << 20
     world.connection.pause_writing()
     world.connection.data_received(frame(header) * 3)
     assert world.full_ways == 1, "the full way knows when to stop"
     assert world.wire.take().count(b'"remark":"FOUND"') == 1
+    world.wire.unsent_bytes = 0
     world.connection.resume_writing()
     assert world.wire.take().count(b'"remark":"FOUND"') == 2
 

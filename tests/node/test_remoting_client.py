@@ -69,6 +69,17 @@ async def test_calls_share_one_link_and_find_their_answers(world: World) -> None
     assert len(world.server.connections) == len(world.client.connections) == 1
 
 
+async def test_the_number_of_a_call_that_waits_is_given_to_no_other(world: World) -> None:
+    """Numbers begin again after 2^31 calls; one that was asked long ago may still wait then."""
+    slow = asyncio.ensure_future(world.ask(SLOW, b"slow"))
+    assert await world.ask(ECHO, b"1") == b"1"
+    (link,) = world.client.connections
+    (link._next_opaque,) = link._calls
+    assert await world.ask(ECHO, b"2") == b"2"
+    world.gate.set()
+    assert await slow == b"slow"
+
+
 async def test_a_one_way_request_arrives_and_waits_for_nothing(world: World) -> None:
     await world.client.oneway(world.address, Command(ECHO, body=b"told"))
     await world.arrived.wait()

@@ -373,6 +373,8 @@ async def test_a_frame_source_of_ones_own(start: Start) -> None:
     """The broker's answers some frames itself: `write` takes its bytes, `feed` returns the others."""
 
     class Source:
+        unfinished_bytes = 0
+
         def __init__(self, connection: Connection) -> None:
             self.connection = connection
             self.splitter = FrameSplitter()
@@ -427,3 +429,38 @@ async def test_ten_thousand_garbage_connections_leave_nothing_behind(
     assert alive == 1
     assert sum(world.server.log.counts.values()) > 4000
     assert len(caplog.records) <= 5
+
+
+@pytest.mark.parametrize("kind", HeaderType)
+async def test_an_answer_that_a_handler_makes_by_hand_has_the_form_of_its_request(
+    start: Start, kind: HeaderType
+) -> None:
+    world = await start()
+    world.server.routes[99] = lambda connection, request: Command(0, opaque=4711, body=b"by hand")
+    peer = await world.connect()
+    peer.send(Command(99, opaque=5, header_type=kind))
+    answer = await peer.receive()
+    assert (answer.opaque, answer.header_type, answer.is_response, answer.body) == (5, kind, True, b"by hand")
+
+
+async def test_requests_that_waited_are_begun_one_for_each_that_ends(start: Start) -> None:
+    world = await start(Limits(requests_in_flight=2))
+    begun: list[asyncio.Event] = []
+
+    async def one_by_one(connection: Connection, request: Command) -> Command:
+        begun.append(asyncio.Event())
+        await begun[-1].wait()
+        return request.reply()
+
+    world.server.routes[99] = one_by_one
+    peer = await world.connect()
+    peer.send(*(Command(99, opaque=n) for n in range(6)))
+    for ended in range(5):
+        expected = min(ended + 2, 6)
+        await until(lambda least=expected: len(begun) >= least)
+        await asyncio.sleep(0)
+        assert len(begun) == expected, "two are in flight"
+        begun[ended].set()
+        assert (await peer.receive()).opaque == ended
+    begun[5].set()
+    assert (await peer.receive()).opaque == 5

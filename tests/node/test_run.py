@@ -133,7 +133,8 @@ def test_broker_and_name_server_apart(tmp_path: Path) -> None:
     with TallyProcess(tmp_path / "ns", *names, what="nameserver") as nameserver:
         assert set(nameserver.places) == {"name server", "http"}
         assert nameserver.get("/readyz") == (200, "ok\n")
-        assert nameserver.get("/metrics") == (200, "")
+        status, metrics = nameserver.get("/metrics")
+        assert status == 200 and "tally_nameserver_brokers 0.0" in metrics and "rocketmq_" not in metrics
         known = ("--nameserver", nameserver.nameserver)
         with TallyProcess(tmp_path / "broker", *broker, *known, what="broker") as process:
             assert set(process.places) == {"broker", "http"}

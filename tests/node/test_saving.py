@@ -48,3 +48,17 @@ async def test_a_write_that_began_before_a_change_does_not_speak_for_it() -> Non
     await second
     assert [value["offsetTable"] for value in file.saved] == [{"T@g": {0: 2}}]
     assert not table.dirty
+
+
+async def test_an_older_picture_never_replaces_a_newer_one() -> None:
+    """`persist` at a stop may overtake a write on a thread, which gets its turn at the file later."""
+    file = SlowFile()
+    file.mended = True
+    file.go.set()
+    table = ConsumerOffsets(file)
+    table.commit("g", "T", 0, 1)
+    older = table.to_json()
+    table.commit("g", "T", 0, 2)
+    table.persist()
+    table._save(1, older)
+    assert [value["offsetTable"] for value in file.saved] == [{"T@g": {0: 2}}]

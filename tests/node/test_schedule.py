@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tallystick.node.broker.delay import DelayLevels, to_schedule
-from tallystick.node.broker.schedule import MAX_TRIES, RETRY_MS, WINDOW, DelayOffsets, Due, due, idle_ms
+from tallystick.node.broker.schedule import CORRECTION_MS, MAX_TRIES, RETRY_MS, WINDOW, DelayOffsets, Due, due, idle_ms
 from tallystick.store.message import Message, PutStatus
 from tallystick.store.settings import StoreSettings
 
@@ -36,11 +36,17 @@ class TestDue:
         assert due([], 100, 10) == Due(0, -1)
         assert due([90, 100, 101, 102], 100, 10) == Due(2, 1)
         assert due([90, 100], 100, 10) == Due(2, -1)
-        assert due([5000, 105], 100, 10) == Due(1, 5), "a time further away than the delay: the clock was set back"
+        set_back = 110 + CORRECTION_MS + 1
+        assert due([set_back, 105], 100, 10) == Due(1, 5), "a time further away than the delay: the clock was set back"
+        assert due([set_back - 1], 100, 10) == Due(0, CORRECTION_MS + 10), "a clock that was corrected"
 
-    @given(st.lists(st.integers(0, 200)), st.integers(0, 200), st.integers(1, 50))
+    @given(
+        st.lists(st.integers(0, 200) | st.integers(CORRECTION_MS, CORRECTION_MS + 200)),
+        st.integers(0, 200),
+        st.integers(1, 50),
+    )
     def test_as_its_slow_twin(self, times, now, delay):
-        corrected = [now if at > now + delay else at for at in times]
+        corrected = [now if at > now + delay + CORRECTION_MS else at for at in times]
         count = next((index for index, at in enumerate(corrected) if at > now), len(times))
         assert due(times, now, delay).count == count
         if count < len(times):

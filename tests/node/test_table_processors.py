@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from tallystick.node.broker import offsets as offset_table
 from tallystick.node.broker.clients import Client, ConsumerTable, ProducerTable
 from tallystick.node.broker.groups import SubscriptionGroup, SubscriptionGroupTable
 from tallystick.node.broker.locks import QueueLocks
@@ -46,11 +47,14 @@ NOW = 1_795_219_100_000
 class MemoryFile:
     def __init__(self) -> None:
         self.value: Any = None
+        self.broken = False
 
     def load(self) -> Any:
         return self.value
 
     def save(self, value: Any) -> None:
+        if self.broken:
+            raise OSError(28, "No space left on device")
         self.value = value
 
 
@@ -64,6 +68,8 @@ class ListStore:
         self.in_memory = True
         self.min_pos, self.max_pos, self.flushed_pos, self.dispatch_behind_bytes = 0, 1000, 990, 0
         self.kept: set[str] = set()
+        self.unused: dict[str, int] = {}
+        self.saved_progress = False
 
     def fill(self, topic: str, queue_id: int, times: list[int], first: int = 0) -> None:
         self.times[topic, queue_id] = (first, times)
@@ -102,9 +108,12 @@ class ListStore:
     def remove_topic(self, topic: str) -> None:
         self.times = {key: value for key, value in self.times.items() if key[0] != topic}
 
-    def clean_unused_topics(self, keep: set[str]) -> int:
+    async def save_progress(self) -> None:
+        self.saved_progress = True
+
+    def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
         self.kept = keep
-        return 0
+        return dict(self.unused)
 
     def clean_expired_queues(self) -> int:
         return 0
@@ -181,6 +190,9 @@ class TableBroker:
                 self.routes[code] = handler
 
     def now_ms(self) -> int:
+        return self.clock
+
+    def steady_ms(self) -> int:
         return self.clock
 
     def register_soon(self) -> None:
@@ -410,6 +422,57 @@ async def test_a_group_that_never_committed_starts_at_the_beginning_if_that_is_n
     assert (await broker.ask(14, ask)).code == 22, "the queue no longer begins at 0"
     broker.offsets.commit("g", "T", 0, 7)
     assert (await broker.ask(14, ask)).ext == {"offset": "7"}
+
+
+async def test_an_offset_whose_answer_is_awaited_is_saved_before_it() -> None:
+    broker = TableBroker()
+    broker.topics.update(TopicConfig("T"))
+    file = broker.offsets._file
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "7"}
+    assert (await broker.ask(15, commit)).code == 0
+    assert file.value["offsetTable"] == {"T@g": {0: 7}}
+    file.broken = True
+    answer = await broker.ask(15, {**commit, "commitOffset": "8"})
+    assert answer.code == 1
+    assert "No space left" in (answer.remark or "")
+
+
+async def test_there_is_a_limit_of_offsets_and_known_ones_go_on_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_table, "MAX_OFFSETS", 3)
+    broker = TableBroker()
+    broker.topics.update(TopicConfig("T"))
+    commit = {"consumerGroup": "g", "topic": "T", "commitOffset": "7"}
+    codes = [(await broker.ask(15, {**commit, "queueId": str(number)})).code for number in range(5)]
+    assert codes == [0, 0, 0, 1, 1]
+    assert len(broker.offsets) == 3
+    assert (await broker.ask(15, {**commit, "queueId": "2", "commitOffset": "9"})).code == 0
+    assert broker.offsets.query("g", "T", 2) == 9
+    assert not broker.offsets.commit("other", "T", 0, 1), "nor does a pull add one"
+    assert broker.offsets.query("other", "T", 0) == -1
+    clone = await broker.ask(314, {"srcGroup": "g", "destGroup": "h", "topic": "T", "offline": "true"})
+    assert clone.code == 1 and "there are 3 already" in (clone.remark or "")
+    assert broker.offsets.topics_of("h") == set(), "all of a topic's queues are cloned, or none"
+    assert (await broker.ask(314, {"srcGroup": "g", "destGroup": "g", "topic": "T", "offline": "true"})).code == 0
+    broker.offsets.remove_group("g")
+    assert len(broker.offsets) == 0
+    assert (await broker.ask(15, {**commit, "queueId": "4"})).code == 0
+
+
+async def test_topics_without_a_row_that_have_messages_are_named_and_stay() -> None:
+    broker = TableBroker()
+    assert (await broker.ask(316)).remark is None
+    broker.store.unused = {"Lost": 12}
+    answer = await broker.ask(316)
+    assert answer.code == 0
+    assert "Lost (12 messages)" in (answer.remark or "")
+    assert "deleteTopic" in (answer.remark or "")
+
+
+async def test_a_deleted_topic_is_answered_when_a_kill_does_not_bring_back_its_queues() -> None:
+    broker = TableBroker()
+    broker.topics.update(TopicConfig("T"))
+    assert (await broker.ask(215, {"topic": "T"})).code == 0
+    assert broker.store.saved_progress
 
 
 async def test_offsets_are_committed_for_queues_that_can_be() -> None:

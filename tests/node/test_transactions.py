@@ -489,3 +489,23 @@ async def test_restarts_lose_no_commit_and_show_no_rollback(seed):
     committed = {key for key, will in run.will.items() if will == COMMIT}
     assert visible <= committed
     assert committed <= visible | set(keys(run.broker, DISCARDED))
+
+
+class TestClocksThatJump:
+    async def test_a_half_from_a_future_that_never_came_holds_nobody_up(self, broker):
+        channel = broker.producer("pg")
+        broker.clock.advance(3600_000)
+        await send_half(broker, "K1")
+        broker.clock.advance(-3600_000)
+        await send_half(broker, "K2")
+        await check(broker, 6_000)
+        assert [command.ext["transactionId"] for command in channel.sent] == ["K1", "K2"]
+
+    async def test_a_clock_that_jumps_forward_gives_up_no_transaction(self, broker):
+        channel = broker.producer("pg")
+        await send_half(broker)
+        steady_ms = broker.steady_ms()
+        broker.steady_ms = lambda: steady_ms + 6_000
+        await check(broker, 10 * 24 * 3600_000)
+        assert len(channel.sent) == 1
+        assert not broker.store.records("TRANS_CHECK_MAX_TIME_TOPIC")

@@ -97,6 +97,9 @@ class FakeBroker:
     def now_ms(self) -> int:
         return self.clock.now_ms
 
+    def steady_ms(self) -> int:
+        return self.clock.now_ms
+
     def register_soon(self) -> None:
         self.registrations += 1
 

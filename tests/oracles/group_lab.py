@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ports import free_ports
 from tally_process import SMALL, TallyProcess, tally
 
 from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
@@ -25,21 +24,6 @@ PATIENCE_S = 40.0
 """For anything that is to become true. Only a broken group ever takes so long."""
 NAME = "group-a"
 T = TypeVar("T")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, below those that the system gives away to whoever connects or asks for any."""
-    ports: list[int] = []
-    while len(ports) < count:
-        with socket.socket() as probe:
-            port = random.randrange(20_000, 32_000)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in ports:
-            ports.append(port)
-    return ports
 
 
 async def until(what: str, look: Callable[[], Awaitable[T | None]]) -> T:

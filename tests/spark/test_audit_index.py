@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bad_disk import BadDisk
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from index_lab import GEOMETRY, SEGMENT, made_store
@@ -14,6 +16,7 @@ from index_lab import GEOMETRY, SEGMENT, made_store
 from tallystick.spark.jobs import audit
 from tallystick.spark.jobs.runner import inline
 from tallystick.spark.options import ReadOptions
+from tallystick.store.mapped import ReadMap
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexHeader
 
 SLOT_COUNT = range(32, 36)
@@ -79,6 +82,31 @@ def test_a_file_whose_header_forgot_its_entries_is_named(tmp_path: Path) -> None
         file.write(b"\0\0\0\1")
     (difference,) = audited(tmp_path)["differences"]
     assert (difference["file"], difference["offset"]) == (str(path), 0)
+
+
+def test_a_file_that_the_disk_does_not_give_is_named(tmp_path: Path) -> None:
+    with BadDisk(tmp_path) as disk:
+        path = made_store(tmp_path / "store")[1]
+        large = path.read_bytes().ljust(4 * 4096, b"\0")
+        path.write_bytes(large)
+        moved = disk.take(path)
+        disk.lose(moved, 4096)
+        differences = audited(tmp_path / "store")["differences"]
+    assert {(each["what"], each["file"]) for each in differences} == {("index", str(path))}
+    assert differences[0]["offset"] == 4096 and differences[0]["reason"].startswith("cannot be read")
+
+
+def test_a_file_whose_map_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made_store(tmp_path)[1]
+
+    def failing(self: ReadMap) -> list[tuple[int, int]]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(ReadMap, "unread", failing)
+    differences = audited(tmp_path)["differences"]
+    assert ("index", str(path), "cannot be read (0 bytes)") in {
+        (each["what"], each["file"], each["reason"]) for each in differences
+    }
 
 
 def field_at(at: int, count: int) -> tuple[str, int | None]:

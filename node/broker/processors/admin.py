@@ -8,6 +8,7 @@ Source: AdminBrokerProcessor of RocketMQ 4.8.0; forms as in the recordings `admi
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from tallystick.node.broker.administration import delete_group, delete_topic, update_groups, update_topics
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.remoting.endpoint import Handler
 
+_logger = logging.getLogger("tallystick.broker")
+_MAX_NAMED = 20
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
@@ -123,9 +126,20 @@ class AdminProcessor:
         return command.reply()
 
     def clean_unused_topics(self, channel: Channel, command: Command) -> Command:
-        """316: delete queues of topics that are in no table."""
-        self._broker.store.clean_unused_topics(set(self._broker.topics) | set(self._broker.topics.system_names()))
-        return command.reply()
+        """316: delete queues of topics that are in no table. Those that have messages in the log stay: the table may
+        have lost their topics, and nobody has asked to delete these messages."""
+        stay = self._broker.store.clean_unused_topics(
+            set(self._broker.topics) | set(self._broker.topics.system_names())
+        )
+        if not stay:
+            return command.reply()
+        names = ", ".join(f"{topic} ({count} messages)" for topic, count in sorted(stay.items())[:_MAX_NAMED])
+        remark = (
+            f"{len(stay)} topics are in no table and have messages, their queues stay: {names}. Create such a topic"
+            " with updateTopic to read its messages, or delete it with deleteTopic"
+        )
+        _logger.warning("did not clean unused topics: %s", remark)
+        return command.reply(remark=remark)
 
     # --- groups ---
 

@@ -81,7 +81,7 @@ class ClientProcessor:
         # All of it is read before any of it counts: a heartbeat with a mistake changes nothing.
         parsed = [(data, _group_name(data), _subscriptions(data)) for data in consumers]
         producer_groups = [_group_name(data) for data in producers]
-        client = Client(channel, client_id, command.language, command.version, self._broker.now_ms())
+        client = Client(channel, client_id, command.language, command.version, self._broker.steady_ms())
         return client, parsed, producer_groups
 
     def _consumer(

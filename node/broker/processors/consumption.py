@@ -162,7 +162,10 @@ class ConsumptionProcessor:
                 continue
             if not opt_bool(command.ext, "offline") and info is not None and name not in info.subscriptions:
                 continue  # the group is connected and no longer wants this topic
-            self._broker.offsets.clone(source, target, name)
+            try:
+                self._broker.offsets.clone(source, target, name)
+            except ValueError as error:
+                raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
         await self._broker.offsets.saved()
         return command.reply()
 

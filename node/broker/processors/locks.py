@@ -32,7 +32,7 @@ class LockProcessor:
     def lock(self, channel: Channel, command: Command) -> Command:
         """41: those of the queues that the client may consume for the next 60 s."""
         group, client_id, queues = _request(command)
-        locked = self._broker.locks.try_lock_batch(group, queues, client_id, self._broker.now_ms())
+        locked = self._broker.locks.try_lock_batch(group, queues, client_id, self._broker.steady_ms())
         return json_answer(command, {"lockOKMQSet": [queue.to_json() for queue in locked]})
 
     def unlock(self, channel: Channel, command: Command) -> Command | None:

@@ -9,9 +9,11 @@ Source: ConsumerManageProcessor, AdminBrokerProcessor of RocketMQ 4.8.0; `bounda
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from tallystick.node.broker.groups import validate_group_name
+from tallystick.node.broker.offsets import MAX_OFFSETS
 from tallystick.node.broker.processors.answers import refused
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_long, need_str, opt_bool, opt_str
@@ -60,7 +62,7 @@ class OffsetProcessor:
             return False
         return store.max_offset(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
 
-    def update(self, channel: Channel, command: Command) -> Command | None:
+    def update(self, channel: Channel, command: Command) -> Awaitable[Command] | None:
         """15: this group goes on at that offset. What can be no group's or queue's is refused: it would stay."""
         ext = command.ext
         group, topic, queue_id = need_str(ext, "consumerGroup"), need_str(ext, "topic"), need_int(ext, "queueId")
@@ -71,8 +73,18 @@ class OffsetProcessor:
             raise refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         if not 0 <= queue_id <= MAX_QUEUE_ID or offset < 0:
             raise refused(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} or commitOffset {offset} cannot be")
+        if not self._broker.offsets.has_room(group, topic, queue_id):
+            raise refused(ResponseCode.SYSTEM_ERROR, f"there are {MAX_OFFSETS} offsets, which is the most there may be")
         self._broker.offsets.commit(group, topic, queue_id, offset)
-        return None if command.is_oneway else command.reply(ext={})
+        return None if command.is_oneway else self._kept(command)
+
+    async def _kept(self, command: Command) -> Command:
+        """The answer, when the offset survives a kill. Clients that commit by the clock do so one way."""
+        try:
+            await self._broker.offsets.saved()
+        except OSError as error:
+            raise refused(ResponseCode.SYSTEM_ERROR, f"the offset is not saved yet: {error}") from error
+        return command.reply(ext={})
 
     def max_offset(self, channel: Channel, command: Command) -> Command:
         """30: the offset the next message will get."""

@@ -164,7 +164,7 @@ class PullProcessor:
             return True
         if result.status is not GetStatus.NO_MATCHED_MESSAGE:
             return False
-        hold.step(result.next_begin_offset, self._broker.now_ms())
+        hold.step(result.next_begin_offset, self._broker.steady_ms())
         # What is left is more than one look takes: the client comes back for it, which leaves room for others
         return result.next_begin_offset >= result.max_offset
 
@@ -174,7 +174,7 @@ class PullProcessor:
         broker = self._broker
         if not broker.settings.longPollingEnable:
             suspend_ms = broker.settings.shortPollingTimeMills
-        hold = Hold(connection, command, topic, queue_id, offset, broker.now_ms() + suspend_ms)
+        hold = Hold(connection, command, topic, queue_id, offset, broker.steady_ms() + suspend_ms)
         if broker.holds.add(hold):
             return _Done.HELD
         raise ResponseError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.processors.sending import SendRequest, admit, choose_queue, region
+from tallystick.node.broker.processors.sending import SendRequest, admit, choose_queue, region, rows_durable
 from tallystick.node.broker.reply import push_command, push_reply
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
@@ -61,6 +61,7 @@ class ReplyProcessor:
         ext = region(broker)
         ext |= {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0"}
         if broker.settings.storeReplyMessageEnable:
+            await rows_durable(broker, message.topic, message.queue_id)
             result = await broker.store.put(message)
             if result.status.stored:
                 ext["msgId"] = result.message_id

@@ -8,7 +8,8 @@ Both store the same bytes: the request's properties, then CLUSTER. Here is also 
     DELAY                            -> schedule topic
 
 A request is worked up to the store's append without giving up the event loop, so that messages of one connection are
-stored in the order they came.
+stored in the order they came. Only the first sends to a new topic wait until its row is durable
+(`rows_durable`); they keep their order.
 
 TIMER_DELAY_* and TIMER_DELIVER_MS ask for a delivery time; only RocketMQ 5 knows them. A 4.8 broker ignores them, and
 consumers see the message too early. Here it is refused with code 13: a failing send is found sooner than a wrong time.
@@ -31,6 +32,7 @@ from tallystick.node.broker.processors.sending import (
     choose_queue,
     put_answer,
     region,
+    rows_durable,
     with_cluster,
 )
 from tallystick.node.broker.topics import RETRY_PREFIX, TopicConfig, dlq_topic
@@ -78,10 +80,14 @@ class SendProcessor:
             raise _illegal(f"the property {name} needs RocketMQ 5: this broker has delay levels (DELAY) only")
         if request.batch:
             batch = self._batch(request, queue_id, names, connection, command.body)
+            await rows_durable(self._broker, request.topic, queue_id)
             result = await self._broker.store.put_batch(batch)
         else:
             message = self._message(request, config, queue_id, names, connection, command)
-            result = await self._broker.store.put(message)
+            stored = self._stored(message, names)
+            group = request.topic.removeprefix(RETRY_PREFIX) if request.topic.startswith(RETRY_PREFIX) else None
+            await rows_durable(self._broker, message.topic, message.queue_id, group)
+            result = await self._broker.store.put(stored)
         return put_answer(self._broker, command, result, queue_id)
 
     def _message(
@@ -93,6 +99,7 @@ class SendProcessor:
         connection: Connection,
         command: Command,
     ) -> Message:
+        """The message for the topic in which consumers find it in the end."""
         message = Message(
             topic=request.topic,
             queue_id=queue_id,
@@ -108,6 +115,10 @@ class SendProcessor:
             message, config = self._retried(message, config, request.max_reconsume_times, command.version)
         if config.topic_filter_type == _MULTI_TAG:
             message.sys_flag |= SysFlag.MULTI_TAGS
+        return message
+
+    def _stored(self, message: Message, names: Mapping[str, str]) -> Message:
+        """The message as it is stored now: itself, or its half or delayed form."""
         try:
             if is_half(message, names):
                 if self._broker.settings.rejectTransactionMessage:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tallystick.node.broker.delay import DelayError, again, to_schedule
-from tallystick.node.broker.processors.sending import VERSION_WITH_MAX_RECONSUME
+from tallystick.node.broker.processors.sending import VERSION_WITH_MAX_RECONSUME, rows_durable
 from tallystick.node.broker.topics import SYS_FLAG_UNIT_SUB, dlq_topic, retry_topic
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import (
@@ -69,6 +69,8 @@ class SendBackProcessor:
         """Store the message again; the answer has no fields."""
         message = self._message(command)
         if message is not None:
+            await rows_durable(self._broker, message.topic, message.queue_id, need_str(command.ext, "group"))
+            message = self._delayed(message)
             result = await self._broker.store.put(message)
             if result.status is not PutStatus.PUT_OK:
                 remark = f"{result.status.name} {result.detail}".strip()
@@ -78,7 +80,7 @@ class SendBackProcessor:
         return None if command.is_oneway else command.reply()
 
     def _message(self, command: Command) -> Message | None:
-        """What to store; None: the group wants no retries. ResponseError: why it cannot be sent back."""
+        """What the group gets again; None: it wants no retries. ResponseError: why it cannot be sent back."""
         ext, broker = command.ext, self._broker
         pos, name = need_long(ext, "offset"), need_str(ext, "group")
         level = need_int(ext, "delayLevel")
@@ -103,14 +105,15 @@ class SendBackProcessor:
         limit = group.retry_max_times
         if command.version >= VERSION_WITH_MAX_RECONSUME:
             limit = opt_int(ext, "maxReconsumeTimes", limit)
+        if level < 0 or record.reconsume_times >= limit:
+            dead = self._topic(dlq_topic(name), 1, PERMISSION_WRITE, 0)
+            return sent_back(record, dead, 0, None)
+        level = level or FIRST_RETRY_LEVEL + record.reconsume_times
+        return sent_back(record, topic, random.randrange(group.retry_queue_nums), level)
+
+    def _delayed(self, message: Message) -> Message:
         try:
-            if level < 0 or record.reconsume_times >= limit:
-                dead = self._topic(dlq_topic(name), 1, PERMISSION_WRITE, 0)
-                message = sent_back(record, dead, 0, None)
-            else:
-                level = level or FIRST_RETRY_LEVEL + record.reconsume_times
-                message = sent_back(record, topic, random.randrange(group.retry_queue_nums), level)
-            return to_schedule(message, broker.schedule.levels)
+            return to_schedule(message, self._broker.schedule.levels)
         except DelayError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 

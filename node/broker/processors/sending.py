@@ -133,6 +133,26 @@ def admit(broker: BrokerContext, request: SendRequest, producer: Host) -> TopicC
     return config
 
 
+async def rows_durable(broker: BrokerContext, topic: str, queue_id: int, group: str | None = None) -> None:
+    """Returns when a message in this queue can be read after a kill: the rows of its topic and group are durable.
+
+    Does not give up the event loop if they are, as with all but the first sends to a topic; sends that wait go on in
+    the order in which they came. ResponseError 14: a row cannot be saved now; 17: the topic was deleted meanwhile.
+    """
+    try:
+        if group is not None:
+            await broker.groups.gate.passed(group)
+        if queue_id < broker.topics.open_queues(topic) or broker.topics.follows:  # a follower's store refuses by itself
+            return
+        await broker.topics.gate.passed(topic)
+    except OSError as error:
+        raise ResponseError(
+            ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. topic[{topic}] is not saved: {error}"
+        ) from error
+    if topic not in broker.topics:
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, it was deleted just now")
+
+
 def _create(broker: BrokerContext, request: SendRequest) -> TopicConfig | None:
     retry = request.topic.startswith(RETRY_PREFIX)
     unit = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_lab import free_ports
+from ports import free_ports
 from store_server import serving
 
 from tallystick.spark.volume import open_volume

@@ -1,0 +1,185 @@
+"""`tally store repair`: shows what is wrong with the files of a stopped broker, and repairs what can be repaired.
+
+Exit codes: 0 the store is sound now; 1 damage is left, or `--dry-run` found some (the text says what to do); 2 it could
+not be tried or did not finish (no store, a broker has it open, disk full, wrong arguments). A repair that did not
+finish can be run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.node.commands.terminal import StageLines, assignments, bad, error_text, good, properties
+from tallystick.store.findings import Finding, FindingKind
+from tallystick.store.log_loss import LogLoss
+from tallystick.store.repair_plan import RepairPlan
+
+if TYPE_CHECKING:
+    from tallystick.store.repair import StoreRepair
+
+_MOST_SHOWN = 20
+
+_DESCRIPTION = """\
+Repairs the files of a broker that is not running. ConsumeQueues, the index and
+files of progress are built again from the log. A damaged table in config/ is
+replaced by its backup. The log itself is not changed: a damaged record stays
+where it is, and the broker passes over it.
+
+--cut POS removes the log from byte POS on, with all records behind it. Without
+--cut the command shows for each damaged place what a cut would lose."""
+
+_EPILOG = """\
+exit codes: 0 the store is sound; 1 damage is left (or --dry-run found some);
+2 not tried or not finished: no store, a broker has it open, a full disk.
+After 2 the command can be run again."""
+
+
+def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `store repair`."""
+    repair = kinds.add_parser(
+        "repair",
+        help="build damaged derived files again from the log of a stopped broker",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    repair.add_argument("dir", type=Path, metavar="DIR", help="the store's folder")
+    repair.add_argument("--dry-run", action="store_true", help="show what a repair would do; write nothing")
+    repair.add_argument("--cut", type=int, metavar="POS", help="also remove the log from this byte on")
+    repair.add_argument("--log", type=Path, metavar="DIR", help="folder of the log, if it is elsewhere")
+    repair.add_argument("--settings", type=Path, metavar="FILE", help="settings that the files do not tell, key=value")
+    repair.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="one setting; repeat it"
+    )
+    repair.add_argument("--json", action="store_true", help="print the result as JSON")
+    repair.set_defaults(call=run_repair)
+
+
+def run_repair(args: argparse.Namespace) -> int:
+    """See the module's head for the exit code."""
+    from tallystick.store.repair import StoreRepair, summary_json
+
+    logging.getLogger("tallystick").addHandler(logging.NullHandler())  # what is done is printed below
+    overrides = properties(args.settings) if args.settings else {}
+    overrides |= assignments(args.assignments)
+    if args.log is not None:
+        overrides["storePathCommitLog"] = str(args.log)
+    after: RepairPlan | None = None
+    done: list[Finding] = []
+    stages = StageLines()
+    with StoreRepair.opened(args.dir, overrides, dry_run=args.dry_run) as repair:
+        try:
+            before = repair.look(stages.progress)
+            stages.clear()
+            if not args.json:
+                print(_found(before), flush=True)
+            if not args.dry_run:
+                done = _run(repair, before, args.cut, stages)
+                after = repair.look(stages.progress)
+        finally:
+            stages.clear()
+    if args.json:
+        print(json.dumps(summary_json(before, done, after)))
+    else:
+        print(_planned(before, args.dir) if after is None else _ended(done, after, args.dir))
+    return 0 if (after or before).report.sound else 1
+
+
+def _run(repair: StoreRepair, plan: RepairPlan, cut: int | None, stages: StageLines) -> list[Finding]:
+    try:
+        return repair.run(plan, cut, stages.progress)
+    except OSError as error:
+        print(f"tally: {error_text(error)}: the repair did not finish; run it again", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def _found(plan: RepairPlan) -> str:
+    report = plan.report
+    lines = [f"{bad('damage')}  {finding}" for finding in report.damage[:_MOST_SHOWN]]
+    if report.damaged > _MOST_SHOWN:
+        lines.append(f"        ... and {report.damaged - _MOST_SHOWN} more; tally store verify lists them")
+    lines += [f"note    {finding}" for finding in report.notes[:_MOST_SHOWN]]
+    if plan.interrupted:
+        lines.append("note    an earlier repair did not finish")
+    where = f"{report.layout} from {report.min_pos} to {report.end_pos}"
+    lines.append(f"{report.records} records in {report.segments} segments, {where}")
+    return "\n".join(lines)
+
+
+def _planned(plan: RepairPlan, root: Path) -> str:
+    """What a repair would do."""
+    lines = []
+    if plan.queues and not plan.waits_for_peer:
+        names = sorted(f"{topic}/{queue}" for topic, queue in plan.queues)
+        more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+        lines.append(f"would rebuild ConsumeQueues from the log: {', '.join(names[:_MOST_SHOWN])}{more}")
+    if plan.index_from and not plan.waits_for_peer:
+        lines.append(f"would rebuild the index from file {plan.index_from} on")
+    for path, backup in plan.tables.items():
+        if backup is not None:
+            lines.append(f"would replace {path.relative_to(root)} by its backup {backup.name}")
+    for path in plan.short_files:
+        lines.append(f"would extend {path.relative_to(root)} with zeros")
+    if not lines and plan.useful:
+        lines.append("would write the files of progress and close the store in order")
+    return "\n".join([*lines, *_left(plan, root), _verdict(plan, "nothing was changed")])
+
+
+def _ended(done: list[Finding], plan: RepairPlan, root: Path) -> str:
+    done = [finding for finding in done if finding.kind is not FindingKind.DAMAGE]  # shown before
+    lines = [f"done    {finding.sentence()}" for finding in done]
+    return "\n".join([*lines, *_left(plan, root), _verdict(plan, f"{len(done)} changes" if done else "nothing to do")])
+
+
+def _verdict(plan: RepairPlan, what: str) -> str:
+    report = plan.report
+    return good(f"sound: {what}") if report.sound else bad(f"{report.damaged} damaged: {what}")
+
+
+def _left(plan: RepairPlan, root: Path) -> list[str]:
+    """What no repair puts right by itself, and what a person can do."""
+    lines: list[str] = []
+    if plan.waits_for_peer:
+        lines += [
+            "The log of this member is damaged. Start the member: it fetches the damaged",
+            "entries from another member. If it does not, and another member is sound: stop",
+            "it, keep a copy of its folder, empty the folder and start it; the group fills",
+            "it again. ConsumeQueues and index are rebuilt when the log is sound.",
+        ]
+    elif plan.log:
+        lines += [
+            "The log is damaged. Its sound records are served, also those behind the damage;",
+            "nothing has to be cut. A copy of the file from a backup or another disk can take",
+            "its place. To cut the log instead, and lose what follows, choose a place:",
+        ]
+        for loss in plan.losses[:_MOST_SHOWN]:
+            lines += _loss(loss, root)
+    for path, backup in plan.tables.items():
+        if backup is None and path.exists():
+            lines.append(
+                f"{path.relative_to(root)} has no sound backup. The next start keeps it under another\n"
+                "name and begins with what the store tells (operation.md, Damaged tables); or put a\n"
+                "copy of the table in its place."
+            )
+    return lines
+
+
+def _loss(loss: LogLoss, root: Path) -> list[str]:
+    lines = [
+        f"  tally store repair {root} --cut {loss.pos}",
+        f"    removes {loss.bytes} bytes from {loss.file} at byte {loss.offset} on, with {loss.records} sound records"
+        + (f" and {len(loss.files)} whole files" if loss.files else ""),
+    ]
+    for (topic, queue), lost in sorted(loss.queues.items())[:_MOST_SHOWN]:
+        lines.append(f"    {topic} queue {queue}: {lost.count} messages, offsets {lost.first} to {lost.last}")
+    if len(loss.queues) > _MOST_SHOWN:
+        lines.append(f"    ... and {len(loss.queues) - _MOST_SHOWN} more queues")
+    return lines

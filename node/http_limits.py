@@ -1,0 +1,162 @@
+"""What strangers may hold of the HTTP port: connections, heads of requests that never end, and time.
+
+aiohttp serves every connection that the system gives it and waits for the end of a request's head without a limit. A
+thousand peers that send one byte each would take every file descriptor of the process, those of the broker's clients
+included. So each connection of the port is guarded here:
+
+    connection ── no request under way for `IDLE_S` ──▶ cut
+               ── bytes of an unfinished head ────────▶ charged to the process's memory budget, which may cut it
+               ── one more than `MAX_CONNECTIONS` ────▶ the one that waits longest without a request is cut for it;
+                                                        where all have a request, the new one is refused
+
+A guard stands between the transport and aiohttp's protocol, passes everything on, and notes when requests begin and end
+(`under_way`, called by a middleware). The time is a monotonic clock's, given as an argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from tallystick.store import memory_budget
+from tallystick.store.memory_budget import MemoryBudget
+
+MAX_CONNECTIONS = 512
+"""Probes, scrapers, administrators and jobs that read files need a few dozen."""
+IDLE_S = 75.0
+"""Longer than a scraper with a period of a minute keeps its connection."""
+BODY_S = 30.0
+"""Within which a request's body must have come."""
+SWEEP_S = 5.0
+
+
+class Guard(asyncio.Protocol):
+    """One connection. It is a holder of the memory budget."""
+
+    def __init__(self, owner: Guards, inner: asyncio.Protocol) -> None:
+        self.inner = inner
+        self.since_s = owner.clock()
+        """Since when it has had no request; only meaningful while `requests` is 0."""
+        self.requests = 0
+        self.transport: asyncio.Transport | None = None
+        self._owner = owner
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._owner.admit(self):
+            self.inner.connection_made(transport)
+        else:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self not in self._owner.guards:
+            return  # it was refused or cut
+        if not self.requests:
+            self._head_bytes += len(data)
+            self._owner.budget.charge(self, self._head_bytes)
+        if self in self._owner.guards:  # the charge may have cut it
+            self.inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self.inner.eof_received() if self in self._owner.guards else None
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._owner.forget(self):
+            self.inner.connection_lost(error)
+
+    def begin(self) -> None:
+        """A request's head is complete."""
+        self.requests += 1
+        self._head_bytes = 0
+        self._owner.budget.charge(self, 0)
+
+    def end(self) -> None:
+        """Its answer was made."""
+        self.requests -= 1
+        self.since_s = self._owner.clock()
+
+    def cut(self) -> None:
+        """Ends the connection at once, without an answer."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Guards:
+    """All guarded connections of one port. `make`: aiohttp's protocol for a new connection."""
+
+    def __init__(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        *,
+        budget: MemoryBudget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self.budget = budget or memory_budget.PROCESS
+        self.guards: dict[Guard, None] = {}
+        self.cut_count = 0
+        """Connections that were cut or refused: idle, or too many."""
+        self._make = make
+        self._of: dict[object, Guard] = {}
+
+    def __call__(self) -> Guard:
+        """A protocol for a connection that was accepted."""
+        return Guard(self, self._make())
+
+    @contextmanager
+    def under_way(self, inner: object) -> Iterator[None]:
+        """While a request of this protocol of aiohttp is served."""
+        guard = self._of.get(inner)
+        if guard is None:
+            yield
+            return
+        guard.begin()
+        try:
+            yield
+        finally:
+            guard.end()
+
+    def admit(self, guard: Guard) -> bool:
+        """Takes a new connection in, or says that there is no room."""
+        if len(self.guards) >= MAX_CONNECTIONS:
+            self.cut_count += 1
+            idle = [each for each in self.guards if not each.requests]
+            if not idle:
+                return False
+            self._cut(min(idle, key=lambda each: each.since_s))
+        self.guards[guard] = None
+        self._of[guard.inner] = guard
+        return True
+
+    def forget(self, guard: Guard) -> bool:
+        """The connection is gone; False: it was never taken in."""
+        self.budget.charge(guard, 0)
+        self.guards.pop(guard, None)
+        return self._of.pop(guard.inner, None) is not None
+
+    def sweep(self) -> None:
+        """Cuts connections that have had no request for `IDLE_S`."""
+        oldest_s = self.clock() - IDLE_S
+        for guard in [each for each in self.guards if not each.requests and each.since_s < oldest_s]:
+            self.cut_count += 1
+            self._cut(guard)
+
+    async def keep_sweeping(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.sweep()
+
+    def _cut(self, guard: Guard) -> None:
+        self.guards.pop(guard, None)  # now: its `connection_lost` comes in a later turn
+        guard.cut()
