@@ -1,0 +1,225 @@
+"""Mistakes to be found: small changes of the product's text, as somebody might make them who means well.
+
+A simulation that finds nothing is worth what it would have found. Each mistake states after how many seeds of which
+profile it is found at the latest, and has a test. The text that a mutation replaces must be in its module exactly once:
+whoever changes the product there is told so by the test, and moves the mutation along.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """In one function of a module (`Class.method` or `function`), text that is replaced."""
+
+    module: str
+    function: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`rules`: those that it breaks. `seeds`: after how many runs of `profile` that shows at the latest,
+    from seed `first` on."""
+
+    name: str
+    rules: tuple[str, ...]
+    profile: str
+    edits: tuple[Edit, ...]
+    seeds: int = 100
+    first: int = 0
+
+
+class MutationError(Exception):
+    """The product does not have the text that a mutation replaces, or has it more than once."""
+
+
+def plant(mutation: Mutation) -> None:
+    """From here on, in this process, the product has the mistake."""
+    for edit in mutation.edits:
+        _replace(edit)
+
+
+def _replace(edit: Edit) -> None:
+    module = importlib.import_module(edit.module)
+    owner: Any = module
+    *path, name = edit.function.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    held = inspect.getattr_static(owner, name)
+    function: FunctionType = held.__func__ if isinstance(held, classmethod | staticmethod) else held
+    source = _source(module, edit.function)
+    if source.count(edit.old) != 1:
+        raise MutationError(f"{edit.module}.{edit.function} has {source.count(edit.old)} times: {edit.old}")
+    names: dict[str, Any] = {}
+    code = compile("from __future__ import annotations\n" + source.replace(edit.old, edit.new), edit.function, "exec")
+    exec(code, module.__dict__, names)
+    function.__code__ = names[name].__code__
+
+
+def _source(module: ModuleType, function: str) -> str:
+    """The text of one function, without indentation and decorators."""
+    text = Path(inspect.getsourcefile(module) or "").read_text()
+    body: list[Any] = ast.parse(text).body
+    *path, name = function.split(".")
+    for part in path:
+        body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == part)
+    node = next(node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name)
+    return textwrap.dedent("\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno]) + "\n")
+
+
+_SAVING = "tallystick.node.broker.saving"
+MUTATIONS = (
+    Mutation(
+        "a send does not wait for its topic's row",
+        ("A1",),
+        "sync",
+        (
+            Edit(_SAVING, "SavedTable.row_durable", "return row not in self._unsaved", "return True"),
+            Edit(_SAVING, "SavedTable._save_quietly", "while self.dirty:", "if self.dirty:"),
+        ),
+    ),
+    Mutation(
+        "SYNC_FLUSH answers what is written",
+        ("A1", "A2", "A3", "A4"),
+        "power",
+        (
+            Edit(
+                "tallystick.store.appender",
+                "Appender.write",
+                "            self._request_sync()\n",
+                "            self._request_sync()\n            self._deliver(self.log.release(written))\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "recovery believes queues that lack units",
+        ("A1", "A2", "A3", "A4", "L1"),
+        "rot",
+        (
+            Edit(
+                "tallystick.store.queue_recovery",
+                "QueueRecovery.add",
+                "self.broken.setdefault(queue, reason)",
+                "pass",
+            ),
+        ),
+        first=20,
+    ),
+    Mutation(
+        "recovery ends the log at a damaged record",
+        ("A1", "A2", "A3", "A4"),
+        "rot",
+        (Edit("tallystick.store.recovery", "_Recovery._behind_damage", "return step.pos", "return None"),),
+        first=20,
+    ),
+    Mutation(
+        "a lock is granted to everybody",
+        ("K1",),
+        "sync",
+        (
+            Edit(
+                "tallystick.node.broker.locks",
+                "QueueLocks.try_lock_batch",
+                "if owner is None or owner == client_id:",
+                "if True:",
+            ),
+        ),
+    ),
+    Mutation(
+        "an offset is never set back",
+        ("O2",),
+        "sync",
+        (
+            Edit(
+                "tallystick.node.broker.offsets",
+                "ConsumerOffsets.commit",
+                "self._set(group, topic, queue_id, offset)",
+                "self._set(group, topic, queue_id, max(offset, self.query(group, topic, queue_id)))",
+            ),
+        ),
+    ),
+    Mutation(
+        "a leader does not tell name servers that it leads",
+        ("N1",),
+        "group",
+        (
+            Edit(
+                "tallystick.node.broker.broker",
+                "Broker.take_role",
+                "self.settings = self.registration.settings = with_role(",
+                "self.settings = with_role(",
+            ),
+        ),
+    ),
+    Mutation(
+        "a delayed message loses its properties",
+        ("A1",),
+        "sync",
+        (
+            Edit(
+                "tallystick.node.broker.delay",
+                "again",
+                "properties=record.properties,",
+                'properties=record.properties.replace("TAGS", "GATS"),',
+            ),
+        ),
+    ),
+    Mutation(
+        "pulls of a closed connection stay",
+        ("L6",),
+        "sync",
+        (Edit("tallystick.node.broker.broker", "Broker._connection_closed", "self.holds.release(connection)", "pass"),),
+    ),
+    Mutation(
+        "memory of a closed connection stays charged",
+        ("L6",),
+        "sync",
+        (
+            Edit(
+                "tallystick.node.remoting.connection",
+                "Connection.connection_lost",
+                "self.endpoint.budget.charge(self, 0, keep=self.endpoint.cut_last)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutation(
+        "a header that cannot be read is not expected",
+        ("X1",),
+        "sync",
+        (
+            Edit(
+                "tallystick.node.remoting.connection",
+                "Connection._dispatch",
+                "except HeaderError as error:",
+                "except ZeroDivisionError as error:",
+            ),
+        ),
+    ),
+    Mutation(
+        "recovery cuts an index in front of the mark",
+        ("A10",),
+        "power",
+        (
+            Edit(
+                "tallystick.store.recovery",
+                "_Recovery._restore_index",
+                "point.index_count)",
+                "point.index_count * 3 // 4)",
+            ),
+        ),
+        first=50,
+    ),
+)
+BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}

@@ -1,0 +1,43 @@
+"""What happened, in order: the last lines for people, and one number over all of them to compare two runs."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable
+
+_INDEX_FILE = re.compile(r"/index/\d{17}")  # the kernel names them by the machine's own clock
+_INDEX_BYTES = re.compile(rb"/index/\d{17}")
+
+
+class Trace:
+    """`listener` gets each line as it comes."""
+
+    def __init__(self, keep: int = 60, listener: Callable[[str], None] | None = None) -> None:
+        self.lines: deque[str] = deque(maxlen=keep)
+        self.digest = 0
+        self.root = ""
+        """The folder of this run, which is left out of every line."""
+        self._listener = listener
+
+    def note(self, now: float, text: str) -> None:
+        """Something that a reader of the trace wants to know."""
+        if self.root:
+            text = _INDEX_FILE.sub("/index/…", text.replace(self.root, ""))
+        line = f"{now:12.6f}  {text}"
+        self.digest = zlib.crc32(line.encode(errors="replace"), self.digest)
+        self.lines.append(line)
+        if self._listener is not None:
+            self._listener(line)
+
+    def close(self) -> None:
+        """The run is over: what is noted from now on concerns nobody."""
+        self._listener = None
+
+    def mix(self, now: float, data: bytes) -> None:
+        """Bytes that went over the network: only for the digest."""
+        data = data.replace(self.root.encode(), b"")
+        if b"/index/" in data:
+            data = _INDEX_BYTES.sub(b"/index/", data)
+        self.digest = zlib.crc32(data, zlib.crc32(b"%f" % now, self.digest))
