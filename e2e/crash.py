@@ -2,6 +2,7 @@
 
     python e2e/crash.py --rounds 20 --seed 1
     python e2e/crash.py --rounds 5 --flush async      the page cache outlives the process: nothing may be lost either
+    python e2e/crash.py --rounds 500 --fast           kills alone: 500 in some minutes, most sends make topics
 
 A round: start on the store as it is, read everything back, send a mix of messages over several connections, kill -9 at
 a random moment (now and then also in the middle of the recovery), and let RocketMQ 4.8.0 open a copy of what lies
@@ -9,6 +10,9 @@ there: it must see every acknowledged message, queue unit and key, and list the 
 few rounds the store is brought to rest: all delayed and committed messages come, the broker stops in order, the files
 are verified and listed once more, and the next round begins an empty store. At the very end RocketMQ 4.8.0 serves a
 store that we wrote, goes on writing it under the same load, is killed or stopped, and we open what it left.
+
+`--fast` leaves RocketMQ out and reads back only queues that the round before wrote to, and all of them at rest. Its
+loads are short, and half of their messages go to new topics: what a send creates is what a kill may lose.
 
 Segments, queue files and index files are small, so that all of them roll. The seed decides moments and mixes; how
 concurrent messages interleave is up to the machine. Without the peer lab the parts with RocketMQ are skipped by name.
@@ -25,6 +29,7 @@ import random
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from lab.ledger import Ledger, Problems
@@ -46,6 +51,9 @@ FILE_SIZES = (
 )
 INDEX_SIZES = FILE_SIZES[2:]  # what the files of a store do not tell RocketMQ
 _ROUNDS_A_STORE = 5
+_FAST_ROUNDS_A_STORE = 25
+_FAST_KILL_AFTER_S = (0.02, 0.25)
+_FAST_NEW_TOPICS = 0.5
 _REST_S = (0.0, 0.01, 0.03)  # between two messages of a sender, at most: a flood, a stream, a trickle
 _KILL_AFTER_S = (0.1, 1.6)
 _KILL_FLOOD_AFTER_S = (0.02, 0.4)  # 25 000 messages a second: RocketMQ has to list them all, and then again
@@ -56,8 +64,9 @@ _KILL_RECOVERY_AFTER_S = (0.0, 0.8)
 class Crash:
     """One run: the broker under test, the store's ledger, what was found wrong."""
 
-    def __init__(self, work: Path, seed: int, flush: str, peer: Peer | None) -> None:
-        self.work, self.seed, self.flush, self.peer = work, seed, flush, peer
+    def __init__(self, work: Path, seed: int, flush: str, peer: Peer | None, *, fast: bool = False) -> None:
+        self.work, self.seed, self.flush, self.peer, self.fast = work, seed, flush, peer, fast
+        self.topics = 0
         self.rng = random.Random(seed)
         self._sample = random.Random(seed)  # of its own: how often it is asked depends on the machine
         self.problems = Problems()
@@ -69,6 +78,7 @@ class Crash:
     def new_store(self) -> None:
         """An empty one, with a ledger of its own."""
         self._stores += 1
+        self._checked = 0  # acknowledged messages whose queues were read back
         self.ledger = Ledger()
         self.tally = Tally(self.work / f"store-{self._stores}", (f"flushDiskType={self.flush}", *FILE_SIZES))
 
@@ -84,9 +94,13 @@ class Crash:
         before = len(self.ledger.places)
         shape = Shape(self.rng.randint(1, 6), self.rng.randint(1, 12), self.rng.choice(_REST_S))
         after_s = self.rng.uniform(*(_KILL_AFTER_S if shape.rest_s else _KILL_FLOOD_AFTER_S))
+        if self.fast:
+            shape, after_s = replace(shape, new_topics=_FAST_NEW_TOPICS), self.rng.uniform(*_FAST_KILL_AFTER_S)
+        rows = len(self.ledger.rows)
         asyncio.run(self._load_and_kill(label, shape, after_s))
         new = len(self.ledger.places) - before
         self.acknowledged += new
+        self.topics += len(self.ledger.rows) - rows
         size = f"{shape.connections} x {shape.senders} senders"
         self.say(f"round {number}: read {read} back; {new} acknowledged to {size}, killed after {after_s:.2f} s")
         self.look(f"after round {number}", clean=False)
@@ -146,7 +160,10 @@ class Crash:
 
     async def _read_back(self) -> int:
         await create_topics(self.tally.broker)
-        return await check_everything(self.tally.broker, self.ledger, self._sample, self.problems)
+        since = self._checked if self.fast else 0
+        read = await check_everything(self.tally.broker, self.ledger, self._sample, self.problems, since=since)
+        self._checked = len(self.ledger.places)
+        return read
 
     async def _load_and_kill(self, label: str, shape: Shape, after_s: float) -> None:
         load = asyncio.create_task(run_load(self.tally.broker, self.ledger, label, shape, self.seed, asyncio.Event()))
@@ -170,6 +187,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or 1))
     parser.add_argument("--flush", choices=("sync", "async"), default=(os.environ.get("FLUSH") or "sync"))
     parser.add_argument("--no-peer", action="store_true", help="without RocketMQ")
+    parser.add_argument("--fast", action="store_true", default=bool(os.environ.get("FAST")), help="kills alone")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds: 1 or more")
@@ -180,14 +198,15 @@ def torture(options: argparse.Namespace, work: Path) -> int:
     """All rounds; stops at the first one that found something wrong, so that its store is still there."""
     peer = None
     try:
-        peer = None if options.no_peer else Peer(work / "peer")
+        peer = None if options.no_peer or options.fast else Peer(work / "peer")
     except PeerMissingError as error:
         print(f"SKIPPED, RocketMQ opens the stores: {error}")
-    crash = Crash(work, options.seed, f"{options.flush.upper()}_FLUSH", peer)
+    crash = Crash(work, options.seed, f"{options.flush.upper()}_FLUSH", peer, fast=options.fast)
+    rounds_a_store = _FAST_ROUNDS_A_STORE if options.fast else _ROUNDS_A_STORE
     try:
         for number in range(1, options.rounds + 1):
             crash.round(number)
-            if not crash.problems.count and (number == options.rounds or number % _ROUNDS_A_STORE == 0):
+            if not crash.problems.count and (number == options.rounds or number % rounds_a_store == 0):
                 crash.rest()
                 if number < options.rounds:
                     crash.new_store()
@@ -204,7 +223,8 @@ def torture(options: argparse.Namespace, work: Path) -> int:
     ledger = crash.ledger
     print(
         f"seed {options.seed}, {crash.flush}: {crash.kills} kills under load, {crash.recovery_kills} while starting, "
-        f"{crash.acknowledged} messages acknowledged, {crash.again} delivered again, "
+        f"{crash.acknowledged} messages acknowledged, {crash.topics} topics made by sends, "
+        f"{crash.again} delivered again, "
         f"{crash.listings} times opened by RocketMQ; refused: {dict(ledger.refused) or 'none'}"
     )
     print(f"FAILED: {crash.problems.count} problems" if crash.problems.count else "nothing acknowledged was lost")

@@ -11,6 +11,7 @@ import random
 import time
 
 from lab.damage import fill, flip_a_byte
+from lab.full_all import FullAll
 from lab.group import AdminError, Group, Member
 from lab.group_load import Clients
 from lab.growth import Growth
@@ -66,6 +67,8 @@ class Faults:
                 return await self._lose(fault, leader, followers)
             case "transfer":
                 return await self._transfer(leader, follower)
+            case "full-all":
+                return await FullAll(self._group, self._clients, self._measured, self._problems).run(fault)
             case "grow":
                 growth = Growth(self._group, self._clients, self._measured, self._problems)
                 return await growth.run(random.Random(fault.draw))
@@ -203,7 +206,7 @@ class Faults:
 
         def noticed() -> bool:
             status = self._group.statuses().get(victim.number)
-            if status is None or "full" not in status.disk:
+            if status is None or status.disk not in ("low", "full"):
                 return False
             return not leads or self._group.leader() not in (None, victim)
 

@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +89,8 @@ class Member:
         self.port = first_port + 3 + 2 * _MOST_MEMBERS + 4 * number  # and two below, where old clients send
         self.log = folder.parent / f"n{number}.log"
         self.paused = False
+        self.env: Mapping[str, str] = {}
+        """Variables of the next start, beside those of this process."""
         self._server: Server | None = None
         self._born = False
 
@@ -110,6 +112,12 @@ class Member:
         return self._server is not None and self._server.alive
 
     @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._server is not None, f"{self.name} does not run"
+        return self._server.process.pid
+
+    @property
     def ended(self) -> bool:
         """It was started, nobody ended it, and it is gone."""
         return self._server is not None and not self._server.alive
@@ -124,7 +132,7 @@ class Member:
         for setting in (*self._group.settings_of(self), *first, *self._group.settings):
             command += ["--set", setting]
         self._born = True
-        self._server = Server(command, self.log, _clean_environment())
+        self._server = Server(command, self.log, _clean_environment() | dict(self.env))
 
     def wait_ready(self, timeout_s: float = 60) -> str:
         """The line that says so. ProcessError: it ended or took too long."""

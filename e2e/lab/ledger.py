@@ -5,6 +5,7 @@ Every body begins with its own id, so that whatever comes back tells what it is.
 - An acknowledged message is at exactly its place (topic, queue, offset, position in the log) with exactly its body.
 - A queue has no gap, and holds nothing that was not sent. What was not acknowledged may be there or not.
 - What was readable once stays where it was: a later reading of a queue continues an earlier one.
+- A topic or group exists that an acknowledged send made; `rows` has their topics.
 - An acknowledged delayed message comes, an acknowledged commit comes, a message whose rollback was acknowledged never
   does. Each may come twice after a kill: the broker delivers at least once.
 """
@@ -80,6 +81,8 @@ class Ledger:
         self.delayed: set[str] = set()  # acknowledged ones
         self.committed: set[str] = set()  # whose commit was acknowledged
         self.rolled_back: set[str] = set()
+        self.rows: set[str] = set()
+        self.destinations: set[tuple[str, int]] = set()  # queues that delayed and committed messages come to
         self.kinds: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self._history: dict[tuple[str, int], list[str]] = {}  # body ids by queue, as last read
@@ -97,6 +100,15 @@ class Ledger:
     def queues(self) -> list[tuple[str, int]]:
         """All queues in which something acknowledged is."""
         return sorted({(place.topic, place.queue_id) for place in self.places.values()})
+
+    def queues_since(self, count: int) -> list[tuple[str, int]]:
+        """Queues of what was acknowledged after the first `count` messages."""
+        return sorted({(place.topic, place.queue_id) for place in list(self.places.values())[count:]})
+
+    def check_rows(self, topics: set[str], problems: Problems) -> None:
+        """The topics that a broker has: none is missing."""
+        for topic in sorted(self.rows - topics):
+            problems.add(f"topic {topic}: a message to it was acknowledged, its row is LOST")
 
     def check_queue(self, topic: str, queue_id: int, first: int, records: Iterable[Record], problems: Problems) -> None:
         """A whole queue as it was read from `first`, its lowest offset, to its end."""

@@ -1,6 +1,7 @@
 """Producers that send a mix of messages over several connections, and note what was acknowledged.
 
-Kinds: plain, batch, delayed, and transactions that are committed, rolled back or left alone. Headers of both forms.
+Kinds: plain, batch, delayed, transactions that are committed, rolled back or left alone, and messages that a new group
+of consumers sends back. A part of all sends goes to topics that do not exist yet. Headers of both forms.
 The seed decides what each sender sends; how their messages interleave is up to the machine.
 """
 
@@ -25,7 +26,8 @@ from tallystick.store.message_id import decode_message_id
 
 TOPICS = {"crash-a": 4, "crash-b": 2, "crash-c": 1}  # with their numbers of queues
 GROUP = "crash-producer"
-_KINDS = {"plain": 60, "batch": 12, "delayed": 10, "commit": 10, "rollback": 5, "undecided": 3}
+_KINDS = {"plain": 60, "batch": 12, "delayed": 10, "commit": 10, "rollback": 5, "undecided": 3, "back": 4}
+NEW_TOPIC_QUEUES = 4
 _DELAY_LEVEL = 1  # one second
 _ANSWER_S = 30.0
 
@@ -37,6 +39,8 @@ class Shape:
     connections: int
     senders: int
     rest_s: float
+    new_topics: float = 0.05
+    """The part of sends that go to a new topic."""
 
 
 async def create_topics(broker: str) -> None:
@@ -50,7 +54,7 @@ async def run_load(broker: str, ledger: Ledger, label: str, shape: Shape, seed: 
     """Sends until the broker is gone or `stop` is set. `label` begins the ids of all messages of this load."""
     clients = [RemotingClient(name=f"crash.{number}") for number in range(shape.connections)]
     senders = [
-        _Sender(broker, client, ledger, f"{label}.{number}.{each}", shape.rest_s, seed)
+        _Sender(broker, client, ledger, f"{label}.{number}.{each}", shape, seed)
         for number, client in enumerate(clients)
         for each in range(shape.senders)
     ]
@@ -65,10 +69,11 @@ class _Sender:
     """One message, or one batch, at a time."""
 
     def __init__(
-        self, broker: str, client: RemotingClient, ledger: Ledger, label: str, rest_s: float, seed: int
+        self, broker: str, client: RemotingClient, ledger: Ledger, label: str, shape: Shape, seed: int
     ) -> None:
         self._broker, self._client, self._ledger = broker, client, ledger
-        self._label, self._rest_s = label, rest_s
+        self._label, self._shape = label, shape
+        self._last_pos: int | None = None  # of the newest acknowledged plain message
         self._rng = random.Random(f"{seed} {label}")
         self._count = 0
         self._header = self._rng.choice((HeaderType.JSON, HeaderType.ROCKETMQ))
@@ -77,20 +82,28 @@ class _Sender:
         kinds, weights = list(_KINDS), list(_KINDS.values())
         while not stop.is_set():
             kind = self._rng.choices(kinds, weights)[0]
-            topic = self._rng.choice(list(TOPICS))
-            queue_id = self._rng.randrange(TOPICS[topic])
+            topic, queue_id = self._queue()
             try:
                 match kind:
                     case "batch":
                         await self._batch(topic, queue_id)
                     case "commit" | "rollback" | "undecided":
                         await self._transaction(topic, queue_id, kind)
+                    case "back":
+                        await self._back()
                     case _:
                         await self._single(topic, queue_id, kind)
             except RemotingError:
                 return  # the broker was killed: that is why we are here
-            if self._rest_s:
-                await asyncio.sleep(self._rng.uniform(0, self._rest_s))
+            if self._shape.rest_s:
+                await asyncio.sleep(self._rng.uniform(0, self._shape.rest_s))
+
+    def _queue(self) -> tuple[str, int]:
+        """Where the next message goes: one of the topics, or one that nobody has used before."""
+        if self._rng.random() < self._shape.new_topics:
+            return f"new-{self._label}-{self._count}".replace(".", "-"), self._rng.randrange(NEW_TOPIC_QUEUES)
+        topic = self._rng.choice(list(TOPICS))
+        return topic, self._rng.randrange(TOPICS[topic])
 
     def _message(self, topic: str) -> tuple[str, bytes, dict[str, str]]:
         """A new message's id, body and properties."""
@@ -126,7 +139,28 @@ class _Sender:
             "m": "true" if batch else "false",
         }
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        return await self._call(Command(code, ext=ext, body=body, header_type=self._header))
+        answer = await self._call(Command(code, ext=ext, body=body, header_type=self._header))
+        if answer is not None:
+            self._ledger.rows.add(topic)
+            self._ledger.destinations.add((topic, queue_id))
+        return answer
+
+    async def _back(self) -> None:
+        """A consumer of a group that nobody knows sends the last message back; it comes to the group's retry topic."""
+        if self._last_pos is None:
+            return
+        self._count += 1
+        group = f"back-{self._label}-{self._count}".replace(".", "-")
+        ext = {
+            "offset": str(self._last_pos),
+            "group": group,
+            "delayLevel": str(_DELAY_LEVEL),
+            "maxReconsumeTimes": "16",
+        }
+        command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext, header_type=self._header)
+        if await self._call(command) is not None:
+            self._ledger.rows.add(f"%RETRY%{group}")
+            self._ledger.kinds["back"] += 1
 
     async def _call(self, command: Command) -> dict[str, str] | None:
         answer = await self._client.call(self._broker, command, _ANSWER_S)
@@ -144,7 +178,10 @@ class _Sender:
         answer = await self._send(topic, queue_id, body, pairs)
         if answer is not None:
             where = (SCHEDULE_TOPIC, _DELAY_LEVEL - 1) if delayed else (topic, queue_id)
-            self._ledger.acknowledge(name, _place(*where, answer), kind)
+            place = _place(*where, answer)
+            self._ledger.acknowledge(name, place, kind)
+            if not delayed:
+                self._last_pos = place.pos
             if delayed:
                 self._ledger.delayed.add(name)
 

@@ -11,6 +11,7 @@ from lab.load import TOPICS
 
 from tallystick.node.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
+from tallystick.store import fastjson
 from tallystick.store.record import Record
 
 GROUP = "crash-reader"
@@ -18,12 +19,21 @@ _DELIVERY_S = 60.0
 _KEY_SAMPLE = 20
 
 
-async def check_everything(broker: str, ledger: Ledger, rng: random.Random, problems: Problems) -> int:
-    """Every queue from end to end, nothing missing, and some messages by their keys. How many messages were read."""
+async def check_everything(
+    broker: str, ledger: Ledger, rng: random.Random, problems: Problems, *, since: int = 0
+) -> int:
+    """Every queue from end to end, nothing missing, and some messages by their keys. How many messages were read.
+
+    `since`: only queues of what was acknowledged after that many messages.
+    """
     count = 0
     async with ClusterClient("", timeout_s=30.0) as client:
+        ledger.check_rows(await _topics(client, broker), problems)
+        if problems.count:
+            return count
         wanted = {(topic, queue_id) for topic, queues in TOPICS.items() for queue_id in range(queues)}
-        for topic, queue_id in sorted(wanted | set(ledger.queues())):
+        wanted = set() if since else wanted | ledger.destinations
+        for topic, queue_id in sorted(wanted | set(ledger.queues_since(since))):
             first, records = await _read(client, QueueAddress(topic, "", broker, queue_id), problems)
             ledger.check_queue(topic, queue_id, first, records, problems)
             count += len(records)
@@ -40,6 +50,11 @@ async def wait_for_deliveries(broker: str, ledger: Ledger, rng: random.Random, p
         if not ledger.missing_deliveries() or time.monotonic() > end or problems.count:
             return ledger.check_deliveries(problems)
         await asyncio.sleep(0.5)
+
+
+async def _topics(client: ClusterClient, broker: str) -> set[str]:
+    answer = await client.call(broker, RequestCode.GET_ALL_TOPIC_CONFIG, {})
+    return set(fastjson.loads(answer.body)["topicConfigTable"])
 
 
 async def _read(client: ClusterClient, queue: QueueAddress, problems: Problems) -> tuple[int, list[Record]]:

@@ -37,7 +37,12 @@ DECK = {
     "flip-follower": 1,
     "flip-leader": 1,
 }
-OWN_SORTS = {"full-follower": Sort.SMALL_DISKS, "full-leader": Sort.SMALL_DISKS, "grow": Sort.GROWING}
+OWN_SORTS = {
+    "full-follower": Sort.SMALL_DISKS,
+    "full-leader": Sort.SMALL_DISKS,
+    "full-all": Sort.SMALL_DISKS,
+    "grow": Sort.GROWING,
+}
 """Kinds that need a group of their own; each comes once in a deck."""
 KINDS = (*DECK, *OWN_SORTS)
 STRETCH_FAULTS = {Sort.PLAIN: 6, Sort.SMALL_DISKS: 6, Sort.GROWING: 1}

@@ -1,7 +1,7 @@
 """One `tally run` under test, on ports and in a folder of its own."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lab.places import HOST, TALLY, free_block
@@ -20,6 +20,10 @@ class Tally:
         first = free_block() if first_port is None else first_port
         self.port, self.nameserver_port, self.http_port = first + 2, first + 4, first + 5
         self.log = folder / "tally.log"
+        self.env: Mapping[str, str] = {}
+        """Variables of the next start, beside those of this process."""
+        self.wrap: Sequence[str] = ()
+        """A command that runs the next start, and ends by executing it: `prlimit --nofile=64`."""
         self._server: Server | None = None
 
     @property
@@ -39,18 +43,24 @@ class Tally:
     def alive(self) -> bool:
         return self._server is not None and self._server.alive
 
+    @property
+    def server(self) -> Server:
+        """The running process."""
+        assert self._server is not None, "it does not run"
+        return self._server
+
     def launch(self, *extra: str) -> None:
         """Starts the process and does not wait; `extra` are settings for this run only."""
         assert self._server is None, "it runs"
         if not TALLY.exists():
             raise ProcessError(f"{TALLY} is not built: make build")
         ports = ["--port", str(self.port), "--nameserver-port", str(self.nameserver_port)]
-        command = [str(TALLY), "run", "--dir", str(self.folder / "data"), "--host", HOST, *ports]
+        command = [*self.wrap, str(TALLY), "run", "--dir", str(self.folder / "data"), "--host", HOST, *ports]
         command += ["--http-port", str(self.http_port)]
         for setting in (*self.settings, *extra):
             command += ["--set", setting]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
-        self._server = Server(command, self.log, clean)
+        self._server = Server(command, self.log, clean | dict(self.env))
 
     def wait_ready(self, timeout_s: float = 60) -> str:
         """The line that says so. ProcessError: it ended or took too long."""

@@ -1,0 +1,150 @@
+"""A hundred thousand topics: half made by an administrator, half by sends.
+
+Required: each topic whose making or first message was acknowledged is there after `kill -9`, with its message, and the
+name server knows it; sends and routes are answered all the time. Measured: memory, times of saving, of registration,
+of a restart, the size of the tables, the slowest answer to a client while the tables grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+
+from attacks.arena import Arena, private_mib, until
+from attacks.traffic import Acknowledged, Pipe, ends, send_command
+from lab.places import HOST
+from lab.tally import Tally
+
+from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.store import fastjson
+
+_TOPICS = 100_000
+_LIST = 1000  # of one request over HTTP
+
+
+async def run(arena: Arena) -> None:
+    settings = ("mappedFileSizeCommitLog=67108864", "mappedFileSizeConsumeQueue=2000", "flushDiskType=ASYNC_FLUSH")
+    tally = Tally(arena.work / "plain", (*settings, "defaultTopicQueueNums=1"))
+    half = arena.scaled(_TOPICS) // 2
+    named = [f"admin-{number:06}" for number in range(half)]
+    sent_to = [f"sent-{number:06}" for number in range(half)]
+    probe = asyncio.create_task(asyncio.sleep(0))
+    try:
+        tally.start()
+        arena.figure("MiB of private memory, empty", private_mib(tally.server.process.pid))
+        slowest = [0.0, 0]
+        probe = asyncio.create_task(_probe(tally, slowest))
+        await _by_admin(arena, tally, named)
+        sent = await _by_sends(arena, tally, sent_to)
+        arena.figure("MiB of private memory, with all topics", private_mib(tally.server.process.pid))
+        arena.figure("slowest send to another topic meanwhile, s; failed", [round(slowest[0], 2), slowest[1]])
+        arena.figure("MiB of topics.json", round((tally.store / "config" / "topics.json").stat().st_size / 2**20, 1))
+        await _known(arena, tally, [*named, *sent.at.keys()], "after they were made")
+        probe.cancel()
+        tally.kill()
+        await _restart(arena, tally, [*named, *sent.at.keys()], sent, "kill -9")
+        begin_s = time.monotonic()
+        tally.stop()
+        arena.figure("seconds of a stop in order", round(time.monotonic() - begin_s, 1))
+        await _restart(arena, tally, [*named, *sent.at.keys()], sent, "a stop in order")
+    finally:
+        probe.cancel()
+        tally.kill()
+
+
+async def _by_admin(arena: Arena, tally: Tally, names: list[str]) -> None:
+    slowest_s = 0.0
+    begin_s = time.monotonic()
+    for first in range(0, len(names), _LIST):
+        rows = [{"name": name, "readQueues": 1, "writeQueues": 1} for name in names[first : first + _LIST]]
+        asked_s = time.monotonic()
+        await asyncio.to_thread(_post, tally.http_port, rows)
+        slowest_s = max(slowest_s, time.monotonic() - asked_s)
+    seconds = time.monotonic() - begin_s
+    arena.figure(
+        f"seconds to make {len(names)} topics by lists of {_LIST}; slowest list",
+        [round(seconds, 1), round(slowest_s, 2)],
+    )
+
+
+def _post(port: int, rows: list[dict[str, object]]) -> None:
+    body = json.dumps(rows).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://{HOST}:{port}/topics", data=body, method="POST", headers=headers)
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        answer.read()
+
+
+async def _by_sends(arena: Arena, tally: Tally, names: list[str]) -> Acknowledged:
+    sent = Acknowledged()
+    pipe = Pipe(tally.broker, lambda name, answer: sent.note(name, 0, name, answer), window=500)
+    begin_s = time.monotonic()
+    await pipe.run((name, send_command(name, 0, f"{name}|".encode())) for name in names)
+    seconds = time.monotonic() - begin_s
+    arena.figure(f"seconds to make {len(names)} topics by sends, 500 at a time", round(seconds, 1))
+    arena.check(not pipe.broken, f"the connection broke: {pipe.broken}")
+    arena.check(len(sent.at) == len(names), f"{len(sent.at)} of {len(names)} sends acknowledged: {sent.refused}")
+    return sent
+
+
+async def _probe(tally: Tally, slowest: list[float]) -> None:
+    """Sends to one topic all the time."""
+    async with ClusterClient("", timeout_s=60) as client:
+        await client.create_topic(tally.broker, "probe", 1)
+        while True:
+            begin_s = time.monotonic()
+            try:
+                await client.send(QueueAddress("probe", "", tally.broker, 0), b"probe|")
+            except RemotingError:
+                slowest[1] += 1
+            slowest[0] = max(slowest[0], time.monotonic() - begin_s)
+            await asyncio.sleep(0.05)
+
+
+async def _known(arena: Arena, tally: Tally, names: list[str], when: str) -> None:
+    """The name server knows all of them, soon."""
+    wanted = set(names)
+    missing: set[str] = set()
+
+    async def known() -> bool:
+        nonlocal missing
+        async with ClusterClient(tally.nameserver, timeout_s=60) as client:
+            answer = await client.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        missing = wanted - set(fastjson.loads(answer.body)["topicList"])
+        return not missing
+
+    seconds = await until(known, 120, 0.5)
+    arena.check(
+        seconds is not None, f"{when}: the name server does not know {len(missing)} topics: {sorted(missing)[:3]}"
+    )
+    arena.figure(f"{when}: seconds until the name server knows all of them", seconds and round(seconds, 2))
+
+
+async def _restart(arena: Arena, tally: Tally, names: list[str], sent: Acknowledged, what: str) -> None:
+    begin_s = time.monotonic()
+    tally.launch()
+    await asyncio.to_thread(tally.wait_ready, 300)
+    arena.figure(f"seconds of a start after {what}", round(time.monotonic() - begin_s, 1))
+    await _known(arena, tally, names, f"after {what}")
+    lost = []
+    async with ClusterClient("", timeout_s=60) as client:
+        for first in range(0, len(sent.at), 200):
+            some = list(sent.at)[first : first + 200]
+            found = await asyncio.gather(*(_body(client, tally.broker, name) for name in some))
+            lost += [name for name, body in zip(some, found, strict=True) if body != f"{name}|".encode()]
+    arena.check(not lost, f"after {what}: {len(lost)} acknowledged messages are lost: {lost[:5]}")
+    sampled = names[:: max(1, len(names) // 50)]
+    arena.check(all([(await ends(tally.broker, name, 1)) is not None for name in sampled]), "offsets are answered")
+    arena.figure(f"MiB of private memory after {what}", private_mib(tally.server.process.pid))
+
+
+async def _body(client: ClusterClient, broker: str, name: str) -> bytes | None:
+    try:
+        pulled = await client.pull(QueueAddress(name, "", broker, 0), 0, group="attack")
+    except RemotingError:
+        return None
+    return pulled.records[0].body if pulled.records else None
