@@ -120,3 +120,10 @@ def test_the_dashboard_is_one() -> None:
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places)
     assert all(panel["description"] and panel["targets"] for panel in dashboard["panels"])
+
+
+def test_no_text_of_an_alert_begins_with_a_brace() -> None:
+    """What `{{ "{{ $labels.pod }}" }}` renders to is a mapping in YAML where a value begins with it."""
+    path = CHART / "templates" / "prometheusrule.yaml"
+    found = [line for line in path.read_text().splitlines() if re.match(r'\s*(summary|description): \{\{ "\{\{', line)]
+    assert found == []
