@@ -42,6 +42,17 @@ simulate: $(VENV)/.dev ## replicated groups from seeds, everything going wrong: 
 	PYTHONPATH=tests/replication $(BIN)/python -m simulator --first $(or $(FIRST),0) --seeds $(or $(SEEDS),10000) \
 	    $(if $(PROFILE),--profile '$(PROFILE)') $(if $(VERBOSE),--verbose)
 
+.PHONY: simulate-node
+simulate-node: $(VENV)/.dev ## whole brokers and clients from seeds, everything going wrong: FIRST=0 SEEDS=1000 PROFILE=sync VERBOSE=1 JOBS=2
+	PYTHONPATH=tests $(BIN)/python -m simulation --first $(or $(FIRST),0) --seeds $(or $(SEEDS),1000) \
+	    $(if $(PROFILE),--profile '$(PROFILE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(VERBOSE),--verbose) \
+	    $(if $(TWICE),--check-determinism)
+
+.PHONY: mutants
+mutants: $(VENV)/.dev ## planted bugs, each of which a test must find: PART=kernel ONLY='a sync' JOBS=2 SHARD=1/4 LIST=1
+	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(or $(JOBS),2) $(if $(PART),--part '$(PART)') \
+	    $(if $(ONLY),--only '$(ONLY)') $(if $(SHARD),--shard $(SHARD)) $(if $(LIST),--list) $(ARGS)
+
 bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--quick', ARGS='--rows sync-*')
 	$(BIN)/python benchmarks/bench.py $(if $(JSON),--json) $(ARGS)
 
@@ -55,7 +66,7 @@ lint: $(VENV)/.dev ## ruff
 types: $(VENV)/.dev build/types ## mypy --strict, of the product, the benchmark and the end-to-end runs
 	$(BIN)/mypy
 	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py
-	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py lab/*.py
+	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py attacks/*.py lab/*.py
 	cd e2e/kind && MYPYPATH=../../build/types:..:../../tests/crds ../../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases \
 	    --disable-error-code import-untyped *.py harness/*.py programs/*.py
 
@@ -70,8 +81,12 @@ kernel-test: ## cargo test, clippy and fmt of the kernel
 peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1
 	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2)
 
-crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync
-	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync)
+crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync FAST=1 (kills alone)
+	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
+
+.PHONY: attacks
+attacks: build ## clocks, disks, signals, strangers, kills, large stores against real processes: ONLY=clock SCALE=0.1 JSON=FILE
+	$(BIN)/python e2e/attack.py --scale $(or $(SCALE),1.0) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 .PHONY: group-faults peer-group
 group-faults: build ## three members under faults of all kinds, nothing lost: ROUNDS=22 SEED=1 ONLY=kill-leader JSON=FILE

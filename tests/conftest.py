@@ -1,6 +1,7 @@
 """Fixtures of the whole tree: where the team's shared material is, and its golden stores unpacked."""
 
 import os
+import signal
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # How long an example takes says something of the machine. All else is as Hypothesis has it: in CI the same ones always.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
+
+# A script's `make test &` has its shell ignore SIGINT, and the processes that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
