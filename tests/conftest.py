@@ -1,4 +1,4 @@
-"""Fixtures of the whole tree: where the team's shared material is, and its golden stores unpacked."""
+"""Fixtures of all tests: golden data, golden stores unpacked, and the peer lab with real RocketMQ."""
 
 import os
 import signal
@@ -22,23 +22,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder with golden stores and the peer lab, beside the repository (or `TALLYSTICK_SHARED`)."""
+    """The folder with the peer lab (real RocketMQ), beside the repository (or `TALLYSTICK_SHARED`)."""
     folder = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared"))
     if not folder.is_dir():
-        pytest.skip(f"needs the shared folder with golden/ and peer/: {folder} is not there")
+        pytest.skip(f"needs the folder with the peer lab (real RocketMQ): {folder} does not exist")
     return folder
 
 
+@pytest.fixture(scope="session")
+def golden_folder() -> Path:
+    """Stores and conversations that real RocketMQ wrote; its README describes them."""
+    return ROOT / "tests" / "golden"
+
+
 @pytest.fixture
-def golden(shared: Path, tmp_path: Path) -> Callable[[str], Path]:
+def golden(golden_folder: Path, tmp_path: Path) -> Callable[[str], Path]:
     """Unpacks one golden set (store written by RocketMQ) and returns its `store` folder, times of files kept."""
 
     def unpack(name: str) -> Path:
-        archive = shared / "golden" / name / "store.tar.xz"
-        if not archive.is_file():
-            pytest.skip(f"needs the golden store {archive}")
         target = tmp_path / name
-        with tarfile.open(archive) as tar:
+        with tarfile.open(golden_folder / name / "store.tar.xz") as tar:
             tar.extractall(target, filter="fully_trusted")
             for member in tar.getmembers():
                 seconds = member.pax_headers.get("mtime", str(member.mtime))

@@ -78,7 +78,7 @@ def test_whoever_was_added_is_found(texts, other):
         assert not has_bits(bit_map, bloom.positions(other))
 
 
-def test_the_golden_extension_files_hold_the_same_bits(shared, golden):
+def test_the_golden_extension_files_hold_the_same_bits(golden_folder, golden):
     """Three SQL92 groups were known while 300 messages came: their positions, and each message's bit map."""
     table = json.loads((golden("cqext") / "config" / "consumerFilter.json").read_text())
     groups = table["filterDataByTopic"]["GoldExt"]["groupFilterData"]
@@ -86,7 +86,7 @@ def test_the_golden_extension_files_hold_the_same_bits(shared, golden):
     for name, data in groups.items():
         assert data["bloomFilterData"] == {"bitNum": bloom.bits, "bitPos": list(bloom.positions(f"{name}#GoldExt"))}
 
-    with lzma.open(shared / "golden" / "cqext" / "expected.json.xz") as file:
+    with lzma.open(golden_folder / "cqext" / "expected.json.xz") as file:
         opened = json.load(file)["opened"]
     messages = {message["physicalOffset"]: message for message in opened["messages"]}
     compared = 0

@@ -29,9 +29,9 @@ LEVELS = DelayLevels(StoreSettings().delay_levels_ms())
 
 
 @pytest.fixture
-def records(shared: Path, golden) -> dict[int, Record]:
+def records(golden_folder: Path, golden) -> dict[int, Record]:
     """Every record of the golden store `clean`, by position."""
-    listing = shared / "golden" / "clean" / "expected.json.xz"
+    listing = golden_folder / "clean" / "expected.json.xz"
     segments = [(int(path.name), path.read_bytes()) for path in sorted((golden("clean") / "commitlog").iterdir())]
     result = {}
     for message in json.loads(lzma.decompress(listing.read_bytes()))["opened"]["messages"]:
@@ -137,8 +137,8 @@ def test_messages_sent_back(records):
         same(to_schedule(sent_back(tried, names["REAL_TOPIC"], 0, None), LEVELS), record)
 
 
-def frames(shared: Path, name: str) -> list[dict]:
-    with lzma.open(shared / "golden" / "wire" / f"{name}.jsonl.xz") as lines:
+def frames(golden_folder: Path, name: str) -> list[dict]:
+    with lzma.open(golden_folder / "wire" / f"{name}.jsonl.xz") as lines:
         return [json.loads(line) for line in lines]
 
 
@@ -149,10 +149,10 @@ def command(frame: dict) -> Command:
 
 
 @pytest.mark.parametrize("recording", ["send", "transaction", "consume"])
-async def test_recorded_sends_get_the_recorded_answers(shared, recording):
+async def test_recorded_sends_get_the_recorded_answers(golden_folder, recording):
     broker = FakeBroker(BrokerSettings(brokerIP1="127.0.0.1", brokerClusterName="PeerCluster"))
     processor = SendProcessor(broker)
-    recorded = frames(shared, recording)
+    recorded = frames(golden_folder, recording)
     answers = {
         (f["conn"], f["header"]["opaque"]): f["header"]
         for f in recorded
@@ -189,8 +189,8 @@ async def test_recorded_sends_get_the_recorded_answers(shared, recording):
     assert gaps.count(0) >= len(gaps) // 3
 
 
-async def test_the_recorded_reply_is_pushed_and_stored_as_recorded(shared):
-    recorded = frames(shared, "transaction")
+async def test_the_recorded_reply_is_pushed_and_stored_as_recorded(golden_folder):
+    recorded = frames(golden_folder, "transaction")
     (sent,) = [f for f in recorded if f["header"]["code"] == 325]
     (pushed,) = [f for f in recorded if f["header"]["code"] == 326]
     broker = FakeBroker(BrokerSettings(brokerIP1="127.0.0.1", brokerClusterName="PeerCluster"))
@@ -210,8 +210,8 @@ async def test_the_recorded_reply_is_pushed_and_stored_as_recorded(shared):
     assert record.size == 0x3D602 - 0x3D4E3  # up to the next message of the recording
 
 
-def test_the_recorded_check_of_a_transaction(shared):
-    recorded = frames(shared, "transaction")
+def test_the_recorded_check_of_a_transaction(golden_folder):
+    recorded = frames(golden_folder, "transaction")
     (asked,) = [f for f in recorded if f["header"]["code"] == 39]
     body, ext = base64.b64decode(asked["body"]), asked["header"]["extFields"]
     record = Record.decode(body)

@@ -62,8 +62,8 @@ SAMPLES = [
 RECORDINGS = ["send", "consume", "pull", "transaction", "admin", "mqadmin", "register"]
 
 
-def recorded(shared: Path, name: str) -> Iterator[dict[str, Any]]:
-    path = shared / "golden" / "wire" / f"{name}.jsonl.xz"
+def recorded(golden_folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    path = golden_folder / "wire" / f"{name}.jsonl.xz"
     if not path.is_file():
         pytest.skip(f"needs the recorded frames {path}")
     with lzma.open(path) as lines:
@@ -86,9 +86,9 @@ def test_the_samples_of_rocketmq_both_ways(command: Command, as_json: str, as_bi
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_every_recorded_frame_decodes_and_encodes_to_the_same_bytes(shared: Path, name: str) -> None:
+def test_every_recorded_frame_decodes_and_encodes_to_the_same_bytes(golden_folder: Path, name: str) -> None:
     count = 0
-    for row in recorded(shared, name):
+    for row in recorded(golden_folder, name):
         raw = raw_frame(row)
         (frame,) = FrameSplitter().feed(raw)
         command = decode(*frame)
@@ -245,10 +245,10 @@ def test_the_largest_frame_goes_through_and_one_byte_more_does_not() -> None:
         encode(command)
 
 
-def test_ten_thousand_broken_frames_are_only_ever_frame_or_header_errors(shared: Path) -> None:
+def test_ten_thousand_broken_frames_are_only_ever_frame_or_header_errors(golden_folder: Path) -> None:
     """A fixed budget of damage from one seed: bytes flipped, cut out, put in, lengths overwritten, pure noise."""
     source = random.Random(48)
-    frames = [raw_frame(row) for name in ("send", "admin", "register") for row in recorded(shared, name)]
+    frames = [raw_frame(row) for name in ("send", "admin", "register") for row in recorded(golden_folder, name)]
     binary = [decode(*FrameSplitter().feed(frame)[0]) for frame in frames[::7]]
     for command in binary:
         command.header_type = HeaderType.ROCKETMQ

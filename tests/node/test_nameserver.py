@@ -97,8 +97,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # --- recorded conversations ---
 
 
-def conversations(shared: Path) -> Iterator[tuple[str, list[tuple[Command, Command]]]]:
-    for path in sorted((shared / "golden" / "wire").glob("*.jsonl.xz")):
+def conversations(golden_folder: Path) -> Iterator[tuple[str, list[tuple[Command, Command]]]]:
+    for path in sorted((golden_folder / "wire").glob("*.jsonl.xz")):
         waiting: dict[tuple[int, int], Command] = {}
         pairs = []
         with lzma.open(path) as lines:
@@ -112,10 +112,10 @@ def conversations(shared: Path) -> Iterator[tuple[str, list[tuple[Command, Comma
         yield path.name, pairs
 
 
-async def test_recorded_requests_get_the_recorded_answers(shared: Path, tmp_path: Path) -> None:
+async def test_recorded_requests_get_the_recorded_answers(golden_folder: Path, tmp_path: Path) -> None:
     """Byte for byte. Brokers of most recordings registered unseen, so what they told is taken from the answers."""
     count = 0
-    for name, pairs in conversations(shared):
+    for name, pairs in conversations(golden_folder):
         server = NameServer(NameServerSettings(kvConfigPath=str(tmp_path / name)), contest_s=0.001)
         for request, recorded in pairs:
             assume(server, request, recorded)

@@ -771,11 +771,11 @@ class Replay(World):
 
 
 @pytest.mark.parametrize(("name", "at_least"), [("pull", 16), ("consume", 30)])
-async def test_recorded_pulls_get_the_recorded_answers(shared, name, at_least):
+async def test_recorded_pulls_get_the_recorded_answers(golden_folder, name, at_least):
     """Code, remark and fields; and the same messages. Left out: retries (their messages come by ways that are not
     replayed) and pulls that overtook the handling of a heartbeat in the recorded broker's threads (25, 28)."""
     replay = Replay()
-    with lzma.open(shared / "golden" / "wire" / f"{name}.jsonl.xz") as file:
+    with lzma.open(golden_folder / "wire" / f"{name}.jsonl.xz") as file:
         requests, ours, theirs = replay.run([json.loads(line) for line in file])
     compared = 0
     for key, line in theirs.items():

@@ -242,12 +242,12 @@ class Exchange(NamedTuple):
     answer_body: bytes
 
 
-def exchanges(shared: Path, *names: str) -> Iterator[Exchange]:
+def exchanges(golden_folder: Path, *names: str) -> Iterator[Exchange]:
     """In the order of the requests; answers may have overtaken each other."""
     for name in names:
         requests: dict[tuple[int, int], dict[str, Any]] = {}
         answers: dict[tuple[int, int], dict[str, Any]] = {}
-        with lzma.open(shared / "golden" / "wire" / f"{name}.jsonl.xz", "rt") as lines:
+        with lzma.open(golden_folder / "wire" / f"{name}.jsonl.xz", "rt") as lines:
             for line in lines:
                 row = json.loads(line)
                 header = row["header"]
@@ -271,10 +271,10 @@ def exchanges(shared: Path, *names: str) -> Iterator[Exchange]:
                 )
 
 
-def recorded(shared: Path, code: int, answer_code: int = 0, *names: str) -> list[Exchange]:
+def recorded(golden_folder: Path, code: int, answer_code: int = 0, *names: str) -> list[Exchange]:
     found = [
         exchange
-        for exchange in exchanges(shared, *(names or ("admin", "mqadmin", "consume", "pull")))
+        for exchange in exchanges(golden_folder, *(names or ("admin", "mqadmin", "consume", "pull")))
         if exchange.code == code and exchange.answer_code == answer_code
     ]
     assert found, f"no recording of {code}"
@@ -375,9 +375,9 @@ async def test_a_group_with_a_path_for_a_name_makes_no_topic() -> None:
     assert "../../x" not in broker.groups
 
 
-async def test_recorded_heartbeats_farewells_and_member_lists(shared: Path) -> None:
+async def test_recorded_heartbeats_farewells_and_member_lists(golden_folder: Path) -> None:
     broker, wires = TableBroker(), dict[int, Wire]()
-    for exchange in exchanges(shared, "consume"):
+    for exchange in exchanges(golden_folder, "consume"):
         if exchange.code in (34, 35, 38):
             wire = wires.setdefault(exchange.connection, Wire())
             ours = await broker.ask(exchange.code, exchange.ext, exchange.body, wire=wire)
@@ -393,11 +393,11 @@ async def test_nobody_in_a_group_is_an_error_of_its_own() -> None:
     assert (answer.code, answer.remark) == (1, "no consumer for this group, nobody")
 
 
-async def test_recorded_config_checks(shared: Path) -> None:
+async def test_recorded_config_checks(golden_folder: Path) -> None:
     broker = TableBroker(enablePropertyFilter=True)
-    for exchange in recorded(shared, 46) + recorded(shared, 46, 23):
+    for exchange in recorded(golden_folder, 46) + recorded(golden_folder, 46, 23):
         assert (await broker.ask(46, body=exchange.body)).code == exchange.answer_code
-    off = await TableBroker().ask(46, body=recorded(shared, 46)[0].body)
+    off = await TableBroker().ask(46, body=recorded(golden_folder, 46)[0].body)
     assert (off.code, off.remark) == (1, "The broker does not support consumer to filter message by SQL92")
     tags = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "T", "subString": "A"}}
     assert (await TableBroker().ask(46, body=tags)).code == 0
@@ -514,9 +514,9 @@ async def test_ends_beginnings_and_times_of_a_queue() -> None:
     ]
 
 
-async def test_recorded_offset_answers_have_the_same_fields(shared: Path) -> None:
+async def test_recorded_offset_answers_have_the_same_fields(golden_folder: Path) -> None:
     broker = TableBroker()
-    for exchange in exchanges(shared, "pull", "consume"):
+    for exchange in exchanges(golden_folder, "pull", "consume"):
         if exchange.code in (14, 15, 29, 30, 31, 32) and exchange.answer_code == 0:
             broker.topics.create_on_send_back((exchange.ext or {})["topic"], 4)
             ours = await broker.ask(exchange.code, exchange.ext)
@@ -527,11 +527,11 @@ async def test_recorded_offset_answers_have_the_same_fields(shared: Path) -> Non
 # --- locks ---
 
 
-async def test_recorded_locks(shared: Path) -> None:
+async def test_recorded_locks(golden_folder: Path) -> None:
     broker = TableBroker()
-    for exchange in recorded(shared, 41):
+    for exchange in recorded(golden_folder, 41):
         same_answer(await broker.ask(41, body=exchange.body), exchange)
-    unlock = recorded(shared, 42)[0]
+    unlock = recorded(golden_folder, 42)[0]
     same_answer(await broker.ask(42, body=unlock.body), unlock)
 
 
@@ -603,8 +603,8 @@ async def test_a_deleted_topic_leaves_nothing() -> None:
     assert (await broker.ask(215, {"topic": "../../etc"})).code == 1
 
 
-async def test_recorded_topic_statistics(shared: Path) -> None:
-    for exchange in recorded(shared, 202):
+async def test_recorded_topic_statistics(golden_folder: Path) -> None:
+    for exchange in recorded(golden_folder, 202):
         broker = TableBroker()
         topic = (exchange.ext or {})["topic"]
         table = fastjson.object_keys(fastjson.loads(exchange.answer_body)["offsetTable"])
@@ -618,13 +618,13 @@ async def test_recorded_topic_statistics(shared: Path) -> None:
     assert (await TableBroker().ask(202, {"topic": "none"})).code == 17
 
 
-async def test_recorded_groups(shared: Path) -> None:
+async def test_recorded_groups(golden_folder: Path) -> None:
     broker = TableBroker()
-    made = recorded(shared, 200)[0]
+    made = recorded(golden_folder, 200)[0]
     same_answer(await broker.ask(200, body=made.body), made)
     group = broker.groups.find("AdmG")
     assert group is not None and not group.consume_broadcast_enable and not group.consume_from_min_enable
-    listing = recorded(shared, 201)[0]
+    listing = recorded(golden_folder, 201)[0]
     ours = fastjson.loads((await broker.ask(201)).body)
     theirs = fastjson.loads(listing.answer_body)
     assert ours.keys() == theirs.keys()
@@ -640,9 +640,9 @@ async def test_recorded_groups(shared: Path) -> None:
     assert (await broker.ask(200, body=b"?")).code == 1
 
 
-async def test_recorded_listing_of_topics(shared: Path) -> None:
+async def test_recorded_listing_of_topics(golden_folder: Path) -> None:
     broker = TableBroker()
-    exchange = recorded(shared, 21)[0]
+    exchange = recorded(golden_folder, 21)[0]
     theirs = fastjson.loads(exchange.answer_body)
     answer = await broker.ask(21)
     ours = fastjson.loads(answer.body)
@@ -689,15 +689,15 @@ def test_properties_are_read_as_java_writes_them() -> None:
     }
 
 
-async def test_recorded_configuration_and_runtime(shared: Path) -> None:
+async def test_recorded_configuration_and_runtime(golden_folder: Path) -> None:
     broker = TableBroker()
-    exchange = recorded(shared, 26)[0]
+    exchange = recorded(golden_folder, 26)[0]
     answer = await broker.ask(26)
     version = fastjson.loads((exchange.answer_ext or {})["version"])
     assert fastjson.loads((answer.ext or {})["version"]).keys() == version.keys()
     assert parse_properties(answer.body) == broker.configuration()
     table = fastjson.loads((await broker.ask(28)).body)["table"]
-    for recording in recorded(shared, 28):
+    for recording in recorded(golden_folder, 28):
         theirs = fastjson.loads(recording.answer_body)["table"]
         missing = {key for key in theirs if not key.startswith("scheduleMessageOffset_")} - table.keys()
         assert not missing
@@ -707,10 +707,10 @@ async def test_recorded_configuration_and_runtime(shared: Path) -> None:
     assert float(table["putTps"].split(" ")[0]) == 0.0
 
 
-async def test_recorded_counters(shared: Path) -> None:
+async def test_recorded_counters(golden_folder: Path) -> None:
     broker = TableBroker()
-    shape = fastjson.loads(recorded(shared, 315)[0].answer_body)
-    missing = recorded(shared, 315, 1)[0]
+    shape = fastjson.loads(recorded(golden_folder, 315)[0].answer_body)
+    missing = recorded(golden_folder, 315, 1)[0]
     refusal = await broker.ask(315, missing.ext)
     assert (refusal.code, refusal.remark) == (1, missing.answer_remark)
     broker.stats.put("BenchmarkTest", 3, 300)
@@ -727,8 +727,8 @@ async def test_delay_offsets_have_bare_numbers_for_keys() -> None:
 # --- progress of groups ---
 
 
-async def test_recorded_progress_of_groups(shared: Path) -> None:
-    for exchange in recorded(shared, 208):
+async def test_recorded_progress_of_groups(golden_folder: Path) -> None:
+    for exchange in recorded(golden_folder, 208):
         broker = TableBroker()
         group = (exchange.ext or {})["consumerGroup"]
         theirs = fastjson.loads(exchange.answer_body)
@@ -750,7 +750,7 @@ async def test_recorded_progress_of_groups(shared: Path) -> None:
             whole = fastjson.loads((await broker.ask(317, {"isOrder": "false"})).body)
             rows = next(row[group] for row in whole["consumeStatsList"] if group in row)
             assert sum(len(row["offsetTable"]) for row in rows) == (len(table) if table else 0)
-    recording = fastjson.loads(recorded(shared, 317)[0].answer_body)
+    recording = fastjson.loads(recorded(golden_folder, 317)[0].answer_body)
     assert whole.keys() == recording.keys()
     assert whole["brokerAddr"] == recording["brokerAddr"]
 
@@ -765,9 +765,13 @@ async def test_a_topic_the_connected_group_no_longer_subscribes_is_left_out() ->
     assert {key["topic"] for key in fastjson.object_keys(table)} == {"T"}
 
 
-async def test_who_consumes_a_topic(shared: Path) -> None:
+async def test_who_consumes_a_topic(golden_folder: Path) -> None:
     broker = TableBroker()
-    assert (await broker.ask(300, {"topic": "T"})).body == recorded(shared, 300)[2].answer_body == b'{"groupList":[]}'
+    assert (
+        (await broker.ask(300, {"topic": "T"})).body
+        == recorded(golden_folder, 300)[2].answer_body
+        == b'{"groupList":[]}'
+    )
     broker.offsets.commit("then", "T", 0, 1)
     broker.heartbeat("now", Wire(), "c1", "T")
     assert fastjson.loads((await broker.ask(300, {"topic": "T"})).body) == {"groupList": ["now", "then"]}
@@ -815,8 +819,8 @@ async def test_offsets_in_bulk() -> None:
 # --- relays ---
 
 
-async def test_recorded_connections(shared: Path) -> None:
-    exchange = recorded(shared, 203)[0]
+async def test_recorded_connections(golden_folder: Path) -> None:
+    exchange = recorded(golden_folder, 203)[0]
     theirs = fastjson.loads(exchange.answer_body)
     broker, wire = TableBroker(), Wire()
     member = theirs["connectionSet"][0]
@@ -831,15 +835,15 @@ async def test_recorded_connections(shared: Path) -> None:
         subscriptions=[SubscriptionData.from_json(value) for value in theirs["subscriptionTable"].values()],
     )
     same_answer(await broker.ask(203, exchange.ext), exchange)
-    offline = recorded(shared, 203, 206)[0]
+    offline = recorded(golden_folder, 203, 206)[0]
     answer = await broker.ask(203, offline.ext)
     assert (answer.code, answer.remark) == (206, offline.answer_remark)
 
-    exchange = recorded(shared, 204)[0]
+    exchange = recorded(golden_folder, 204)[0]
     member = fastjson.loads(exchange.answer_body)["connectionSet"][0]
     ip, _, port = member["clientAddr"].partition(":")
     wire.remote = Host(ip, int(port))
-    nobody = recorded(shared, 204, 1)[0]
+    nobody = recorded(golden_folder, 204, 1)[0]
     refusal = await broker.ask(204, nobody.ext)
     assert (refusal.code, refusal.remark) == (1, nobody.answer_remark)
     broker.producers.register(
@@ -849,8 +853,8 @@ async def test_recorded_connections(shared: Path) -> None:
     same_answer(await broker.ask(204, exchange.ext), exchange)
 
 
-async def test_recorded_reset_of_offsets(shared: Path) -> None:
-    exchange = recorded(shared, 222)[0]
+async def test_recorded_reset_of_offsets(golden_folder: Path) -> None:
+    exchange = recorded(golden_folder, 222)[0]
     ext = exchange.ext or {}
     broker, wire = TableBroker(), Wire()
     assert (await broker.ask(222, ext)).code == 1, "no such topic"
@@ -891,8 +895,8 @@ async def test_a_reset_goes_backwards_unless_forced_and_to_the_end_with_minus_on
     assert "does not support" in str((await broker.ask(222, ask)).remark)
 
 
-async def test_running_info_is_the_clients_own_answer(shared: Path) -> None:
-    exchange = recorded(shared, 307)[0]
+async def test_running_info_is_the_clients_own_answer(golden_folder: Path) -> None:
+    exchange = recorded(golden_folder, 307)[0]
     ext = exchange.ext or {}
     broker = TableBroker()
     answer = await broker.ask(307, ext)
@@ -987,7 +991,9 @@ async def test_a_half_message_is_put_back_without_its_checks() -> None:
     assert (await broker.ask(323, {"msgId": "junk"})).code == 1
 
 
-async def test_every_code_of_mqadmin_that_was_recorded_has_a_processor(shared: Path) -> None:
+async def test_every_code_of_mqadmin_that_was_recorded_has_a_processor(golden_folder: Path) -> None:
     mine = TableBroker().routes.keys()
     elsewhere = {10, 11, 12, 33, 36, 37, 310, 320, 324, 325}
-    assert {exchange.code for exchange in exchanges(shared, "admin", "mqadmin", "consume", "pull")} <= mine | elsewhere
+    assert {
+        exchange.code for exchange in exchanges(golden_folder, "admin", "mqadmin", "consume", "pull")
+    } <= mine | elsewhere

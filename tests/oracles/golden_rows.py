@@ -11,8 +11,8 @@ from typing import Any
 from scan_twin import pairs, readable
 
 
-def expected(shared: Path, name: str) -> dict[str, Any]:
-    with lzma.open(shared / "golden" / name / "expected.json.xz", "rt") as file:
+def expected(golden_folder: Path, name: str) -> dict[str, Any]:
+    with lzma.open(golden_folder / name / "expected.json.xz", "rt") as file:
         return json.load(file)
 
 

@@ -40,8 +40,8 @@ def opened(folder: Path, boot: int = 1) -> Ledger:
     )
 
 
-def expected(shared: Path, name: str) -> dict[str, Any]:
-    with lzma.open(shared / "golden" / name / "expected.json.xz", "rt") as file:
+def expected(golden_folder: Path, name: str) -> dict[str, Any]:
+    with lzma.open(golden_folder / name / "expected.json.xz", "rt") as file:
         found: dict[str, Any] = json.load(file)["onDisk"]["dledger"]
     return found
 
@@ -51,9 +51,9 @@ def data_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("member", ["n0", "n1", "n2"])
-def test_a_log_that_dledger_wrote_opens(member: str, golden: Golden, shared: Path) -> None:
+def test_a_log_that_dledger_wrote_opens(member: str, golden: Golden, golden_folder: Path) -> None:
     folder = golden(f"dledger-{member}") / f"dledger-{member}"
-    wanted, before = expected(shared, f"dledger-{member}"), data_of(folder)
+    wanted, before = expected(golden_folder, f"dledger-{member}"), data_of(folder)
     ledger = opened(folder)
     assert ledger.damage is None
     assert [note for note in ledger.recovered.findings if note.kind is not FindingKind.REMOVED] == []
@@ -70,7 +70,7 @@ def test_a_log_that_dledger_wrote_opens(member: str, golden: Golden, shared: Pat
     assert again.recovered.walked_from == wanted["writePos"], "it was read once, and has a mark now"
 
 
-def test_a_log_of_dledger_goes_on_as_ours(golden: Golden, shared: Path) -> None:
+def test_a_log_of_dledger_goes_on_as_ours(golden: Golden, golden_folder: Path) -> None:
     """New entries have CRCs, a chain that begins behind the old ones; a follower takes all of it."""
     folder = golden("dledger-n1") / "dledger-n1"
     ledger = opened(folder)

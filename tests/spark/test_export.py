@@ -108,13 +108,15 @@ def again(place: Output, request: pytest.FixtureRequest, number: int, tmp_path: 
 
 
 def test_a_run_that_is_killed_at_any_moment(
-    golden: Golden, shared: Path, place: Output, request: pytest.FixtureRequest, tmp_path: Path
+    golden: Golden, golden_folder: Path, place: Output, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Some was exported; the next run is killed; so is the one after it, while it cleans up; the last one ends."""
     roots = {"a": golden("clean"), "b": golden("killed")}
     wanted, half = {}, {}
     for source, name in (("a", "clean"), ("b", "killed")):
-        offsets = [m["offset"] for m in expected(shared, name)["opened"]["messages"] if m["topic"] == "GoldBatch"]
+        offsets = [
+            m["offset"] for m in expected(golden_folder, name)["opened"]["messages"] if m["topic"] == "GoldBatch"
+        ]
         wanted[source] = offsets
         half[source] = offsets[len(offsets) // 3]
     every = sorted((source, offset) for source, offsets in wanted.items() for offset in offsets)
@@ -196,10 +198,10 @@ def test_two_at_work_in_one_place_do_not_both_record(golden: Golden, tmp_path: P
 # -- members of a group ------------------------------------------------------------------------------------------------
 
 
-def test_whichever_member_is_read(golden: Golden, shared: Path, place: Output) -> None:
+def test_whichever_member_is_read(golden: Golden, golden_folder: Path, place: Output) -> None:
     """One that is behind what was exported from another adds and takes nothing; one that is ahead adds the rest."""
     roots = [golden(f"dledger-n{number}") for number in range(3)]
-    offsets = [message["offset"] for message in expected(shared, "dledger-n0")["opened"]["messages"]]
+    offsets = [message["offset"] for message in expected(golden_folder, "dledger-n0")["opened"]["messages"]]
     added = []
     for number, kept in ((0, 200), (1, 150), (2, 150), (1, 201), (2, 0), (1, 400), (0, None), (1, 300)):
         bound = {} if kept is None else {"committed": str(offsets[kept] - 48)}
@@ -213,7 +215,7 @@ def test_whichever_member_is_read(golden: Golden, shared: Path, place: Output) -
     assert list(pieces_of(place)) == ["orders"]
 
 
-def test_what_expired_before_it_was_read_is_not_recorded(golden: Golden, shared: Path, tmp_path: Path) -> None:
+def test_what_expired_before_it_was_read_is_not_recorded(golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
     """Another member may still have it."""
     place = FolderOutput(tmp_path / "out")
     gone, kept = golden("dledger-n0"), golden("dledger-n1")
@@ -228,7 +230,7 @@ def test_what_expired_before_it_was_read_is_not_recorded(golden: Golden, shared:
     summary = export.run(options_of(f"orders/n0={gone}", splitBytes="60000"), Expiring(), place)
     assert summary["damage"] and summary["sources"][0]["ranges"][0][0] > 0
     export.run(options_of(f"orders/n1={kept}"), inline, place)
-    offsets = [message["offset"] for message in expected(shared, "dledger-n0")["opened"]["messages"]]
+    offsets = [message["offset"] for message in expected(golden_folder, "dledger-n0")["opened"]["messages"]]
     rows = [offset for _, offset in rows_of(place)]
     assert len(rows) == len(set(rows))
     assert [offset for offset in rows if offset <= offsets[-1]] == offsets, "n1's files know a later bound"
@@ -238,7 +240,7 @@ def test_what_expired_before_it_was_read_is_not_recorded(golden: Golden, shared:
 
 
 def test_what_is_carried_is_bounded(
-    golden: Golden, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: Golden, golden_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no queue knows a boundary, and the whole file is one split."""
     monkeypatch.setattr(export, "CARRIED_BYTES", 50_000)
@@ -257,7 +259,7 @@ def test_what_is_carried_is_bounded(
         export.run(options_of(f"a={golden(name)}"), Weighing(), place)
         export.run(options_of(f"a={golden(name)}"), inline, whole)
         assert rows_of(place) == rows_of(whole) != []
-        largest = max(message["size"] for message in expected(shared, "clean")["opened"]["messages"])
+        largest = max(message["size"] for message in expected(golden_folder, "clean")["opened"]["messages"])
         assert len(carried) > 12 and max(carried) <= 2 * 50_000 + largest
         begins = sorted(begin for begin, _ in pieces_of(place)["a"])
         assert begins[1:] == sorted(end for _, end in pieces_of(place)["a"])[:-1], "pieces meet"

@@ -37,8 +37,8 @@ def options_of(path: Path | str, **given: str) -> ReadOptions:
 
 
 @pytest.mark.parametrize("name", ["clean", "edge", "dledger-n2"])
-def test_stats_are_the_listings_counts(golden: Golden, shared: Path, name: str) -> None:
-    messages = expected(shared, name)["opened"]["messages"]
+def test_stats_are_the_listings_counts(golden: Golden, golden_folder: Path, name: str) -> None:
+    messages = expected(golden_folder, name)["opened"]["messages"]
     summary = stats.run(options_of(golden(name), splitBytes="50000"), inline)
     by_topic = Counter(message["topic"] for message in messages)
     assert {topic["topic"]: topic["messages"] for topic in summary["topics"]} == by_topic
@@ -148,8 +148,8 @@ def _index_slots(root: Path) -> list[int]:
     return [settings_of(root).maxHashSlotNum]
 
 
-def test_damage_in_the_log_and_units_of_nothing(golden: Golden, shared: Path) -> None:
-    position = expected(shared, "flipped-body")["opened"]["maxPhyOffset"]
+def test_damage_in_the_log_and_units_of_nothing(golden: Golden, golden_folder: Path) -> None:
+    position = expected(golden_folder, "flipped-body")["opened"]["maxPhyOffset"]
     (difference,) = audit.run(options_of(golden("flipped-body")), inline)["differences"]
     assert difference["what"] == "log" and difference["reason"] == "body CRC differs"
     assert difference["file"].endswith(f"{position - difference['offset']:020d}")
@@ -162,9 +162,9 @@ def exported_rows(out: Path) -> Any:
     return dataset.dataset(str(out), format="parquet", partitioning="hive", exclude_invalid_files=True).to_table()
 
 
-def test_export_gives_every_message_once_and_again_none(golden: Golden, shared: Path, tmp_path: Path) -> None:
+def test_export_gives_every_message_once_and_again_none(golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
     root, out = golden("clean"), tmp_path / "out"
-    messages = expected(shared, "clean")["opened"]["messages"]
+    messages = expected(golden_folder, "clean")["opened"]["messages"]
     first = export.run(options_of(root, splitBytes="100000"), inline, FolderOutput(out))
     assert first["added_rows"] == len(messages)
     again = export.run(options_of(root), inline, FolderOutput(out))
@@ -179,9 +179,9 @@ def messages_group(messages: list[dict[str, Any]]) -> str:
     return next(m["topic"] for m in messages if m["topic"].startswith("%RETRY%")).removeprefix("%RETRY%")
 
 
-def test_a_later_run_adds_what_came_since(golden: Golden, shared: Path, tmp_path: Path) -> None:
+def test_a_later_run_adds_what_came_since(golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
     root, out = golden("clean"), tmp_path / "out"
-    offsets = [message["offset"] for message in expected(shared, "clean")["opened"]["messages"]]
+    offsets = [message["offset"] for message in expected(golden_folder, "clean")["opened"]["messages"]]
     rows = 0
     for bound in (offsets[100], offsets[101], offsets[1000], 1 << 60):
         rows += export.run(options_of(root, committed=str(bound)), inline, FolderOutput(out))["added_rows"]
@@ -192,9 +192,9 @@ def test_a_later_run_adds_what_came_since(golden: Golden, shared: Path, tmp_path
     assert len(book["ranges"]) == 1, "ranges that touch are one"
 
 
-def test_a_run_that_was_killed_leaves_nothing_behind(golden: Golden, shared: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_leaves_nothing_behind(golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
     root, out = golden("clean"), tmp_path / "out"
-    offsets = [message["offset"] for message in expected(shared, "clean")["opened"]["messages"]]
+    offsets = [message["offset"] for message in expected(golden_folder, "clean")["opened"]["messages"]]
     export.run(options_of(root, committed=str(offsets[500])), inline, FolderOutput(out))
     book = (out / "_tally" / "n0.json").read_text()
     export.run(options_of(root), inline, FolderOutput(out))
@@ -255,9 +255,9 @@ def test_nothing_is_rebuilt_into_a_store(golden: Golden, tmp_path: Path) -> None
 # -- trace -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_way_of_a_message_to_the_dead_letters(golden: Golden, shared: Path) -> None:
+def test_the_way_of_a_message_to_the_dead_letters(golden: Golden, golden_folder: Path) -> None:
     root = golden("clean")
-    messages = expected(shared, "clean")["opened"]["messages"]
+    messages = expected(golden_folder, "clean")["opened"]["messages"]
     dead = next(message for message in messages if message["topic"].startswith("%DLQ%"))
     alike = [message["offset"] for message in messages if message["uniqKey"] == dead["uniqKey"]]
     by_unique = trace.run(options_of(root), inline, dead["uniqKey"])
@@ -273,24 +273,24 @@ def test_the_way_of_a_message_to_the_dead_letters(golden: Golden, shared: Path) 
     assert key["offset"] in [event["physical_offset"] for event in by_key]
 
 
-def test_a_message_without_any_key_is_found_by_its_place(golden: Golden, shared: Path) -> None:
-    messages = expected(shared, "edge")["opened"]["messages"]
+def test_a_message_without_any_key_is_found_by_its_place(golden: Golden, golden_folder: Path) -> None:
+    messages = expected(golden_folder, "edge")["opened"]["messages"]
     bare = next(message for message in messages if not message["uniqKey"] and not message["keys"])
     (event,) = trace.run(options_of(golden("edge")), inline, bare["msgId"])["events"]
     assert event["physical_offset"] == bare["offset"]
 
 
-def test_a_transaction_is_seen_from_half_to_outcome(golden: Golden, shared: Path) -> None:
+def test_a_transaction_is_seen_from_half_to_outcome(golden: Golden, golden_folder: Path) -> None:
     root = golden("clean")
-    messages = expected(shared, "clean")["opened"]["messages"]
+    messages = expected(golden_folder, "clean")["opened"]["messages"]
     committed = next(m for m in messages if m["sysFlag"] & 0xC == 8)
     words = [event["what"] for event in trace.run(options_of(root), inline, committed["uniqKey"])["events"]]
     assert any(word.startswith("half of a transaction") for word in words) and "committed" in words
 
 
-def test_replicas_tell_a_message_once(golden: Golden, shared: Path) -> None:
+def test_replicas_tell_a_message_once(golden: Golden, golden_folder: Path) -> None:
     roots = [golden("dledger-n0"), golden("dledger-n2")]
-    message = expected(shared, "dledger-n0")["opened"]["messages"][50]
+    message = expected(golden_folder, "dledger-n0")["opened"]["messages"][50]
     path = f"n0={roots[0]},n2={roots[1]}"
     events = trace.run(options_of(path), inline, message["uniqKey"])["events"]
     assert all(event["sources"] == ["n0", "n2"] for event in events) and events

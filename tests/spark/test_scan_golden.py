@@ -29,8 +29,8 @@ def read(volume: Volume, split_bytes: int = 1 << 30, **options: Any) -> tuple[li
 
 @pytest.mark.parametrize("split_bytes", [1 << 30, 4096])
 @pytest.mark.parametrize("name", SOUND + LEDGERS)
-def test_every_message_with_every_field(name: str, split_bytes: int, golden: Golden, shared: Path) -> None:
-    known = expected(shared, name)
+def test_every_message_with_every_field(name: str, split_bytes: int, golden: Golden, golden_folder: Path) -> None:
+    known = expected(golden_folder, name)
     messages = known["opened"]["messages"]
     if name in LEDGERS:  # what a follower has behind the committed entry may yet be taken back
         committed = known["onDisk"]["dledger"]["committedPos"]
@@ -45,9 +45,9 @@ def test_every_message_with_every_field(name: str, split_bytes: int, golden: Gol
         assert len(scans) > len(open_volume(golden(name)).files), "files were cut within"
 
 
-def test_a_flipped_body_is_named_and_the_rest_is_read(golden: Golden, shared: Path) -> None:
+def test_a_flipped_body_is_named_and_the_rest_is_read(golden: Golden, golden_folder: Path) -> None:
     """RocketMQ cuts its log there at the next start; a reader beside it only tells."""
-    opened = expected(shared, "flipped-body")["opened"]
+    opened = expected(golden_folder, "flipped-body")["opened"]
     rows, scans = read(open_volume(golden("flipped-body")))
     (damage,) = [damage for scan in scans for damage in scan.damage]
     assert (damage.position, damage.reason) == (opened["maxPhyOffset"], "body CRC differs")
@@ -57,22 +57,22 @@ def test_a_flipped_body_is_named_and_the_rest_is_read(golden: Golden, shared: Pa
     assert behind and behind[0] == damage.position + damage.size
 
 
-def test_fail_fast_stops_at_it(golden: Golden, shared: Path) -> None:
+def test_fail_fast_stops_at_it(golden: Golden, golden_folder: Path) -> None:
     with pytest.raises(DamageMetError, match="body CRC differs"):
         read(open_volume(golden("flipped-body")), fail_fast=True)
 
 
-def test_a_bound_of_the_brokers_own_is_kept(golden: Golden, shared: Path) -> None:
-    messages = expected(shared, "clean")["opened"]["messages"]
+def test_a_bound_of_the_brokers_own_is_kept(golden: Golden, golden_folder: Path) -> None:
+    messages = expected(golden_folder, "clean")["opened"]["messages"]
     rows, _ = read(open_volume(golden("clean"), committed=messages[100]["offset"]))
     assert len(rows) == 100
     rows, _ = read(open_volume(golden("clean"), committed=1 << 60))
     assert len(rows) < len(messages) + 1, "zeros behind the last record are no messages"
 
 
-def test_without_queues_damage_in_the_middle_is_not_the_end(golden: Golden, shared: Path) -> None:
+def test_without_queues_damage_in_the_middle_is_not_the_end(golden: Golden, golden_folder: Path) -> None:
     root = golden("lost-queues")
-    messages = expected(shared, "lost-queues")["opened"]["messages"]
+    messages = expected(golden_folder, "lost-queues")["opened"]["messages"]
     hurt = messages[len(messages) // 2]
     with (root / "commitlog" / f"{0:020d}").open("rb") as first:
         file_bytes = len(first.read())

@@ -36,8 +36,8 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["clean", "edge", "trimmed", "dledger-n2", "lost-queues"])
-def test_a_table_with_every_message_and_every_field(spark: Any, golden: Golden, shared: Path, name: str) -> None:
-    messages = expected(shared, name)["opened"]["messages"]
+def test_a_table_with_every_message_and_every_field(spark: Any, golden: Golden, golden_folder: Path, name: str) -> None:
+    messages = expected(golden_folder, name)["opened"]["messages"]
     rows = rows_of(reading(spark, golden(name), columns="*", splitBytes=100_000))
     assert len(rows) == len(messages)
     for row, message in zip(rows, messages, strict=True):
@@ -132,8 +132,8 @@ def middle_offset(rows: list[dict[str, Any]]) -> int:
     return rows[len(rows) // 2]["physical_offset"]
 
 
-def test_damage_goes_to_a_side_output(spark: Any, golden: Golden, shared: Path, tmp_path: Path) -> None:
-    root, position = golden("flipped-body"), expected(shared, "flipped-body")["opened"]["maxPhyOffset"]
+def test_damage_goes_to_a_side_output(spark: Any, golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
+    root, position = golden("flipped-body"), expected(golden_folder, "flipped-body")["opened"]["maxPhyOffset"]
     side = tmp_path / "damage"
     frame = reading(spark, root, verify="true", damagePath=str(side))
     count = frame.count()

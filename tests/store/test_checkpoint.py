@@ -21,9 +21,9 @@ def test_the_vector():
 
 
 @pytest.mark.parametrize("name", ["clean", "killed", "edge", "cqext"])
-def test_a_golden_store(golden, shared, name):
+def test_a_golden_store(golden, golden_folder, name):
     path = golden(name) / "checkpoint"
-    expected = json.loads(lzma.decompress((shared / "golden" / name / "expected.json.xz").read_bytes()))["onDisk"]
+    expected = json.loads(lzma.decompress((golden_folder / name / "expected.json.xz").read_bytes()))["onDisk"]
     checkpoint = StoreCheckpoint.load(path)
     assert checkpoint.physic_timestamp_ms == expected["checkpoint"]["physicMsgTimestamp"]
     assert checkpoint.logics_timestamp_ms == expected["checkpoint"]["logicsMsgTimestamp"]

@@ -79,9 +79,9 @@ class Opened:
 
 
 @pytest.fixture
-def opened(golden: Golden, shared: Path) -> Callable[[str], Opened]:
+def opened(golden: Golden, golden_folder: Path) -> Callable[[str], Opened]:
     def open_set(name: str) -> Opened:
-        with lzma.open(shared / "golden" / name / "expected.json.xz") as file:
+        with lzma.open(golden_folder / name / "expected.json.xz") as file:
             return Opened(golden(name), json.load(file))
 
     return open_set

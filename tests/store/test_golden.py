@@ -36,23 +36,23 @@ SETS = (
 Golden = Callable[[str], Path]
 
 
-def settings(shared: Path, name: str) -> dict[str, str]:
-    text = (shared / "golden" / name / "settings.properties").read_text()
+def settings(golden_folder: Path, name: str) -> dict[str, str]:
+    text = (golden_folder / name / "settings.properties").read_text()
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-def expected(shared: Path, name: str) -> dict[str, Any]:
-    with lzma.open(shared / "golden" / name / "expected.json.xz", "rt") as file:
+def expected(golden_folder: Path, name: str) -> dict[str, Any]:
+    with lzma.open(golden_folder / name / "expected.json.xz", "rt") as file:
         listing: dict[str, Any] = json.load(file)
     return listing
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "flipped-body"])
-def test_listing_is_rocketmqs(name: str, golden: Golden, shared: Path) -> None:
+def test_listing_is_rocketmqs(name: str, golden: Golden, golden_folder: Path) -> None:
     root = golden(name)
-    wanted = expected(shared, name)
+    wanted = expected(golden_folder, name)
 
-    listing = json.loads(json.dumps(dump(root, settings(shared, name))))
+    listing = json.loads(json.dumps(dump(root, settings(golden_folder, name))))
 
     for section in wanted["opened"]:  # one by one: a difference in `messages` alone would be pages
         assert listing["opened"][section] == wanted["opened"][section], section
@@ -60,11 +60,11 @@ def test_listing_is_rocketmqs(name: str, golden: Golden, shared: Path) -> None:
     assert listing["settings"] == wanted["settings"]
 
 
-def test_what_rocketmq_cuts_behind_a_damaged_record_is_kept(golden: Golden, shared: Path) -> None:
+def test_what_rocketmq_cuts_behind_a_damaged_record_is_kept(golden: Golden, golden_folder: Path) -> None:
     """Killed, one record's body damaged: RocketMQ ends the log there. What it keeps is kept, and the rest as well."""
-    wanted = expected(shared, "flipped-body")["opened"]["afterLoad"]
-    before = expected(shared, "killed")["opened"]["afterLoad"]
-    opened = dump(golden("flipped-body"), settings(shared, "flipped-body"))["opened"]
+    wanted = expected(golden_folder, "flipped-body")["opened"]["afterLoad"]
+    before = expected(golden_folder, "killed")["opened"]["afterLoad"]
+    opened = dump(golden("flipped-body"), settings(golden_folder, "flipped-body"))["opened"]
     listing = json.loads(json.dumps(opened))["afterLoad"]
     assert listing["maxPhyOffset"] > wanted["maxPhyOffset"]
     assert listing["maxPhyOffset"] == before["maxPhyOffset"]
@@ -74,9 +74,9 @@ def test_what_rocketmq_cuts_behind_a_damaged_record_is_kept(golden: Golden, shar
     assert len(gets) > 10
 
 
-def test_sizes_and_index_geometry_are_found_by_looking(golden: Golden, shared: Path) -> None:
+def test_sizes_and_index_geometry_are_found_by_looking(golden: Golden, golden_folder: Path) -> None:
     listing = dump(golden("trimmed"))
-    assert listing["settings"] == expected(shared, "trimmed")["settings"]
+    assert listing["settings"] == expected(golden_folder, "trimmed")["settings"]
 
 
 def test_dump_does_not_touch_the_store(golden: Golden) -> None:
@@ -92,11 +92,11 @@ def test_dump_does_not_touch_the_store(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("name", ["killed", "flipped-body", "torn-tail", "short-queues"])
-def test_a_recovered_store_recovers_again_to_the_same(name: str, golden: Golden, shared: Path) -> None:
+def test_a_recovered_store_recovers_again_to_the_same(name: str, golden: Golden, golden_folder: Path) -> None:
     """What recovery left on disk is itself a store: opening it in place twice changes nothing more."""
     root = golden(name)
-    first = dump(root, settings(shared, name), in_place=True)["opened"]
-    again = dump(root, settings(shared, name), in_place=True)["opened"]
+    first = dump(root, settings(golden_folder, name), in_place=True)["opened"]
+    again = dump(root, settings(golden_folder, name), in_place=True)["opened"]
     for listing in (first, again):
         del listing["afterLoad"]
         del listing["times"]  # opening wrote to files, by whose times RocketMQ searches
@@ -107,22 +107,22 @@ def test_a_recovered_store_recovers_again_to_the_same(name: str, golden: Golden,
     assert positions[0] == positions[1]
 
 
-def test_a_killed_ledger_makes_its_index_again(golden: Golden, shared: Path) -> None:
+def test_a_killed_ledger_makes_its_index_again(golden: Golden, golden_folder: Path) -> None:
     root = golden("dledger-n0")
     (root / "abort").touch()
-    listing = dump(root, settings(shared, "dledger-n0"))
-    wanted = expected(shared, "dledger-n0")["opened"]
+    listing = dump(root, settings(golden_folder, "dledger-n0"))
+    wanted = expected(golden_folder, "dledger-n0")["opened"]
     assert listing["opened"]["keys"] == wanted["keys"]
     assert listing["opened"]["maxPhyOffset"] == wanted["maxPhyOffset"]
 
 
-def test_command_writes_what_compare_accepts(golden: Golden, shared: Path, tmp_path: Path) -> None:
+def test_command_writes_what_compare_accepts(golden: Golden, golden_folder: Path, shared: Path, tmp_path: Path) -> None:
     root, out = golden("killed"), tmp_path / "actual.json"
-    options = ["--settings", str(shared / "golden" / "killed" / "settings.properties")]
+    options = ["--settings", str(golden_folder / "killed" / "settings.properties")]
     assert main(["store", "dump", str(root), "--json", str(out), *options]) == 0
 
     compare = [sys.executable, str(shared / "peer" / "compare.py")]
-    wanted = str(shared / "golden" / "killed" / "expected.json.xz")
+    wanted = str(golden_folder / "killed" / "expected.json.xz")
     done = subprocess.run([*compare, wanted, str(out)], capture_output=True, text=True, check=False, env=os.environ)
     assert done.stdout == "0 differences\n"
     assert done.returncode == 0

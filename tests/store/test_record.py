@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import re
 
 import pytest
 from hypothesis import given
@@ -30,11 +29,9 @@ _VECTORS = [
 
 
 @pytest.fixture(scope="module")
-def vectors(shared) -> bytes:
-    """The eight records of the vectors, one after the other as in their file."""
-    text = (shared / "reference" / "vectors.md").read_text()
-    section = text[text.index("## 1.") : text.index("Record 0 split")]
-    return b"".join(bytes.fromhex(line) for line in re.findall(r"^([0-9a-f]{100,})$", section, re.MULTILINE))
+def vectors(golden_folder) -> bytes:
+    """The eight records of the vectors, one after the other as in RocketMQ's file."""
+    return bytes.fromhex((golden_folder / "records.hex").read_text())
 
 
 def test_the_vectors(vectors):
@@ -58,9 +55,9 @@ def test_the_store_time_lies_behind_the_born_host(vectors):
 
 
 @pytest.mark.parametrize("name", ["clean", "edge", "trimmed"])
-def test_every_record_of_a_golden_store(golden, shared, name):
+def test_every_record_of_a_golden_store(golden, golden_folder, name):
     log = golden(name) / "commitlog"
-    expected = json.loads(lzma.decompress((shared / "golden" / name / "expected.json.xz").read_bytes()))["opened"]
+    expected = json.loads(lzma.decompress((golden_folder / name / "expected.json.xz").read_bytes()))["opened"]
     files = sorted(log.iterdir())
     segment_bytes = files[0].stat().st_size
     data = {int(file.name): file.read_bytes() for file in files}
