@@ -54,5 +54,5 @@ async def load_key(kube: Kube, namespace: str) -> bytes:
             found = await kube.get(SECRETS, namespace, KEY_NAME)
     key = base64.b64decode((found.get("data") or {}).get("key") or "")
     if len(key) < KEY_BYTES:
-        raise ValueError(f"the Secret {namespace}/{KEY_NAME} has no key of {KEY_BYTES} bytes: delete it")
+        raise ValueError(f"Secret {namespace}/{KEY_NAME} has no key of {KEY_BYTES} bytes; delete it to get a new key")
     return key

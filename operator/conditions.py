@@ -247,19 +247,19 @@ def _ready(cluster: Cluster, observed: Observed) -> Condition:
     names = Names(cluster.namespace, cluster.name)
     unformed = [names.group(group.number) for group in observed.groups if not group.formed]
     if unformed or len(observed.groups) < cluster.spec.groups:
-        return Condition("Ready", False, "NotFormed", f"{_listed(unformed)} had no leader yet")
+        return Condition("Ready", False, "NotFormed", f"no leader has been elected yet{_of(unformed)}")
     leaderless = [names.group(group.number) for group in observed.groups if group.leader is None]
     if leaderless:
-        return Condition("Ready", False, "NoLeader", f"nobody leads {_listed(leaderless)}")
+        return Condition("Ready", False, "NoLeader", f"no leader{_of(leaderless)}")
     absent = _absent(cluster, observed)
     if absent:
-        return Condition("Ready", False, "NodesNotReady", f"{_listed(absent)} not ready")
+        return Condition("Ready", False, "NodesNotReady", f"not ready: {_listed(absent)}")
     if observed.name_servers.ready == 0:
         return Condition("Ready", False, "NoNameServer", "no name server is ready")
     few = [names.group(group.number) for group in observed.groups if len(voters_of(group)) < cluster.spec.replicas]
     if few:
-        return Condition("Ready", False, "MembersMissing", f"{_listed(few)} has fewer voters than wanted")
-    return Condition("Ready", True, "AllReady", "all groups take messages, and all nodes are ready")
+        return Condition("Ready", False, "MembersMissing", f"fewer voters than spec.replicas{_of(few)}")
+    return Condition("Ready", True, "AllReady", "all groups accept messages and all nodes are ready")
 
 
 def _progressing(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision) -> Condition:
@@ -274,14 +274,14 @@ def _progressing(cluster: Cluster, observed: Observed, layout: Layout, decision:
         address = any("address" in what for _, what in layout.waits)
         return Condition("Progressing", True, "AddressPending" if address else "NodesPending", _listed(told))
     if not all(group.formed for group in observed.groups):
-        return Condition("Progressing", True, "Forming", "members start and elect a leader")
+        return Condition("Progressing", True, "Forming", "members are starting and electing a leader")
     if decision.holds:
         hold = decision.holds[0]
         return Condition("Progressing", True, "Waiting", hold.message)
     absent = _absent(cluster, observed)
     if absent:
-        return Condition("Progressing", True, "NodesStarting", f"{_listed(absent)} not ready")
-    return Condition("Progressing", False, "AsSpecified", "all is as specified")
+        return Condition("Progressing", True, "NodesStarting", f"not ready: {_listed(absent)}")
+    return Condition("Progressing", False, "AsSpecified", "the cluster matches its spec")
 
 
 def _degraded(cluster: Cluster, observed: Observed) -> Condition:
@@ -297,12 +297,12 @@ def _degraded(cluster: Cluster, observed: Observed) -> Condition:
         return Condition("Degraded", True, "NodesNotReady", _listed(told))
     leaderless = [names.group(group.number) for group in observed.groups if group.formed and group.leader is None]
     if leaderless:
-        return Condition("Degraded", True, "NoLeader", f"nobody is heard to lead {_listed(leaderless)}")
+        return Condition("Degraded", True, "NoLeader", f"no leader is reachable{_of(leaderless)}")
     servers = observed.name_servers
     if servers.ready < servers.wanted and all(group.formed for group in observed.groups):
         message = f"{servers.ready} of {servers.wanted} name servers are ready"
         return Condition("Degraded", True, "NameServersNotReady", message)
-    return Condition("Degraded", False, "NodesReady", "no node is missing or behind")
+    return Condition("Degraded", False, "NodesReady", "all nodes are ready")
 
 
 def _quorum_at_risk(cluster: Cluster, observed: Observed) -> Condition:
@@ -315,23 +315,25 @@ def _quorum_at_risk(cluster: Cluster, observed: Observed) -> Condition:
         if not voters:
             told.append(f"{names.group(group.number)} has no leader")
         elif len(voters) > 1 and good <= majority(len(voters)) and good < len(voters):
-            told.append(f"{names.group(group.number)}: {good} of {len(voters)} voters are sound")
+            told.append(f"{names.group(group.number)}: {good} of {len(voters)} voters are healthy")
     if told:
         return Condition("QuorumAtRisk", True, "TooFewSound", _listed(told))
     if cluster.spec.replicas == 1:
-        return Condition("QuorumAtRisk", False, "SingleMember", "a group of one bears no failure")
-    return Condition("QuorumAtRisk", False, "MajoritySound", "every group bears the loss of a member")
+        return Condition("QuorumAtRisk", False, "SingleMember", "a single-member group tolerates no failure")
+    return Condition("QuorumAtRisk", False, "MajoritySound", "every group can lose one member and keep its quorum")
 
 
 def _update_blocked(cluster: Cluster, observed: Observed, decision: Decision) -> Condition:
     present = len(observed.groups)
     if present > cluster.spec.groups:
-        message = f"{present} groups hold messages: {cluster.spec.groups} would leave some out of reach"
+        message = (
+            f"{present} groups hold messages; with {cluster.spec.groups} groups, some messages would be unreachable"
+        )
         return Condition("UpdateBlocked", True, "GroupsNotRemoved", message)
     held = [hold for hold in decision.holds if hold.reason not in ("CatchingUp", "TemplateNotApplied")]
     if held and (decision.step is None or held[0].reason == "Refused"):
         return Condition("UpdateBlocked", True, held[0].reason, _told(cluster, held))
-    return Condition("UpdateBlocked", False, "NothingHeld", "no step is held back")
+    return Condition("UpdateBlocked", False, "NothingHeld", "no step is blocked")
 
 
 def _told(cluster: Cluster, holds: Sequence[Hold]) -> str:
@@ -350,7 +352,7 @@ def _storage(cluster: Cluster, observed: Observed) -> Condition:
     ]
     if growing:
         return Condition("StorageResizing", True, "Growing", _listed(growing))
-    return Condition("StorageResizing", False, "AsSpecified", "volumes have the size that is asked for")
+    return Condition("StorageResizing", False, "AsSpecified", "all volumes have the requested size")
 
 
 def _absent(cluster: Cluster, observed: Observed) -> list[str]:
@@ -358,6 +360,10 @@ def _absent(cluster: Cluster, observed: Observed) -> list[str]:
     have = {(member.group, member.number) for member in observed.members if member.ready}
     wanted = [(group, number) for group in range(cluster.spec.groups) for number in range(cluster.spec.replicas)]
     return [names.node(*each) for each in wanted if each not in have]
+
+
+def _of(groups: Sequence[str]) -> str:
+    return f" in {_listed(groups)}" if groups else ""
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -448,19 +454,19 @@ def _node_phase(cluster: Cluster, observed: Observed, name: str, group: Group, m
 def _node_findings(cluster: Cluster, layout: Layout, group: Group, member: Member) -> list[Condition]:
     wanted, answer = wanted_of(cluster, layout), member.answer
     if member.ready:
-        ready = Condition("Ready", True, "Ready", "it leads, or follows closely")
+        ready = Condition("Ready", True, "Ready", "the member is the leader or an in-sync follower")
     else:
-        ready = Condition("Ready", False, "NotReady", node_error(member) or "its pod is not ready")
+        ready = Condition("Ready", False, "NotReady", node_error(member) or "the pod is not ready")
     if member.pod is None:
-        fresh = Condition("UpToDate", False, "NoPod", "it has no pod")
+        fresh = Condition("UpToDate", False, "NoPod", "the pod does not exist")
     elif outdated(wanted, member):
-        fresh = Condition("UpToDate", False, "Outdated", "its pod was made from an older template")
+        fresh = Condition("UpToDate", False, "Outdated", "the pod was created from an older template")
     else:
-        fresh = Condition("UpToDate", True, "UpToDate", "its pod is as specified")
+        fresh = Condition("UpToDate", True, "UpToDate", "the pod matches the current template")
     if answer is None:
-        disk = Condition("DiskHealthy", None, "Unknown", "it does not say")
+        disk = Condition("DiskHealthy", None, "Unknown", "the member does not report the state of its disk")
     elif answer.fatal or not answer.sound:
-        disk = Condition("DiskHealthy", False, "InDoubt", answer.fatal or "its disk is full, or was emptied")
+        disk = Condition("DiskHealthy", False, "InDoubt", answer.fatal or "the disk is full or has lost data")
     else:
-        disk = Condition("DiskHealthy", True, "Healthy", "its disk takes writes")
+        disk = Condition("DiskHealthy", True, "Healthy", "the disk accepts writes")
     return [ready, fresh, disk]

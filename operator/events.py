@@ -67,7 +67,7 @@ class Events:
                 self._recent[same] = (made["metadata"]["name"], 1, now)
         except KubeError as error:
             self._recent.pop(same, None)
-            logger.warning("event dropped: %s", error, extra={"reason": reason})
+            logger.warning("could not write an event: %s", error, extra={"reason": reason})
         while len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
 

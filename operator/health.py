@@ -31,9 +31,9 @@ def trouble(pulse: Pulse, limit_seconds: float) -> str:
     if not pulse.leads or not pulse.keys:
         return ""
     if pulse.longest_wait > limit_seconds:
-        return f"a cluster waits or is worked for {pulse.longest_wait:.0f} s"
+        return f"a reconciliation has been due or running for {pulse.longest_wait:.0f} s"
     if pulse.last_pass_age is not None and pulse.last_pass_age > limit_seconds:
-        return f"the last pass ended {pulse.last_pass_age:.0f} s ago"
+        return f"the last reconciliation ended {pulse.last_pass_age:.0f} s ago"
     return ""
 
 
@@ -43,7 +43,7 @@ def application(metrics: Metrics, pulse: Callable[[], Pulse], limit_seconds: flo
         return web.Response(text=f"{reason or 'ok'}\n", status=500 if reason else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(text="leads\n" if pulse().leads else "stands by\n")
+        return web.Response(text="leader\n" if pulse().leads else "standby\n")
 
     async def show(_: web.Request) -> web.Response:
         now = pulse()

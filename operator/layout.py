@@ -118,7 +118,7 @@ def _member_manifests(cluster: Cluster, group: Group, member: Member, plan: Memb
     """The objects of a member, or what they wait for."""
     yield brokers.broker_node(cluster, group.number, member.number)
     if member.node_uid is None:
-        yield "its BrokerNode is being made"
+        yield "waiting for the BrokerNode"
         return  # it owns the rest
     yield from brokers.services(cluster, group.number, member.number, member.node_uid)
     first = group.first or tuple(range(cluster.spec.replicas))
@@ -152,7 +152,9 @@ def rebirth_doubt(group: Group, member: Member) -> str:
     ]
     if len(innocent) >= majority(len(group.first)):
         return ""
-    return "its claim is missing, and too few members say that the group never had a leader"
+    return (
+        "the claim is missing; it is created when a majority of the members confirms that the group never had a leader"
+    )
 
 
 def _size(cluster: Cluster, claim: Claim | None) -> str:

@@ -81,9 +81,9 @@ class Lease:
                     self._record = await self._replace(self._record, self._identity)
                 self._renewed = began
             except ConflictError as error:
-                raise LeaseLostError("somebody else has written the lease") from error
+                raise LeaseLostError("another process changed the lease") from error
             except (KubeError, TimeoutError) as error:
-                logger.warning("the lease was not renewed: %s", error or "no answer in time")
+                logger.warning("could not renew the lease: %s", error or "timed out")
                 if self._clock() - self._renewed >= self._seconds * GIVE_UP:
                     raise LeaseLostError("the lease could not be renewed in time") from error
 
@@ -96,7 +96,7 @@ class Lease:
             async with asyncio.timeout(3.0):
                 await self._replace(record, "")
         except (KubeError, TimeoutError) as error:
-            logger.warning("the lease was not released: %s", error or "no answer in time")
+            logger.warning("could not release the lease: %s", error or "timed out")
 
     async def _try(self, watched: Watched) -> bool:
         began = self._clock()
@@ -111,10 +111,10 @@ class Lease:
         except ConflictError:
             return False  # another one was quicker
         except KubeError as error:
-            logger.warning("the lease cannot be looked at: %s", error)
+            logger.warning("could not read the lease: %s", error)
             return False
         self._renewed = began
-        logger.info("holds the lease %s/%s", self._namespace, self._name)
+        logger.info("acquired the lease %s/%s", self._namespace, self._name)
         return True
 
     async def _replace(self, record: Json, holder: str) -> Json:

@@ -1,12 +1,13 @@
-"""`tally-operator`: the lease first, then kopf and the queue, until SIGTERM or until the lease is lost.
+"""tally-operator: reconciles BrokerClusters, Topics, ConsumerGroups and StoreJobs. It takes no arguments.
 
-    stands by  --lease-->  leads: kopf watches and says what to look at, the queue works it, `discover` finds what
-                           no event told of, the lease is renewed
-    SIGTERM    kopf stops watching, passes under way are cut off (each is safe to be), the lease is given back: 0
-    lease lost the process ends at once, in the middle of whatever it did: 3
-    a fault    any of these tasks ends: logged, and 1
+Environment variables configure the operator: see `settings.py`. It waits for its lease, then watches resources and
+reconciles them until it receives SIGTERM or loses the lease.
 
-Exit status 2: it could not start (its environment, no API server configured).
+Exit status:
+  0  it received SIGTERM or SIGINT; it stopped all reconciliations and released the lease
+  1  a task failed; the log names the task and the error
+  2  it could not start: an invalid environment variable, or no configuration of an API server
+  3  it lost the lease; the process ends at once, and the next operator continues
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tally-operator: {error}", file=sys.stderr)
         return 2
     except Exception as error:  # the official client has no common base for what is wrong with its configuration
-        print(f"tally-operator: no API server: {error}", file=sys.stderr)
+        print(f"tally-operator: cannot configure the API server: {error}", file=sys.stderr)
         return 2
     try:
         return asyncio.run(run(settings, kube))
@@ -112,7 +113,7 @@ async def _key(kube: Kube, settings: Settings) -> bytes:
         try:
             return await load_key(kube, settings.pod_namespace)
         except KubeError as error:
-            logger.warning("the operator's key cannot be read: %s", error)
+            logger.warning("could not read the key of the operator: %s", error)
             await asyncio.sleep(wait)
             wait = min(2 * wait, 15.0)
             if wait >= 15.0:
@@ -186,16 +187,16 @@ async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, 
     failed = [(task, task.exception()) for task in done if not task.cancelled()]
     for task, error in failed:
         if error is not None:
-            logger.error("%s ended: %s", task.get_name(), error, exc_info=error)
+            logger.error("task %s failed: %s", task.get_name(), error, exc_info=error)
             return 1
-    logger.info("stops")
+    logger.info("shutting down")
     return 0
 
 
 def _end_if_lost(keeping: asyncio.Task[None]) -> None:
     """At once: a thread may be about to send a request that is not ours to make any more."""
     if not keeping.cancelled() and isinstance(keeping.exception(), LeaseLostError):
-        logger.critical("the lease is lost: %s", keeping.exception())
+        logger.critical("lost the lease: %s", keeping.exception())
         logging.shutdown()
         os._exit(LEASE_LOST)
 
@@ -216,7 +217,7 @@ async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
                         if key not in queue.schedule:
                             queue.add(key)
             except KubeError as error:
-                logger.warning("%s cannot be listed: %s", resource.plural, error)
+                logger.warning("could not list %s: %s", resource.plural, error)
         await asyncio.sleep(DISCOVER_SECONDS)
 
 

@@ -26,18 +26,21 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.passes = Counter(
-            "tallystick_operator_passes", "Passes that ended.", ["kind", "result"], registry=self.registry
+            "tallystick_operator_passes",
+            "Finished reconciliations, by kind and result.",
+            ["kind", "result"],
+            registry=self.registry,
         )
         self.pass_seconds = Histogram(
             "tallystick_operator_pass_seconds",
-            "How long passes took.",
+            "Duration of reconciliations in seconds.",
             ["kind"],
             buckets=PASS_BUCKETS,
             registry=self.registry,
         )
         self.errors = Counter(
             "tallystick_operator_errors",
-            "Passes that failed, by class of error.",
+            "Failed reconciliations, by class of error.",
             ["kind", "error"],
             registry=self.registry,
         )
@@ -45,18 +48,18 @@ class Metrics:
             "tallystick_operator_writes", "Objects written, by kind.", ["resource"], registry=self.registry
         )
         self.steps = Counter(
-            "tallystick_operator_steps", "Steps that changed a cluster, by action.", ["action"], registry=self.registry
+            "tallystick_operator_steps", "Steps carried out, by action.", ["action"], registry=self.registry
         )
         self.clusters = Gauge(
             "tallystick_operator_clusters", "Clusters in each phase.", ["phase"], registry=self.registry
         )
         self.nodes = Gauge(
-            "tallystick_operator_nodes", "Broker nodes wanted and ready.", ["state"], registry=self.registry
+            "tallystick_operator_nodes", "Broker nodes, wanted and ready.", ["state"], registry=self.registry
         )
-        self.queue = Gauge("tallystick_operator_queue_keys", "Keys that are looked after.", registry=self.registry)
+        self.queue = Gauge("tallystick_operator_queue_keys", "Keys in the work queue.", registry=self.registry)
         self.waiting = Gauge(
             "tallystick_operator_queue_longest_wait_seconds",
-            "How long the key waits or runs that does so longest.",
+            "Longest time that a key has been due or running, in seconds.",
             registry=self.registry,
         )
         self.leads = Gauge(

@@ -92,7 +92,9 @@ class NodeApi:
                 async for chunk in answer.content.iter_any():
                     content += chunk
                     if len(content) > MAX_ANSWER_BYTES:
-                        raise NodeRefusedError(f"{node}: {method} {path}: too long an answer", status=answer.status)
+                        raise NodeRefusedError(
+                            f"{node}: {method} {path}: the response is too long", status=answer.status
+                        )
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
@@ -145,7 +147,7 @@ def _understood(node: NodeName, about: str, status: int, content: bytes) -> Any:
         answer = orjson.loads(content) if content else None
     except ValueError as error:
         if 200 <= status < 300:
-            raise NodeRefusedError(f"{node}: {about}: the answer is no JSON", status=status) from error
+            raise NodeRefusedError(f"{node}: {about}: the response is not JSON", status=status) from error
         answer = {"error": content[:200].decode(errors="replace").strip()}
     if 200 <= status < 300:
         return answer

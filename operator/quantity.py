@@ -14,7 +14,7 @@ def quantity(text: str) -> Fraction:
     """ValueError: it is no quantity."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no quantity")
+        raise ValueError(f"{text!r} is not a quantity")
     number, exponent, suffix = found.groups()
     if exponent:
         return Fraction(number) * Fraction(10) ** int(exponent[1:])

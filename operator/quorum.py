@@ -55,16 +55,16 @@ def is_settled(group: Group) -> bool:
 def without(group: Group, number: int) -> str:
     """Why the group cannot do without this member; empty: a majority of its voters is sound besides."""
     if group.leader is None:
-        return "nobody leads the group, as far as can be seen"
+        return "the group has no known leader"
     voters = voters_of(group)
     if number not in voters:
         return ""
     if not is_settled(group):
-        return "a change of its members is not committed yet"
+        return "a membership change is not committed yet"
     others = [voter for voter in voters if voter != number and sound(group, voter)]
     needed = majority(len(voters))
     if len(others) < needed:
-        return f"besides it {len(others)} of {len(voters)} voters are sound, and {needed} are needed"
+        return f"only {len(others)} of {len(voters)} voters would remain healthy; {needed} are required"
     return ""
 
 

@@ -150,10 +150,10 @@ def _answer(found: Any, group: str, member: int) -> tuple[Answer | None, str]:
         return None, str(found)
     try:
         if (found["group"], found["member"]) != (group, member):
-            return None, f"n{found['member']} of {found['group']} answers at its address"
+            return None, f"n{found['member']} of {found['group']} responds at the address of this member"
         return understood(found), ""
     except (KeyError, TypeError, ValueError) as error:
-        return None, f"it answers what nobody understands: {error!r}"
+        return None, f"invalid response: {error!r}"
 
 
 def seconds(text: str | None) -> float | None:
@@ -237,7 +237,7 @@ def _resizing(status: Json, wanted: str, capacity: str) -> str:
     if not growing:
         return ""
     pending = any(each.get("type") == "FileSystemResizePending" for each in status.get("conditions") or ())
-    return f"{capacity} of {wanted}" + (", the file system grows when its pod runs" if pending else "")
+    return f"{capacity} of {wanted}" + (", the file system is resized when the pod runs" if pending else "")
 
 
 def _template_of(body: Json) -> str:

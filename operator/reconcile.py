@@ -128,7 +128,7 @@ class ClusterReconciler:
         if again is None or (again.action, again.group, again.member, again.uid) != (
             *(step.action, step.group, step.member, step.uid),
         ):
-            logger.info("not done after all: %s n%d of group %d", step.action.value, step.member, step.group)
+            logger.info("step is no longer needed: %s n%d of group %d", step.action.value, step.member, step.group)
             return
         if step.action is Action.RESTART and step.reason == "Stuck":
             name = Names(cluster.namespace, cluster.name).node(step.group, step.member)
@@ -138,7 +138,7 @@ class ClusterReconciler:
             memory.blocked = ""
         except (NodeError, BlockedError) as error:
             memory.blocked = str(error)
-            logger.warning("%s was not done: %s", step.action.value, error)
+            logger.warning("%s failed: %s", step.action.value, error)
 
     async def _write_status(
         self, cluster: Cluster, sight: Sight, observed: Observed, plan: Layout, decision: Decision, memory: _Memory

@@ -50,10 +50,10 @@ class Settings:
         template = environment.get("NODE_URL_TEMPLATE") or "http://{node}.{namespace}.svc:8080"
         unknown = {name for _, name, _, _ in Formatter().parse(template) if name} - {"node", "namespace"}
         if unknown or not template.startswith(("http://", "https://")):
-            raise SettingsError(f"NODE_URL_TEMPLATE is a URL with {{node}} and {{namespace}}, not {template!r}")
+            raise SettingsError(f"NODE_URL_TEMPLATE must be a URL with {{node}} and {{namespace}}, not {template!r}")
         level = (environment.get("LOG_LEVEL") or "INFO").upper()
         if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-            raise SettingsError(f"LOG_LEVEL is DEBUG, INFO, WARNING or ERROR, not {level!r}")
+            raise SettingsError(f"LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {level!r}")
         return cls(
             node_image=_needed(environment, "TALLYSTICK_NODE_IMAGE"),
             pod_name=_needed(environment, "POD_NAME"),
@@ -91,5 +91,5 @@ def _number(environment: Mapping[str, str], name: str, default: float, least: fl
     except ValueError:
         value = least - 1
     if not least <= value <= most:
-        raise SettingsError(f"{name} is a number from {least:g} to {most:g}, not {text!r}")
+        raise SettingsError(f"{name} must be a number from {least:g} to {most:g}, not {text!r}")
     return value

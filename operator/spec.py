@@ -200,7 +200,7 @@ def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:
 def _bounded(value: Any, field: str, allowed: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
         shown = f"from {allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else f"one of {allowed}"
-        raise SpecError(f"spec.{field}", f"a number {shown}, not {value!r}")
+        raise SpecError(f"spec.{field}", f"must be a number {shown}, not {value!r}")
     return value
 
 
@@ -209,11 +209,11 @@ def _choice(kind: type[E], value: str, field: str) -> E:
         return kind(value)
     except ValueError as error:
         allowed = ", ".join(str(each.value) for each in kind)
-        raise SpecError(f"spec.{field}", f"one of {allowed}, not {value!r}") from error
+        raise SpecError(f"spec.{field}", f"must be one of {allowed}, not {value!r}") from error
 
 
 def _config(config: Mapping[str, Any]) -> Mapping[str, str]:
     own = sorted(key for key in config if key.lower() in OWN_SETTINGS)
     if own:
-        raise SpecError("spec.config", f"{', '.join(own)}: the operator sets this itself from the rest of the spec")
+        raise SpecError("spec.config", f"{', '.join(own)}: managed by the operator, remove it from spec.config")
     return {key: str(value) for key, value in sorted(config.items())}

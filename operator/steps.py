@@ -134,7 +134,7 @@ def _replacements(observed: Observed, wanted: Wanted, group: Group) -> Iterator[
             continue
         reason, message = why
         if voters_of(group) == (member.number,) or wanted.replicas == 1:
-            message = f"{message}, but it is the only copy: nothing is given up"
+            message = f"{message}; not replaced because it holds the only copy"
             yield Hold(Action.REPLACE, group.number, member.number, "LastCopy", message)
         else:
             yield _guarded(observed, wanted, group, member, Action.REPLACE, reason, message)
@@ -146,13 +146,13 @@ def _why_replace(member: Member) -> tuple[str, str] | None:
     if claim is None:
         return None  # made anew without a step, and the pod that waits for it finds it
     if claim.deleting:
-        return ("ClaimDeleted", "its claim is being deleted and its pod keeps it") if stays else None
+        return ("ClaimDeleted", "the claim is being deleted, but the pod still uses it") if stays else None
     if claim.lost:
-        return "ClaimLost", "the volume of its claim is gone"
+        return "ClaimLost", "the volume of the claim is lost"
     if member.replace:
-        return "ReplaceAsked", "a new, empty disk was asked for by annotation"
+        return "ReplaceAsked", "a replacement was requested by annotation"
     if pod is not None and stays and pod.started is not None and pod.started < claim.created:
-        return "ClaimRenewed", "it runs on a volume that is not its claim's any more"
+        return "ClaimRenewed", "the pod still uses the volume of an earlier claim"
     return None
 
 
@@ -165,7 +165,7 @@ def _forced(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step |
             continue  # it runs: its machine is not gone, and will say so
         if group.leader is not None and not takes_no_part(group, member):
             continue  # by the leader's word it runs: it is only we who do not hear it
-        where = f"{pod.node_name} has not confirmed that it stopped"
+        where = f"Kubernetes node {pod.node_name} has not confirmed that the pod stopped"
         missing = without(group, member.number)
         if missing:
             yield Hold(Action.FORCE, group.number, member.number, "QuorumAtRisk", f"{where}; {missing}")
@@ -181,10 +181,12 @@ def _unready_restarts(observed: Observed, wanted: Wanted, group: Group) -> Itera
         if member.pod is None or member.pod.deleting or member.ready:
             continue
         if outdated(wanted, member):
-            message = "its pod is outdated and not ready"
+            message = "the pod is outdated and not ready"
             yield _guarded(observed, wanted, group, member, Action.RESTART, "Outdated", message)
         elif _is_stuck(observed, group, member):
-            yield _guarded(observed, wanted, group, member, Action.RESTART, "Stuck", "it is silent and not ready")
+            yield _guarded(
+                observed, wanted, group, member, Action.RESTART, "Stuck", "the member does not respond and is not ready"
+            )
 
 
 def _is_stuck(observed: Observed, group: Group, member: Member) -> bool:
@@ -203,7 +205,7 @@ def _ready_restarts(observed: Observed, wanted: Wanted, group: Group) -> Iterato
     leads = leader.number if leader is not None else None
     for member in sorted(group.members, key=lambda each: (each.number == leads, each.number)):
         if member.ready and outdated(wanted, member):
-            yield _guarded(observed, wanted, group, member, Action.RESTART, "Outdated", "its pod is outdated")
+            yield _guarded(observed, wanted, group, member, Action.RESTART, "Outdated", "the pod is outdated")
 
 
 def _guarded(
@@ -216,7 +218,7 @@ def _guarded(
 
     template = wanted.templates.get((member.group, member.number))
     if action is Action.RESTART and (template is None or member.stateful_set != template):
-        return hold("TemplateNotApplied", "what it would be restarted with is not in place yet")
+        return hold("TemplateNotApplied", "the StatefulSet does not have the new template yet")
     step = Step(action, group.number, member.number, reason, message, member.pod.uid if member.pod else "")
     if member.ready:
         if absent := _other_unready(group, member):
@@ -252,9 +254,9 @@ def _moved(wanted: Wanted, group: Group, member: Member, step: Step) -> Step | H
     fresh = [each.number for each in group.members if not outdated(wanted, each)]
     to = successor(group, member.number, range(wanted.replicas), fresh)
     if to is None:
-        text = f"{step.message}; it leads, and nobody is fit to take over"
+        text = f"{step.message}; it is the leader and no healthy member can take over"
         return Hold(step.action, group.number, member.number, "NoSuccessor", text)
-    message = f"{step.message}, and it leads: n{to} takes over first"
+    message = f"{step.message}; it is the leader, so n{to} takes over first"
     return Step(Action.MOVE, group.number, member.number, step.reason, message, to=to)
 
 
@@ -271,7 +273,7 @@ def _underway_elsewhere(observed: Observed, member: Member) -> str:
             and not other.ready
             and (other.group, other.number) != (member.group, member.number)
         ):
-            return f"{step.target} is not ready again after {step.action}"
+            return f"{step.target} is not ready yet after {step.action}"
     return ""
 
 
@@ -281,7 +283,7 @@ def _other_unready(group: Group, member: Member) -> str:
         for other in group.members
         if other.number != member.number and not other.ready and other.exists
     ]
-    return f"{', '.join(absent)} of its group not ready" if absent else ""
+    return f"{', '.join(absent)} of the same group not ready" if absent else ""
 
 
 def _is_dead(observed: Observed, group: Group) -> bool:
@@ -307,7 +309,7 @@ def _additions(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Ste
         if number in learners:
             yield _promotion(group, member)
         elif not learners and member.answer is not None and member.pod is not None and not member.pod.deleting:
-            yield Step(Action.ADD, group.number, number, "Wanted", "it is wanted and no member yet: as a learner first")
+            yield Step(Action.ADD, group.number, number, "Wanted", "not a member yet; adding it as a learner")
             return
 
 
@@ -319,14 +321,14 @@ def _promotion(group: Group, member: Member) -> Step | Hold:
         return Hold(Action.PROMOTE, group.number, member.number, "CatchingUp", text)
 
     if peer is None or not peer.connected or not member.ready:
-        return hold("the learner is not there")
+        return hold("the learner is not connected or not ready")
     if not peer.sound or not close(peer.lag_bytes):
-        return hold(f"the learner is {peer.lag_bytes} bytes behind")
+        return hold("the learner is still catching up")
     voters = voters_of(group)
     if sum(sound(group, voter) for voter in voters) + 1 < majority(len(voters) + 1):
-        return hold("too many of the others are not sound to have one more voter")
+        return hold("too few voters are healthy to add another one")
     return Step(
-        Action.PROMOTE, group.number, member.number, "CaughtUp", "the learner has caught up: it votes from now on"
+        Action.PROMOTE, group.number, member.number, "CaughtUp", "the learner has caught up and becomes a voter"
     )
 
 
@@ -336,9 +338,9 @@ def _removals(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step
     for number in sorted((*voters, *learners), reverse=True):
         if number < wanted.replicas:
             continue
-        step = Step(Action.REMOVE, group.number, number, "NotWanted", "it is not wanted any more")
+        step = Step(Action.REMOVE, group.number, number, "NotWanted", "spec.replicas no longer includes this member")
         if not is_settled(group):
-            text = "a change of members is not committed yet"
+            text = "a membership change is not committed yet"
             yield Hold(Action.REMOVE, group.number, number, "ChangeOpen", text)
         elif number in learners:
             yield step
@@ -356,11 +358,13 @@ def _removal(observed: Observed, wanted: Wanted, group: Group, step: Step) -> St
 
     missing = [f"n{number}" for number in range(wanted.replicas) if number not in voters]
     if missing:
-        return hold("WantedMembersMissing", f"{', '.join(missing)} of those that stay has no vote yet")
+        return hold("WantedMembersMissing", f"{', '.join(missing)} cannot vote yet")
     remaining = [voter for voter in voters if voter != step.member]
     good, needed = sum(sound(group, voter) for voter in remaining), majority(len(remaining))
     if good < needed:
-        return hold("QuorumAtRisk", f"{good} of the {len(remaining)} that remain are sound, and {needed} are needed")
+        return hold(
+            "QuorumAtRisk", f"only {good} of the {len(remaining)} remaining voters are healthy; {needed} are required"
+        )
     if member is not None and (busy := _underway_elsewhere(observed, member)):
         return hold("StepUnderway", busy)
     if group.leader is not None and group.leader.number == step.member and member is not None:
@@ -374,5 +378,5 @@ def _deletions(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Ste
         if member.number < wanted.replicas or member.node_uid is None:
             continue
         if is_settled(group) and member.number not in members:
-            message = "it left the group; its claim stays"
+            message = "the member has left the group; its claim is kept"
             yield Step(Action.DELETE, group.number, member.number, "LeftGroup", message, member.node_uid)

@@ -187,7 +187,9 @@ class WorkQueue:
             error = failure
             wait = self.schedule.failed(key, self._now())
             logger.warning(
-                "pass failed: %s", failure or type(failure).__name__, extra={"key": str(key), "again_seconds": wait}
+                "reconciliation failed: %s",
+                failure or type(failure).__name__,
+                extra={"key": str(key), "again_seconds": wait},
             )
         else:
             self.schedule.done(key, self._now(), again)

@@ -100,7 +100,7 @@ class Writer:
         except (ForbiddenError, InvalidError) as error:
             self._refused[name] = (text, self._context.now() + REFUSED_SECONDS, str(error))
             self._note(outcome, wanted, str(error))
-            logger.warning("refused: %s", error)
+            logger.warning("the API server rejected an object: %s", error)
             return
         self._refused.pop(name, None)
         self._settled[name] = mark(made, wanted)
@@ -121,7 +121,7 @@ class Writer:
         except NotFoundError:
             return
         logger.info(
-            "removed %s %s/%s: the spec has switched it off", body["kind"], metadata["namespace"], metadata["name"]
+            "deleted %s %s/%s: the spec no longer enables it", body["kind"], metadata["namespace"], metadata["name"]
         )
 
 

@@ -89,13 +89,13 @@ def _waiting(job: Job, seen: Seen) -> Decision:
             Action.DELETE_PODS,
             0,
             "",
-            "pods that were made before go first",
+            "waiting for earlier pods to be deleted",
             None,
             _going(seen),
         )
     since = seconds(job.status.get("waitingSince"))
     if since is not None and seen.now >= since + job.spec.deadline_seconds:
-        told = f"it could not start in {job.spec.deadline_seconds} s: {job.status.get('message', '')}"
+        told = f"the run could not start within {job.spec.deadline_seconds} s: {job.status.get('message', '')}"
         return Decision(Phase.FAILED, Action.NOTHING, 0, reasons.DEADLINE_EXCEEDED, told)
     return Decision(Phase.SUBMITTED, Action.PREPARE, 1)
 
@@ -128,28 +128,32 @@ def _under_way(job: Job, seen: Seen) -> Decision:
     if strangers := tuple(pod for pod in seen.pods if pod.attempt != attempt):
         going = tuple(pod for pod in strangers if not pod.deleting)
         return Decision(
-            Phase(job.phase), Action.DELETE_PODS, attempt, "", "pods of another attempt go first", None, going
+            Phase(job.phase),
+            Action.DELETE_PODS,
+            attempt,
+            "",
+            "waiting for pods of another attempt to be deleted",
+            None,
+            going,
         )
     if driver is None:
         return _without_driver(job, seen)
     if driver.deleting:
-        return Decision(Phase(job.phase), Action.NOTHING, attempt, "", f"{driver.name} was deleted, and is on its way")
+        return Decision(Phase(job.phase), Action.NOTHING, attempt, "", f"{driver.name} is being deleted")
     if driver.running:
         return Decision(Phase.RUNNING, Action.NOTHING, attempt)
     return Decision(
-        Phase(job.phase), Action.NOTHING, attempt, "", driver.waiting and f"the driver waits: {driver.waiting}"
+        Phase(job.phase), Action.NOTHING, attempt, "", driver.waiting and f"the driver is waiting: {driver.waiting}"
     )
 
 
 def _without_driver(job: Job, seen: Seen) -> Decision:
     if job.phase == Phase.RUNNING:
-        return _failed(job, seen, Refusal(reasons.DRIVER_LOST, "the driver's pod is gone"))
+        return _failed(job, seen, Refusal(reasons.DRIVER_LOST, "the driver pod no longer exists"))
     if seen.planned(job.attempt):
         return Decision(Phase.SUBMITTED, Action.START, job.attempt, *_still_refused(job))
     if seen.pods:
-        return _failed(
-            job, seen, Refusal(reasons.PLAN_LOST, "the plan is gone, and pods that were made by it are there")
-        )
+        return _failed(job, seen, Refusal(reasons.PLAN_LOST, "the plan no longer exists, but pods created from it do"))
     return Decision(Phase.SUBMITTED, Action.PREPARE, job.attempt)
 
 
@@ -174,7 +178,7 @@ def _suspended(seen: Seen) -> Decision:
         Action.DELETE_PODS if seen.pods else Action.NOTHING,
         0,
         "",
-        "suspend is set",
+        "spec.suspend is true",
         None,
         _going(seen),
     )
@@ -210,4 +214,4 @@ def _going(seen: Seen) -> tuple[JobPod, ...]:
 
 
 def _late(job: Job) -> str:
-    return f"it was not done in {job.spec.deadline_seconds} s"
+    return f"the run did not finish within {job.spec.deadline_seconds} s"

@@ -33,5 +33,5 @@ class DriverHttp:
                 content = await answer.content.read(MAX_BYTES)
             return progress_of(orjson.loads(content))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            logger.debug("the driver at %s does not say how far it is: %s", address, error)
+            logger.debug("could not read the progress of the driver at %s: %s", address, error)
             return None

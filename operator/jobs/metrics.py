@@ -14,19 +14,19 @@ class JobMetrics:
         self.jobs = Gauge("tallystick_operator_store_jobs", "StoreJobs in each phase.", ["phase"], registry=registry)
         self.ends = Counter(
             "tallystick_operator_store_job_ends",
-            "Runs that are over, by job and verdict; Failed: they were given up.",
+            "Finished runs, by job and verdict. Failed: the run has no result.",
             ["job", "verdict"],
             registry=registry,
         )
         self.attempts_failed = Counter(
             "tallystick_operator_store_job_failed_attempts",
-            "Attempts of runs that failed, by reason.",
+            "Failed attempts of runs, by reason.",
             ["reason"],
             registry=registry,
         )
         self.seconds = Histogram(
             "tallystick_operator_store_job_seconds",
-            "From the start of a run to its end.",
+            "Duration of runs in seconds, all attempts together.",
             ["job"],
             buckets=BUCKETS,
             registry=registry,

@@ -167,7 +167,7 @@ class JobsReconciler:
     async def _prepare(self, job: Job, seen: Seen, decision: Decision) -> tuple[Decision, Seen]:
         """Everything of an attempt but its pods; the plan last, as by it the rest is known to be there."""
         if not (job.spec.image or self._context.settings.jobs_image):
-            told = "the operator was told no image for jobs: set spec.image"
+            told = "no image for jobs is configured: set spec.image, or TALLYSTICK_JOBS_IMAGE of the operator"
             return held(job, decision, Refusal(reasons.NO_IMAGE, told)), seen
         choice = choose(job, await self._scene(job))
         if isinstance(choice, Refusal):
@@ -210,9 +210,9 @@ class JobsReconciler:
             try:
                 await self._kube.create(resource, job.namespace, wanted)
             except ConflictError:
-                return Refusal(reasons.REFUSED, f"{wanted['kind']} {name} came up meanwhile")
+                return Refusal(reasons.REFUSED, f"another client has just created {wanted['kind']} {name}")
         elif not _owns(job, live):
-            return Refusal(reasons.REFUSED, f"there is a {wanted['kind']} {name} that is not this StoreJob's")
+            return Refusal(reasons.REFUSED, f"{wanted['kind']} {name} exists and does not belong to this StoreJob")
         elif wanted.get("data") != live.get("data"):
             await self._kube.apply(wanted)
         return None
@@ -249,7 +249,7 @@ class JobsReconciler:
         try:
             await self._kube.create(kube.PODS, metadata["namespace"], pod)
         except ConflictError:  # all of ours were listed a moment ago
-            return Refusal(reasons.REFUSED, f"there is a pod {metadata['name']} that is not this StoreJob's")
+            return Refusal(reasons.REFUSED, f"Pod {metadata['name']} exists and does not belong to this StoreJob")
         except (ForbiddenError, InvalidError) as error:
             return Refusal(reasons.REFUSED, str(error))
         self._context.metrics.writes.labels("Pod").inc()
@@ -295,7 +295,7 @@ class JobsReconciler:
                 )
                 self._context.look_at(Key(job.namespace, made["metadata"]["name"], Kind.JOB))
             except ConflictError as error:
-                logger.warning("%s/%s: a run's name is taken: %s", job.namespace, job.name, error)
+                logger.warning("%s/%s: the name of the run already exists: %s", job.namespace, job.name, error)
         for told in chosen.told:
             if (told.reason, told.message) not in memory.told:
                 await self._context.events.post(about, told.reason, told.message, warning=told.warning)

@@ -51,12 +51,12 @@ def outcome(ended: Ended) -> Result | Refusal:
     if ended.exit_code == DONE:
         if isinstance(said.get("verdict"), str) and _WORD.fullmatch(said["verdict"]):
             return Result(_status(said))
-        return Refusal(reasons.NO_RESULT, "the driver ended well, and left no result")
+        return Refusal(reasons.NO_RESULT, "the driver succeeded but wrote no result")
     told = _told(said, ended.message)
     if ended.reason == reasons.DEADLINE_EXCEEDED:
-        return Refusal(reasons.DEADLINE_EXCEEDED, "it was stopped at its deadline")
+        return Refusal(reasons.DEADLINE_EXCEEDED, "the run was stopped at its deadline")
     if ended.exit_code == NOT_DONE:
-        return Refusal(reasons.NOT_DONE, told or "the driver does not say why")
+        return Refusal(reasons.NOT_DONE, told or "the driver gave no reason")
     if ended.exit_code is None:
         return Refusal(reasons.DRIVER_LOST, f"{ended.reason}: {told}" if told else ended.reason)
     exit_ = f"exit status {ended.exit_code}" + (f", {ended.reason}" if ended.reason not in ("", "Error") else "")

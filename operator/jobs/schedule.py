@@ -55,7 +55,7 @@ class Schedule:
         try:
             found = UTC if zone == "UTC" else ZoneInfo(zone)
         except (KeyError, ValueError, OSError) as error:  # what ZoneInfo raises for a name that leads nowhere
-            raise ScheduleError(f"spec.timeZone: there is no time zone {zone!r}") from error
+            raise ScheduleError(f"spec.timeZone: unknown time zone {zone!r}") from error
         expression = SHORTHANDS.get(text, text)
         schedule = cls(expression, found)
         try:
@@ -63,7 +63,7 @@ class Schedule:
         except CronSimError as error:
             raise ScheduleError(f"spec.schedule {text!r}: {error}") from error
         if not there_is:
-            raise ScheduleError(f"spec.schedule {text!r}: there is no such time")
+            raise ScheduleError(f"spec.schedule {text!r}: the schedule has no matching time")
         return schedule
 
     def after(self, now: float) -> float | None:

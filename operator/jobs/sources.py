@@ -60,14 +60,16 @@ def choose(job: Job, scene: Scene) -> Choice | Refusal:
     """What to read, or why the run cannot start now."""
     cluster = scene.cluster
     if cluster is None:
-        return Refusal(reasons.CLUSTER_NOT_FOUND, f"there is no BrokerCluster {job.spec.cluster!r} in this namespace")
+        return Refusal(
+            reasons.CLUSTER_NOT_FOUND, f"BrokerCluster {job.spec.cluster!r} does not exist in this namespace"
+        )
     if cluster["metadata"].get("deletionTimestamp"):
         return Refusal(reasons.CLUSTER_DELETING, f"BrokerCluster {job.spec.cluster!r} is being deleted")
     count = int((cluster.get("spec") or {}).get("groups") or 1)
     wanted = job.spec.groups if job.spec.groups is not None else tuple(range(count))
     if absent := [group for group in wanted if group >= count]:
         return Refusal(
-            reasons.GROUP_NOT_FOUND, f"{job.spec.cluster} has no group {_listed(absent)}, but {count} in all"
+            reasons.GROUP_NOT_FOUND, f"{job.spec.cluster} has no group {_listed(absent)}; it has {count} groups"
         )
     refused = _output_refusal(job, scene)
     if refused is not None:
@@ -142,7 +144,7 @@ def _unreadable(job: Job, group: int, members: Sequence[_Member], chosen: Sequen
     if not any(member.formed for member in members):
         troubles = [member.trouble for member in members if member.trouble]
         told = f": {'; '.join(troubles)}" if troubles else ""
-        return Refusal(reasons.GROUP_NOT_FORMED, f"no volume of {name} belongs to a group that has formed{told}")
+        return Refusal(reasons.GROUP_NOT_FORMED, f"group {name} has not formed yet{told}")
     if troubles := [member.trouble for member in chosen if member.trouble]:
         return Refusal(reasons.CLAIM_MISSING, f"{name}: {'; '.join(troubles)}")
     return None
@@ -175,11 +177,11 @@ def _output_refusal(job: Job, scene: Scene) -> Refusal | None:
         return None
     if scene.output is None:
         return Refusal(
-            reasons.OUTPUT_CLAIM_MISSING, f"there is no PersistentVolumeClaim {output.name!r} for the output"
+            reasons.OUTPUT_CLAIM_MISSING, f"PersistentVolumeClaim {output.name!r} for the output does not exist"
         )
     labels = scene.output["metadata"].get("labels") or {}
     if CLUSTER in labels and labels.get("app.kubernetes.io/managed-by") == FIELD_MANAGER:
-        return Refusal(reasons.OUTPUT_IS_STORE, f"{output.name!r} is a broker's volume: nothing is written to those")
+        return Refusal(reasons.OUTPUT_IS_STORE, f"{output.name!r} is the volume of a broker; jobs never write to it")
     return None
 
 

@@ -96,13 +96,13 @@ class JobSpec:
         """JobSpecError: it cannot be so."""
         job = str(spec.get("job") or "")
         if job not in JOBS:
-            raise JobSpecError(f"spec.job is one of {', '.join(JOBS)}, not {job!r}")
+            raise JobSpecError(f"spec.job must be one of {', '.join(JOBS)}, not {job!r}")
         arguments, executor = dict(spec.get("arguments") or {}), spec.get("executor") or {}
         if job == "trace" and not arguments.get("key"):
-            raise JobSpecError("spec.arguments.key is needed by job trace: what is traced")
+            raise JobSpecError("spec.arguments.key is required for job trace")
         output = _output(spec.get("output"))
         if job == "export" and output is None:
-            raise JobSpecError("spec.output is needed by job export: nothing is written to a broker's volume")
+            raise JobSpecError("spec.output is required for job export")
         groups = spec.get("groups")
         return cls(
             cluster=str(spec.get("clusterName") or ""),
@@ -184,11 +184,11 @@ def _output(spec: Mapping[str, Any] | None) -> ClaimOutput | S3Output | None:
         return None
     claim, s3 = spec.get("claim"), spec.get("s3")
     if (claim is None) == (s3 is None):
-        raise JobSpecError("spec.output is either a claim or s3")
+        raise JobSpecError("spec.output must have exactly one of claim and s3")
     if claim is not None:
         path = str(claim.get("path") or "")
         if path.startswith("/") or {".", ".."} & set(path.split("/")):
-            raise JobSpecError(f"spec.output.claim.path is a folder in the volume, not {path!r}")
+            raise JobSpecError(f"spec.output.claim.path must be a folder in the volume, not {path!r}")
         return ClaimOutput(str(claim["name"]), path)
     assert s3 is not None
     names = ("uri", "endpoint", "region", "secretName")

@@ -102,7 +102,7 @@ def _conditions(job: Job, seen: Seen, decision: Decision, status: Json) -> list[
     begun = phase in BEGUN or (phase in OVER and "startTime" in status)
     waits = decision.reason or str(phase)
     if begun and not (phase is Phase.SUBMITTED and decision.reason):
-        started = Condition("Started", True, "Submitted", f"attempt {decision.attempt} was begun")
+        started = Condition("Started", True, "Submitted", f"attempt {decision.attempt} has started")
     else:
         started = Condition("Started", False, waits, message)
     over = phase in OVER or phase in (Phase.SUCCEEDING, Phase.FAILING)
@@ -125,7 +125,12 @@ def _local(sources: Sequence[Mapping[str, Any]], planned: int, over: bool) -> Co
         return Condition("Local", None, "NothingRead" if over else "NotKnownYet")
     elsewhere = [source["node"] for source in read if source["via"] != LOCAL]
     if elsewhere:
-        return Condition("Local", False, "ReadOverHttp", f"read over HTTP, in part or all: {', '.join(elsewhere)}")
+        return Condition("Local", False, "ReadOverHttp", f"read over HTTP, in whole or in part: {', '.join(elsewhere)}")
     if len(sources) < planned:
-        return Condition("Local", None, "NotAllTold", f"{len(sources)} of {planned} volumes were; see the driver's log")
-    return Condition("Local", True, "ReadInPlace", f"{len(read)} volumes were read where they are")
+        return Condition(
+            "Local",
+            None,
+            "NotAllTold",
+            f"{len(sources)} of {planned} volumes are listed; the log of the driver has all of them",
+        )
+    return Condition("Local", True, "ReadInPlace", f"{len(read)} volumes were read locally")

@@ -87,7 +87,13 @@ def turn(job: Job, runs: Iterable[Run], now: float) -> Turn:
     due, missed = schedule.missed(since, now)
     told: tuple[Told, ...] = ()
     if missed > MOST_MISSED:
-        told = (Told("TooManyMissedTimes", f"more than {MOST_MISSED} times were missed; the last one counts", True),)
+        told = (
+            Told(
+                "TooManyMissedTimes",
+                f"more than {MOST_MISSED} scheduled times were missed; only the last one is used",
+                True,
+            ),
+        )
     if due is None:
         return Turn(delete=spent, told=told, next=following)
     name = run_name(job, due)
@@ -95,10 +101,10 @@ def turn(job: Job, runs: Iterable[Run], now: float) -> Turn:
         return Turn(due, False, spent, told, following)
     active = tuple(run for run in listed if run.active)
     if active and job.spec.concurrency is Concurrency.FORBID:
-        waits = Told("JobAlreadyActive", f"it is time for {name}, and {active[0].name} is still going: it waits")
+        waits = Told("JobAlreadyActive", f"{name} is due and waits for {active[0].name}, which is still running")
         return Turn(None, False, spent, (*told, waits), following)
     replaced = active if job.spec.concurrency is Concurrency.REPLACE else ()
-    return Turn(due, True, (*spent, *replaced), (*told, Told("JobStarted", f"made {name}")), following)
+    return Turn(due, True, (*spent, *replaced), (*told, Told("JobStarted", f"created {name}")), following)
 
 
 def run_name(job: Job, scheduled: float) -> str:
@@ -140,7 +146,7 @@ def template_status(job: Job, runs: Iterable[Run], chosen: Turn, now: float) -> 
         status["nextScheduleTime"] = timestamp(chosen.next)
     if active:
         status["active"] = sorted(active)
-    told = "suspend is set" if suspended else ""
+    told = "spec.suspend is true" if suspended else ""
     found = [Condition("Scheduled", not suspended, "Suspended" if suspended else "OnTime", told)]
     status["conditions"] = merged(before.get("conditions") or (), now, job.generation, found)
     return status

@@ -31,7 +31,7 @@ class NodeBrokers:
         except NodeError as error:
             raise _told(error) from error
         except (KeyError, TypeError, ValueError) as error:
-            raise SilentError(f"{leader} answers what is not understood: {error!r}") from error
+            raise SilentError(f"{leader} returned an invalid response: {error!r}") from error
 
     async def write(self, kind: Kind[S], group: GroupAddress, settings: Sequence[S]) -> Mapping[str, str]:
         assert 0 < len(settings) <= MAX_BATCH
@@ -44,9 +44,9 @@ class NodeBrokers:
         except NodeError as error:
             raise _told(error) from error
         except (KeyError, TypeError) as error:
-            raise SilentError(f"{group.name} answers what is not understood: {error!r}") from error
+            raise SilentError(f"{group.name} returned an invalid response: {error!r}") from error
         return {
-            each.name: str(results.get(each.name, {}).get("error") or "the broker does not say why")
+            each.name: str(results.get(each.name, {}).get("error") or "the broker gave no reason")
             for each in settings
             if results.get(each.name, {}).get("result", "refused") == "refused"
         }
@@ -75,13 +75,13 @@ class NodeBrokers:
         except NodeError as error:
             raise _told(error) from error
         except (KeyError, TypeError, ValueError) as error:
-            raise SilentError(f"{leader} answers what is not understood: {error!r}") from error
+            raise SilentError(f"{leader} returned an invalid response: {error!r}") from error
 
     async def _leader(self, group: GroupAddress) -> NodeName:
         """Who says of itself that it leads, and is ready to. SilentError: nobody does."""
         waiting = {node.member: node for node in _members(group)}
         following: int | None = None
-        said = "nobody was asked"
+        said = "no member was asked"
         while waiting:
             node = waiting.pop(following if following in waiting else next(iter(waiting)))
             try:
@@ -92,8 +92,8 @@ class NodeBrokers:
             if answer.get("broker", {}).get("leads"):
                 return node
             following = answer.get("leader")
-            said = f"{node} does not lead, or is not ready to"
-        raise SilentError(f"nobody leads {group.name}: {said}")
+            said = f"{node} is not a ready leader"
+        raise SilentError(f"{group.name} has no reachable leader: {said}")
 
 
 def _members(group: GroupAddress) -> list[NodeName]:

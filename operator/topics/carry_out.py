@@ -129,7 +129,7 @@ class Pass(Generic[S]):
         try:
             await self._note_claims({work.decision.declaration.uid: work.decision.owned for work in new})
         except kube.KubeError as error:
-            logger.warning("%d claims cannot be noted: %s", len(new), error)
+            logger.warning("could not record %d claims: %s", len(new), error)
             for work in new:
                 work.stuck = True
 
@@ -191,14 +191,14 @@ class Pass(Generic[S]):
             async with self._hands.broker_limit:
                 refused = await self._hands.brokers.write(self._kind, self._addresses[group], settings)
         except BrokerError as error:
-            logger.warning("%s: %d not written: %s", group, len(works), error)
+            logger.warning("%s: could not write %d objects: %s", group, len(works), error)
             for work in works:
                 work.failures[group] = self._failure(group, error)
             written.labels(self._kind.kind, "failed").inc(len(works))
             return
         for work in works:
             if why := refused.get(work.decision.declaration.subject):
-                work.failures[group] = Problem(Phase.REFUSED, reasons.REFUSED_BY_BROKER, f"{group} refuses it: {why}")
+                work.failures[group] = Problem(Phase.REFUSED, reasons.REFUSED_BY_BROKER, f"{group} rejected it: {why}")
         written.labels(self._kind.kind, "refused").inc(len(refused))
         written.labels(self._kind.kind, "written").inc(len(works) - len(refused))
 
@@ -226,7 +226,7 @@ class Pass(Generic[S]):
             except InUseError:
                 self._in_use(work, group)
             except BrokerError as error:
-                logger.warning("%s: %s is not deleted: %s", group, work.decision.declaration.subject, error)
+                logger.warning("%s: could not delete %s: %s", group, work.decision.declaration.subject, error)
                 failure = self._failure(group, error)
                 work.failures[group] = Problem(Phase.DELETING, failure.reason, failure.message)
         return done
@@ -235,7 +235,7 @@ class Pass(Generic[S]):
         # Without the number: it changes all the time, and each change would be a write, an event, and a pass.
         what = "messages" if self._kind.figures[0] == "messages" else "consumers connected"
         work.failures[group] = Problem(
-            Phase.DELETING, reasons.NOT_EMPTY, f"{group} has {what}; it is deleted when there are none"
+            Phase.DELETING, reasons.NOT_EMPTY, f"{group} still has {what}; it is deleted when there are none"
         )
 
     async def _must_be_unused(self, group: str, subject: str) -> None:
@@ -257,13 +257,13 @@ class Pass(Generic[S]):
                         self._kind, self._addresses[group], work.decision.declaration.subject
                     )
             except BrokerError as error:
-                logger.info("%s was not counted: %s", group, error)  # the old number stays
+                logger.info("%s: could not read the counters: %s", group, error)  # the old number stays
 
     def _failure(self, group: str, error: BrokerError) -> Problem:
         if isinstance(error, RefusedError):
-            return Problem(Phase.REFUSED, reasons.REFUSED_BY_BROKER, f"{group} refuses it: {error}")
+            return Problem(Phase.REFUSED, reasons.REFUSED_BY_BROKER, f"{group} rejected it: {error}")
         # The error's words are for the log: they differ each time, and a status that differs is written each time.
-        return Problem(Phase.PENDING, reasons.WRITE_FAILED, f"{group} did not take it in time; it is tried again")
+        return Problem(Phase.PENDING, reasons.WRITE_FAILED, f"{group} did not confirm the change in time; retrying")
 
     # -- who has to hear of it
 
@@ -275,10 +275,10 @@ class Pass(Generic[S]):
         drifts = [told for group, told in decision.drifts.items() if group not in work.failures]
         if drifts:
             self._hands.metrics.drifts.labels(kind).inc()
-            await self._post(about, "DriftCorrected", f"{'; '.join(drifts)}: put right")
+            await self._post(about, "DriftCorrected", f"corrected: {'; '.join(drifts)}")
         if decision.adopted and not work.failures and decision.problem is None:
             groups = ", ".join(decision.adopted)
-            await self._post(about, "Adopted", f"{declaration.subject} was there on {groups}: it is kept from now on")
+            await self._post(about, "Adopted", f"adopted {declaration.subject} on {groups}")
         for condition in status["conditions"]:
             old = declaration.condition(condition["type"]) or {}
             refused = condition["reason"] in WARNED and old.get("reason") != condition["reason"]

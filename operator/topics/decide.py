@@ -101,11 +101,11 @@ def _refused(
     if own := kind.system(subject, name):
         return Problem(Phase.REFUSED, kind.system_reason, own)
     if holder is not None and holder.uid != declaration.uid:
-        going = ", which is being deleted" if holder.deleting else ""
-        told = f"{kind.kind} {holder.name}{going} declares {subject} of cluster {name} already"
+        going = ", which is being deleted," if holder.deleting else ""
+        told = f"{kind.kind} {holder.name}{going} already declares {subject} of cluster {name}"
         return Problem(Phase.REFUSED, reasons.CONFLICT, told)
     if not cluster.exists:
-        told = f"there is no BrokerCluster {name} in namespace {declaration.namespace}"
+        told = f"BrokerCluster {name} does not exist in namespace {declaration.namespace}"
         return Problem(Phase.PENDING, reasons.CLUSTER_NOT_FOUND, told)
     if cluster.deleting:
         return Problem(Phase.PENDING, reasons.CLUSTER_DELETING, f"BrokerCluster {name} is being deleted")
@@ -136,11 +136,11 @@ def _decide_settings(kind: Kind[S], declaration: Declaration[S], cluster: Cluste
         if found is None:
             writes[name] = confirmed[name] = wanted
             if owned and declaration.ready_before:
-                drifts[name] = f"it was missing on {name}"
+                drifts[name] = f"{name} did not have it"
             continue
         if not owned:
             if not _may_adopt(kind, declaration, found):
-                foreign.append(f"{name} ({wanted.difference(found) or 'as declared'})")
+                foreign.append(f"{name} ({wanted.difference(found) or 'same settings'})")
                 continue
             adopted.append(name)
         repaired = wanted.repaired(found)
@@ -148,7 +148,7 @@ def _decide_settings(kind: Kind[S], declaration: Declaration[S], cluster: Cluste
         if repaired != found:
             writes[name] = repaired
             if owned and declaration.settled:
-                drifts[name] = f"on {name} it had {repaired.difference(found)}"
+                drifts[name] = f"{name} had {repaired.difference(found)}"
         if more := wanted.excess(found):
             excess.append(f"{name} has {more}")
     if foreign:  # it stays as it is everywhere, but where it is ours already
@@ -175,8 +175,8 @@ def _settings_problem(
 ) -> Problem | None:
     if foreign:
         told = (
-            f"there is a {kind.noun} {declaration.subject} already that this resource did not make, on "
-            f"{', '.join(foreign)}; to take it over, annotate this resource with {ADOPT}=true"
+            f"{kind.noun} {declaration.subject} already exists and was not created by this resource, on "
+            f"{', '.join(foreign)}; to adopt it, annotate this resource with {ADOPT}=true"
         )
         return Problem(Phase.REFUSED, reasons.ALREADY_EXISTS, told)
     if unknown:
@@ -214,7 +214,7 @@ def _decide_deletion(declaration: Declaration[S], cluster: ClusterView[S]) -> De
         return Decision(declaration, finalizer=True, owned=declaration.owned, release=True)
     silent = [f"{group.name}: {group.reason}" for group in groups if group.found is None]
     spoken = tuple(group.name for group in groups if group.found is not None)
-    told = f"it is being deleted on {', '.join(group.name for group in groups)}"
+    told = f"deleting it on {', '.join(group.name for group in groups)}"
     problem = Problem(Phase.DELETING, reasons.DELETING, told)
     if silent:
         problem = Problem(Phase.DELETING, reasons.GROUP_UNAVAILABLE, "; ".join(silent))

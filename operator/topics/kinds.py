@@ -60,9 +60,11 @@ class Kind(Generic[S]):
     def name_problem(self, name: str) -> str:
         """Why this cannot be a name on a broker; empty: it can."""
         if not _NAME.fullmatch(name):
-            return f"{name!r} cannot name a {self.noun}: letters, digits, _ - % | (set spec.{self.name_field})"
+            return (
+                f"{name!r} is not a valid {self.noun} name: use letters, digits, _ - % | (set spec.{self.name_field})"
+            )
         if len(name) > self.max_name_bytes:
-            return f"the name of a {self.noun} has at most {self.max_name_bytes} characters, this one has {len(name)}"
+            return f"a {self.noun} name can have at most {self.max_name_bytes} characters, this one has {len(name)}"
         return ""
 
 
@@ -73,17 +75,17 @@ def group_name(cluster: str, number: int) -> str:
 
 def _system_topic(name: str, cluster: str) -> str:
     if name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_TOPIC_PREFIX):
-        return f"{name} is a topic of RocketMQ's own"
+        return f"{name} is a system topic of RocketMQ"
     if name in (cluster, f"{cluster}_REPLY_TOPIC"):
-        return f"brokers keep a topic {name} for themselves: it is named like their cluster"
+        return f"{name} is reserved: brokers use a topic with the name of their cluster"
     if re.fullmatch(re.escape(cluster) + r"-\d{1,2}", name):
-        return f"brokers keep a topic {name} for themselves: it is named like a broker group"
+        return f"{name} is reserved: brokers use a topic with the name of their group"
     return ""
 
 
 def _system_group(name: str, cluster: str) -> str:
     known = name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIX)
-    return f"{name} is a consumer group of RocketMQ's own" if known else ""
+    return f"{name} is a system consumer group of RocketMQ" if known else ""
 
 
 TOPIC = Kind(

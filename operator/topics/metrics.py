@@ -17,12 +17,15 @@ class TopicMetrics:
         )
         self.drifts = Counter(
             "tallystick_operator_drift_corrections",
-            "Topics and consumer groups put right after somebody changed or deleted them.",
+            "Topics and consumer groups that differed on the brokers and were corrected.",
             ["kind"],
             registry=registry,
         )
         self.refusals = Counter(
-            "tallystick_operator_refusals", "Resources that came to be refused.", ["kind", "reason"], registry=registry
+            "tallystick_operator_refusals",
+            "Resources that were rejected, by reason.",
+            ["kind", "reason"],
+            registry=registry,
         )
         self.broker_writes = Counter(
             "tallystick_operator_broker_writes",

@@ -155,13 +155,13 @@ class TopicsReconciler:
     async def _group_view(self, kind: Kind[S], namespace: str, address: GroupAddress, *, formed: bool) -> GroupView[S]:
         key = (namespace, address.name)
         if not formed:
-            return GroupView(address.name, None, "it is being formed", float("inf"))
+            return GroupView(address.name, None, "the group has not formed yet", float("inf"))
         try:
             found = await self._brokers.read(kind, address)
         except BrokerError as error:
             since = self._silent_since.setdefault(key, self._clock())
-            logger.info("%s is not heard: %s", address.name, error)
-            return GroupView(address.name, None, "it has no leader that answers", self._clock() - since)
+            logger.info("%s does not respond: %s", address.name, error)
+            return GroupView(address.name, None, "no leader responds", self._clock() - since)
         self._silent_since.pop(key, None)
         return GroupView(address.name, found)
 

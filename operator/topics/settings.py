@@ -61,7 +61,7 @@ class TopicSettings:
         queues = _number(spec, "queues", 8, 1, MAX_QUEUES)
         permission = spec.get("permission", "ReadWrite")
         if permission not in PERMISSIONS:
-            raise SpecError(f"spec.permission is one of {', '.join(PERMISSIONS)}, not {permission!r}")
+            raise SpecError(f"spec.permission must be one of {', '.join(PERMISSIONS)}, not {permission!r}")
         return cls(name, queues, queues, PERMISSIONS[permission], _flag(spec, "ordered", False))
 
     @classmethod
@@ -196,12 +196,12 @@ def permission_name(perm: int) -> str:
 def _number(spec: Mapping[str, Any], key: str, default: int, low: int, high: int) -> int:
     value = spec.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SpecError(f"spec.{key} is a number from {low} to {high}, not {value!r}")
+        raise SpecError(f"spec.{key} must be a number from {low} to {high}, not {value!r}")
     return value
 
 
 def _flag(spec: Mapping[str, Any], key: str, default: bool) -> bool:
     value = spec.get(key, default)
     if not isinstance(value, bool):
-        raise SpecError(f"spec.{key} is true or false, not {value!r}")
+        raise SpecError(f"spec.{key} must be true or false, not {value!r}")
     return value

@@ -61,15 +61,15 @@ def _worst(problem: Problem | None, failures: Mapping[str, Problem]) -> Problem 
 def _verdict(decision: Decision[S], problem: Problem | None, excess: str, now: str) -> Json:
     if problem is not None:
         there = ", ".join(sorted(decision.confirmed.keys() - decision.writes.keys()))
-        told = problem.message + (f" (it is as declared on {there})" if there else "")
+        told = problem.message + (f" (it matches the spec on {there})" if there else "")
         rows = [("Ready", "False", problem.reason, told), ("Synced", "False", problem.reason, told)]
         phase = problem.phase
     else:
         there = ", ".join(sorted(decision.confirmed.keys() | set(decision.silent)))
-        ready = ("Ready", "True", reasons.RECONCILED, f"it is on {there}")
-        synced = ("Synced", "True", reasons.RECONCILED, "it is as declared")
+        ready = ("Ready", "True", reasons.RECONCILED, f"available on {there}")
+        synced = ("Synced", "True", reasons.RECONCILED, "it matches the spec on all groups")
         if excess:
-            told = f"{excess}: queues are not taken away, as messages may be in them"
+            told = f"{excess}; queues are never removed because they may hold messages"
             synced = ("Synced", "False", reasons.QUEUES_NOT_LOWERED, told)
         rows, phase = [ready, synced], Phase.READY
     return {

@@ -100,7 +100,7 @@ async def test_kinds_of_no(lab: tuple[Group, NodeApi], monkeypatch: pytest.Monke
     _, api = lab
     with pytest.raises(UnauthorizedError, match="no such token"):
         await api.ask(NODES[0], "GET", "/denied")
-    with pytest.raises(NodeRefusedError, match="no JSON"):
+    with pytest.raises(NodeRefusedError, match="not JSON"):
         await api.ask(NODES[0], "GET", "/rubbish")
     monkeypatch.setattr(node_api, "MAX_ANSWER_BYTES", 50)
     with pytest.raises(NodeRefusedError, match="too long"):

@@ -290,7 +290,7 @@ def test_somebody_else_at_a_members_address_is_not_believed(world: Cluster) -> N
     api.ask = another  # type: ignore[method-assign]
     world.one_pass()
     assert world.condition("Ready")["reason"] == world.condition("Degraded")["reason"] == "NoLeader"
-    assert "of billing-0 answers at its address" in world.status["groups"][0]["lastError"]
+    assert "of billing-0 responds at the address of this member" in world.status["groups"][0]["lastError"]
 
 
 def test_conditions_keep_the_time_of_their_change(world: Cluster) -> None:

@@ -21,12 +21,12 @@ from tallystick.operator.jobs.result import Result, outcome
         (Ended(2, "Error", "a log\nits last line"), "NotDone", "its last line"),
         (Ended(1, "Error", "Traceback\nValueError: x"), "DriverFailed", "exit status 1: ValueError: x"),
         (Ended(137, "OOMKilled", ""), "DriverFailed", "exit status 137, OOMKilled"),
-        (Ended(137, "DeadlineExceeded", ""), "DeadlineExceeded", "it was stopped at its deadline"),
+        (Ended(137, "DeadlineExceeded", ""), "DeadlineExceeded", "the run was stopped at its deadline"),
         (Ended(None, "Evicted", "low on memory"), "DriverLost", "Evicted: low on memory"),
-        (Ended(0, "Completed", ""), "NoResult", "the driver ended well, and left no result"),
-        (Ended(0, "Completed", "[]"), "NoResult", "the driver ended well, and left no result"),
-        (Ended(0, "Completed", '{"verdict": "all well"}'), "NoResult", "the driver ended well, and left no result"),
-        (Ended(0, "Completed", '{"verdict": 1}'), "NoResult", "the driver ended well, and left no result"),
+        (Ended(0, "Completed", ""), "NoResult", "the driver succeeded but wrote no result"),
+        (Ended(0, "Completed", "[]"), "NoResult", "the driver succeeded but wrote no result"),
+        (Ended(0, "Completed", '{"verdict": "all well"}'), "NoResult", "the driver succeeded but wrote no result"),
+        (Ended(0, "Completed", '{"verdict": 1}'), "NoResult", "the driver succeeded but wrote no result"),
     ],
 )
 def test_why_an_attempt_failed(ended: Ended, reason: str, told: str) -> None:

@@ -121,7 +121,7 @@ def test_a_job_that_never_can_start_is_given_up_at_its_deadline(lab: JobLab) -> 
     assert lab.phase() == "SubmissionFailed"
     lab.passes(count=3)
     assert lab.phase() == "Failed" and lab.condition("Failed")["reason"] == "DeadlineExceeded"
-    assert "there is no BrokerCluster" in lab.status()["message"]
+    assert "does not exist in this namespace" in lab.status()["message"]
 
 
 def test_what_the_api_server_refuses_is_told_and_tried_again(lab: JobLab) -> None:
@@ -150,7 +150,7 @@ def test_what_is_somebody_elses_is_left_alone(lab: JobLab) -> None:
     lab.job("audit", RUNS)
     lab.one_pass()
     assert lab.condition("Started")["reason"] == "Refused"
-    assert "that is not this StoreJob's" in lab.status()["message"]
+    assert "does not belong to this StoreJob" in lab.status()["message"]
     lab.delete("services", "audit-job")
     lab.until("Completed")
 
@@ -185,7 +185,7 @@ def test_a_job_made_anew_under_its_name_waits_for_what_is_left_of_the_last(lab: 
     del lab.api.objects["storejobs", "shop", "audit"]
     lab.job("audit", RUNS)
     lab.passes(count=3)
-    assert lab.phase() == "SubmissionFailed" and "go first" in lab.status()["message"]
+    assert lab.phase() == "SubmissionFailed" and "waiting for earlier pods" in lab.status()["message"]
     lab.machine_up = True
     lab.until("Completed")
     secrets = [body["metadata"]["name"] for body in lab.api.all("secrets")]
@@ -318,7 +318,7 @@ def test_why_a_driver_does_not_run_is_told(lab: JobLab) -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     lab.pods()["audit-driver"]["status"] = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
     lab.one_pass()
-    assert lab.status()["message"] == "the driver waits: ImagePullBackOff: no such image"
+    assert lab.status()["message"] == "the driver is waiting: ImagePullBackOff: no such image"
 
 
 def test_a_run_goes_by_itself_when_its_time_is_over(lab: JobLab) -> None:

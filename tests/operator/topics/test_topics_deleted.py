@@ -120,7 +120,7 @@ async def test_delete_if_empty_waits_for_the_last_message(lab: Lab) -> None:
     lab.api.remove("Topic", "created")
     assert await lab.settle() == 10.0
     assert lab.api.ready("created") == ("False", "NotEmpty")
-    assert lab.api.message("created") == "orders-1 has messages; it is deleted when there are none"
+    assert lab.api.message("created") == "orders-1 still has messages; it is deleted when there are none"
     assert lab.topic(0, "created") and lab.topic(1, "created")
     assert lab.events.reasons("created") == ["NotEmpty"]
     lab.brokers.groups["orders-1"].figures["created"] = 0

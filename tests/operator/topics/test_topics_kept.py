@@ -79,7 +79,7 @@ async def test_the_cluster_gets_another_group(lab: Lab) -> None:
     lab.api.cluster(3, formed=[0, 1])
     await lab.once()
     assert lab.api.ready("created") == ("False", "GroupUnavailable")
-    assert "orders-2: it is being formed" in lab.api.message("created")
+    assert "orders-2: the group has not formed yet" in lab.api.message("created")
     lab.api.cluster(3)
     await lab.once()
     assert lab.topic(2, "created")
@@ -120,8 +120,8 @@ async def test_drift_is_told_in_words(lab: Lab) -> None:
     await lab.once()
     ((_, _, message),) = lab.events.told
     assert message == (
-        "on orders-0 it had read queues 4 instead of 8, write queues 4 instead of 8, "
-        "permission WriteOnly instead of ReadWrite: put right"
+        "corrected: orders-0 had read queues 4 instead of 8, write queues 4 instead of 8, "
+        "permission WriteOnly instead of ReadWrite"
     )
 
 

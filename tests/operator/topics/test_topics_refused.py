@@ -75,7 +75,7 @@ async def test_a_cluster_that_is_not_there_yet() -> None:
     await lab.settle()
     assert lab.api.ready("created") == ("False", "GroupUnavailable")
     assert lab.topic(1, "created") and not lab.topic(0, "created")
-    assert "(it is as declared on orders-1)" in lab.api.message("created")
+    assert "(it matches the spec on orders-1)" in lab.api.message("created")
     lab.api.cluster(2)
     await lab.settle()
     assert lab.api.ready("created") == ("True", "Reconciled")
@@ -88,7 +88,7 @@ async def test_the_older_of_two_is_heeded(lab: Lab) -> None:
     await lab.settle()
     assert lab.api.ready("first") == ("True", "Reconciled")
     assert lab.api.ready("another") == ("False", "Conflict")
-    assert lab.api.message("another") == "Topic first declares same of cluster orders already"
+    assert lab.api.message("another") == "Topic first already declares same of cluster orders"
     assert lab.topic(0, "same") == TopicSettings("same", 8, 8)
     assert lab.events.reasons("another") == ["Conflict"]
 
@@ -246,7 +246,7 @@ async def test_a_change_of_leader_is_no_news(lab: Lab) -> None:
     lab.seconds += 2
     await lab.once()
     assert lab.api.ready("created") == ("False", "GroupUnavailable")
-    assert lab.api.message("created") == "orders-1: it has no leader that answers (it is as declared on orders-0)"
+    assert lab.api.message("created") == "orders-1: no leader responds (it matches the spec on orders-0)"
     assert [row["name"] for row in lab.api.status("created")["groups"]] == ["orders-0", "orders-1"]
     lab.brokers.groups["orders-1"].leads = True
     await lab.once()
