@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 import structural
 import yaml
+
+from tallystick.operator.spec import OWN_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "crds").glob("*.yaml"))
@@ -184,6 +187,15 @@ def test_every_rule_has_a_case(kind: str) -> None:
 def test_case_names_are_unique() -> None:
     names = [case["name"] for case in CASES]
     assert len(set(names)) == len(names)
+
+
+def test_the_settings_that_the_operator_manages_are_one_list() -> None:
+    """The rules of spec.config reject at the API server exactly what the operator rejects, which ignores case."""
+    rules = at(schema_of("BrokerCluster"), ".spec.config")["x-kubernetes-validations"]
+    lists = [re.findall(r"'(\w+)'", rule["rule"]) for rule in rules if " in [" in rule["rule"]]
+    names = [name for listed in lists for name in listed]
+    assert {name.lower() for name in names} == OWN_SETTINGS
+    assert len(names) == len(OWN_SETTINGS)
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
