@@ -1,4 +1,4 @@
-"""Waits until the API server serves our kinds; run as a hook of the chart. Exit status 1 after four minutes."""
+"""Waits until the API server serves the custom resources: a hook of the chart. Exit status 1 after four minutes."""
 
 import json
 import os
@@ -28,7 +28,7 @@ while time.monotonic() < until:
     try:
         if served() >= WANTED:
             sys.exit(0)
-    except OSError as error:  # 404 until the first definition works
+    except OSError as error:  # 404 until the API server serves the first definition
         print(error, flush=True)
     time.sleep(1)
-sys.exit(f"{sorted(WANTED)} are not served")
+sys.exit(f"the API server does not serve {', '.join(sorted(WANTED))}")

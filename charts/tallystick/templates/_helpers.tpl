@@ -1,4 +1,4 @@
-{{/* Name of everything here: the release's, unless it is told another. */}}
+{{/* Name of all objects: the name of the release, unless fullnameOverride or nameOverride is set. */}}
 {{- define "tallystick.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
@@ -12,7 +12,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of the operator's pods. By the first one brokers let them in: operator/layout.py has the same. */}}
+{{/* Labels of the operator's pods. NetworkPolicies of brokers select the first one: see OPERATOR_LABELS. */}}
 {{- define "tallystick.selector" -}}
 app.kubernetes.io/name: tallystick-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.image.jobs.repository (default .Chart.AppVersion .Values.image.jobs.tag) -}}
 {{- end -}}
 
-{{/* The class that pods of StoreJobs run in: the chart's own, one that is there, or none. */}}
+{{/* Priority class of the pods of StoreJobs: created by the chart, an existing one, or none. */}}
 {{- define "tallystick.jobsPriorityClass" -}}
 {{- with .Values.jobs.priorityClass -}}
 {{- if .name -}}
@@ -56,22 +56,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Namespaces that are watched, as a JSON list; empty with clusterWide. */}}
+{{/* Watched namespaces as a JSON list; empty with clusterWide. */}}
 {{- define "tallystick.namespaces" -}}
 {{- if .Values.clusterWide -}}
 {{- if .Values.watchNamespaces -}}
-{{- fail "clusterWide watches all namespaces: leave watchNamespaces empty" -}}
+{{- fail "clusterWide watches all namespaces: watchNamespaces must be empty" -}}
 {{- end -}}
 []
 {{- else -}}
 {{- if .Values.secretNamespaces -}}
-{{- fail "secretNamespaces is for clusterWide: the Role in each watched namespace has these rights" -}}
+{{- fail "secretNamespaces requires clusterWide: otherwise the Role in each watched namespace already has this permission" -}}
 {{- end -}}
 {{- .Values.watchNamespaces | default (list .Release.Namespace) | uniq | toJson -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Pods here run under the restricted profile. */}}
+{{/* Security context for the restricted Pod Security Standard. */}}
 {{- define "tallystick.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -85,7 +85,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* "true" if the definition `name` is to be rendered: see crds.install in values.yaml. */}}
+{{/* "true" if the chart renders the definition `name`: see crds.install in values.yaml. */}}
 {{- define "tallystick.rendersCrd" -}}
 {{- $mode := .root.Values.crds.install -}}
 {{- if eq $mode "always" -}}

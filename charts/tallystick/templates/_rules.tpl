@@ -1,5 +1,5 @@
-{{/* What the operator may do where it looks after clusters. Nothing is run in pods, no wildcard. Applying an object
-(server-side) needs patch, and create if it is not there. */}}
+{{/* Permissions of the operator in watched namespaces: no wildcard, no exec. Server-side apply requires patch, and
+create if the object does not exist. */}}
 {{- define "tallystick.rules" -}}
 - apiGroups: [tallystick.dev]
   resources: [brokerclusters, topics, consumergroups]
@@ -7,22 +7,22 @@
 - apiGroups: [tallystick.dev]
   resources: [brokernodes]
   verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [tallystick.dev] # made by a schedule's time; deleted when their time after the end is over
+- apiGroups: [tallystick.dev] # created by schedules; deleted after ttlSecondsAfterFinished
   resources: [storejobs]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [tallystick.dev]
   resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, storejobs/status]
   verbs: [get, patch]
-- apiGroups: [tallystick.dev] # to be named as the owner that objects go with
+- apiGroups: [tallystick.dev] # to set them as owners with blockOwnerDeletion
   resources: [brokerclusters/finalizers, brokernodes/finalizers, storejobs/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [""] # made: those of StoreJobs, without a token of any account; brokers' are their StatefulSets'
+- apiGroups: [""] # create is for StoreJobs; StatefulSets create the pods of brokers
   resources: [pods]
   verbs: [get, list, watch, create, delete]
-- apiGroups: [""] # ready pods are stopped so: disruption budgets count the operator's steps and everybody else's together
+- apiGroups: [""] # ready pods are evicted, so that disruption budgets count all evictions together
   resources: [pods/eviction]
   verbs: [create]
 - apiGroups: [""]
@@ -39,7 +39,7 @@
   verbs: [create, patch]
 {{- end -}}
 
-{{/* The token of each cluster's nodes is written once. What Secrets there are, and what is in them, it cannot see. */}}
+{{/* The operator creates Secrets with tokens; it cannot list or read them. */}}
 {{- define "tallystick.secretRules" -}}
 - apiGroups: [""]
   resources: [secrets]
