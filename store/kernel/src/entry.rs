@@ -18,7 +18,7 @@
 //! bytes left (4). What lies behind these eight bytes is not log. Source: dledger 0.2.2, DLedgerEntryCoder and
 //! DLedgerMmapFileStore. Fixed: it is on disks.
 
-use crate::record::{int, long, Bad, Record, LEDGER_FILLER, UNREADABLE};
+use crate::record::{int, is_record_magic, long, Bad, Record, BLANK_MAGIC, LEDGER_FILLER, UNREADABLE};
 
 pub const ENTRY_HEADER: usize = 48;
 pub const ENTRY_MAGIC: i32 = 1;
@@ -229,6 +229,44 @@ pub fn check<'a>(bytes: &'a [u8], pos: u64, left: u64, link: &Link, chained: boo
         header,
         record: Some(record),
     })
+}
+
+/// The record that lies at `at` of `segment`, which begins at `start` of the log, has the bytes that were stored. In a log
+/// of entries the CRC of its entry tells: it covers topic, properties, queue and times as well, which the CRC of a body
+/// does not. A log that was begun without dledger has plain records in its older segments.
+#[inline]
+pub fn record_holds(segment: &[u8], start: u64, at: usize, record: &Record<'_>, entry_header: usize) -> bool {
+    if entry_header == 0 {
+        return record.body_crc_holds();
+    }
+    let header = at.checked_sub(ENTRY_HEADER).map(|begin| &segment[begin..at]);
+    match header.map(|bytes| (EntryHeader::read(bytes), bytes)) {
+        Some((Ok(header), bytes))
+            if header.size as usize == ENTRY_HEADER + record.bytes().len()
+                && header.pos + ENTRY_HEADER as u64 == start + at as u64 =>
+        {
+            body_holds(bytes, record)
+        }
+        _ => is_plain(segment) && record.body_crc_holds(),
+    }
+}
+
+/// The same of a record whose entry begins with the sound `header`. An entry without a chain CRC, which dledger wrote, has
+/// no CRC of its own.
+#[inline]
+pub fn body_holds(header: &[u8], record: &Record<'_>) -> bool {
+    let (chain, crc) = (int(header, 36), int(header, 40) as u32);
+    if chain != 0 {
+        crc32fast::hash(record.bytes()) == crc
+    } else {
+        crc == 0 && record.body_crc_holds()
+    }
+}
+
+/// The segment begins with a record, or with the filler behind the last one, and not with an entry.
+#[cold]
+fn is_plain(segment: &[u8]) -> bool {
+    segment.len() >= 8 && (is_record_magic(int(segment, 4)) || int(segment, 4) == BLANK_MAGIC)
 }
 
 /// The entry's chain CRC is what follows on `previous`.

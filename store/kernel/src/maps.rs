@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::entry::record_holds;
 use crate::fault::{At, Fault, Outcome};
 use crate::guard::ReadMap;
+use crate::record::Record;
 
 /// A process may hold 65530 maps; old segments are mapped again when they are read again.
 const MOST_MAPS: usize = 4096;
@@ -134,6 +136,12 @@ impl LogSegment {
     pub fn slice(&self, pos: u64, size: usize) -> Option<&[u8]> {
         let at = usize::try_from(pos.checked_sub(self.start)?).ok()?;
         self.map.get(at..at.checked_add(size)?)
+    }
+
+    /// The record at `pos` has the bytes that were stored, as far as a CRC covers them.
+    #[inline]
+    pub fn holds(&self, record: &Record<'_>, pos: u64, entry_header: usize) -> bool {
+        record_holds(&self.map, self.start, (pos - self.start) as usize, record, entry_header)
     }
 
     /// Whether one of these bytes could not be read, and what was read in its place is not the file's. Asked afterwards.

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-use crate::entry::EntryHeader;
+use crate::entry::body_holds;
 use crate::fault::Outcome;
 use crate::maps::{LogMaps, LogSegment};
 use crate::record::{int, is_record_magic, item, Bad, Item, Record, BLANK_MAGIC, SMALLEST};
@@ -128,9 +128,14 @@ pub fn walk(
 #[inline]
 fn read_item<'a>(segment: &'a LogSegment, at: usize, bounds: &Bounds) -> Item<'a> {
     let mut found = item(&segment.map, segment.start, at, bounds.entry_header);
-    if let Item::Record { record, step, .. } = &found {
+    if let Item::Record {
+        record,
+        step,
+        at: record_at,
+    } = &found
+    {
         record.touch_tail(); // so that it is known now whether it can be read
-        if bounds.check_crc && !crc_holds(&segment.map, at, record, bounds.entry_header) {
+        if bounds.check_crc && !crc_holds(&segment.map[at..], record, *record_at - at) {
             let (bad, step) = (Bad::Crc, Some(*step));
             found = Item::Bad { bad, step };
         }
@@ -142,13 +147,14 @@ fn read_item<'a>(segment: &'a LogSegment, at: usize, bounds: &Bounds) -> Item<'a
     }
 }
 
-/// The CRC of a record's body, or the one of all of it that its entry has.
-fn crc_holds(bytes: &[u8], at: usize, record: &Record<'_>, entry_header: usize) -> bool {
-    match bytes.get(at..at + entry_header).map(EntryHeader::read) {
-        Some(Ok(header)) if entry_header != 0 && header.chain != 0 => {
-            crc32fast::hash(record.bytes()) == header.body_crc
-        }
-        _ => record.body_crc_holds(),
+/// The CRC of a record's body, or the one of all of it that its entry has. `item`: the bytes from the entry's or, without
+/// one, the record's first on; `header`: how many of them are the entry's header.
+#[inline]
+fn crc_holds(item: &[u8], record: &Record<'_>, header: usize) -> bool {
+    if header == 0 {
+        record.body_crc_holds()
+    } else {
+        body_holds(item, record)
     }
 }
 

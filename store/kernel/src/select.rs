@@ -40,6 +40,8 @@ pub struct Ask<'a> {
     pub memory_bytes: i64,
     pub limits: (i64, i64, i64, i64),
     pub correct: bool,
+    /// Bytes of an entry's header in front of each record; 0: the log has no entries.
+    pub entry_header: usize,
     /// End in front of a damaged record instead of passing over it.
     pub stop_at_damage: bool,
 }
@@ -229,13 +231,13 @@ pub fn select<E: From<crate::fault::Fault>>(
             let held = &answer.picks.segments[segment];
             let record = held.slice(unit.pos as u64, unit.size.max(0) as usize);
             let record = record.and_then(|bytes| Record::parse(bytes, unit.pos as u64).ok());
-            // The CRC is checked each time: a byte that the disk gave back wrong was sound when the record was recovered.
+            // A CRC is checked each time: a byte that the disk gave back wrong was sound when the record was recovered.
             // A unit may have come to name a record of another queue, which is sound and not what is asked for.
             let sound = |record: &Record<'_>| {
                 i64::from(record.size()) == i64::from(unit.size)
                     && record.queue_id() == ask.queue
                     && record.topic() == ask.topic
-                    && record.body_crc_holds()
+                    && held.holds(record, unit.pos as u64, ask.entry_header)
             };
             let record = record.filter(sound);
             let unread = held.spoils(unit.pos as u64, unit.size.max(0) as usize);
@@ -302,8 +304,10 @@ fn call_up(ask: &Ask<'_>, units: &[u8], log: &LogMaps, held: &mut Vec<LogSegment
         let Some(segment) = find_segment(log, held, unit.pos)? else {
             break;
         };
+        // With the CRC of its entry, in the bytes before it.
+        let before = ask.entry_header.min(unit.pos as usize);
         let bytes = held[segment]
-            .slice(unit.pos as u64, unit.size.min(4096) as usize)
+            .slice(unit.pos as u64 - before as u64, before + unit.size.min(4096) as usize)
             .unwrap_or(&[]);
         sum ^= bytes.iter().step_by(64).fold(0, |sum, byte| sum ^ byte);
         sum ^= held[segment].slice(last as u64, 1).map_or(0, |byte| byte[0]);

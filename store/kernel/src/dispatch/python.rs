@@ -564,6 +564,7 @@ impl Dispatch {
             memory_bytes,
             limits,
             correct,
+            entry_header: self.0.entry_header,
             stop_at_damage,
         };
         let (min, max, answer, body) = loop {
@@ -611,6 +612,7 @@ impl Dispatch {
             memory_bytes,
             limits,
             correct: true,
+            entry_header: self.0.entry_header,
             stop_at_damage: false,
         };
         let faults = faults();
@@ -708,10 +710,7 @@ impl Dispatch {
     fn record_at<'py>(&self, py: Python<'py>, pos: i64, max_pos: i64) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self
             .0
-            .record_at(pos, max_pos, |record| {
-                record.body_crc_holds().then(|| PyBytes::new(py, record.bytes()))
-            })?
-            .flatten())
+            .record_at(pos, max_pos, true, |record| PyBytes::new(py, record.bytes()))?)
     }
 
     fn log_bytes<'py>(&self, py: Python<'py>, pos: u64, size: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {

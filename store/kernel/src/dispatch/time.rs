@@ -7,10 +7,12 @@ use crate::queue::{Unit, UNIT};
 use crate::record::Record;
 
 impl Core {
+    /// The record at `pos`, if it ends at or before `max_pos`; with `check_crc` only one whose CRC holds.
     pub(super) fn record_at<R>(
         &self,
         pos: i64,
         max_pos: i64,
+        check_crc: bool,
         use_it: impl FnOnce(&Record<'_>) -> R,
     ) -> Outcome<Option<R>> {
         let Ok(start) = u64::try_from(pos) else { return Ok(None) };
@@ -21,18 +23,24 @@ impl Core {
             return Ok(None);
         };
         let record = Record::parse(&segment.map[(start - segment.start) as usize..], start);
-        let record = record.ok().filter(|record| pos + i64::from(record.size()) <= max_pos);
+        let record = record.ok().filter(|record| {
+            pos.saturating_add(i64::from(record.size())) <= max_pos
+                && (!check_crc || segment.holds(record, start, self.entry_header))
+        });
         let Some(record) = record else { return Ok(None) };
         let used = use_it(&record);
         Ok(Some(used).filter(|_| !segment.spoils(start, record.bytes().len())))
     }
 
     pub(super) fn store_time(&self, unit: &Unit) -> Outcome<Option<i64>> {
-        self.record_at(unit.pos, i64::MAX, |record| record.store_timestamp())
+        // In a plain log no CRC covers the time.
+        self.record_at(unit.pos, i64::MAX, self.entry_header != 0, |record| {
+            record.store_timestamp()
+        })
     }
 
     pub(super) fn store_time_at(&self, pos: i64) -> Option<i64> {
-        self.record_at(pos, i64::MAX, |record| record.store_timestamp())
+        self.record_at(pos, i64::MAX, false, |record| record.store_timestamp())
             .ok()
             .flatten()
     }
@@ -57,7 +65,8 @@ impl Core {
                 mtime.is_some_and(|time| time >= timestamp)
             } else {
                 match unit(stop.saturating_sub(UNIT).max(start))? {
-                    Some(last) if last.pos >= min_pos => self.store_time(&last)?.is_some_and(|time| time >= timestamp),
+                    // one whose time is not known may be late: to search too early skips nothing
+                    Some(last) if last.pos >= min_pos => self.store_time(&last)?.is_none_or(|time| time >= timestamp),
                     _ => false,
                 }
             };

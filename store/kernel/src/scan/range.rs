@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 
 use memchr::memmem;
 
-use crate::entry::{continues, EntryHeader, ENTRY_HEADER};
+use crate::entry::{continues, EntryHeader};
 use crate::fault::{At, Fault, Outcome};
 use crate::gentle::GentleFile;
 use crate::guard::FILL;
 use crate::record::{int, is_record_magic, item, long, Bad, Item, Record, BLANK_MAGIC, LEDGER_FILLER};
+use crate::scan::crc_holds;
 
 /// Read at once: small enough to stay in the processor's cache from the system's copy to our look at it.
 const PIECE_BYTES: usize = 1 << 19;
@@ -168,7 +169,8 @@ impl RangeReader {
                         true => entry_flaw(&self.window[at..at + step], &mut chain),
                         false => None,
                     };
-                    if read && entry.is_none() && (!check_crc || record.body_crc_holds()) {
+                    let holds = || crc_holds(&self.window[at..], &record, record_at - at);
+                    if read && entry.is_none() && (!check_crc || holds()) {
                         self.chain = chain;
                         self.pos += step as u64;
                         let pos = self.window_at + record_at as u64;
@@ -328,19 +330,18 @@ impl RangeReader {
             _ => return Ok(false),
         }
         self.read_at(pos, &mut bytes)?;
-        let found = item(&bytes, pos, 0, self.stretch.entry_header);
-        Ok(matches!(found, Item::Record { record, step, .. } if record.body_crc_holds() && self.was_read(pos, step)))
+        Ok(match item(&bytes, pos, 0, self.stretch.entry_header) {
+            Item::Record { record, at, step } => crc_holds(&bytes, &record, at) && self.was_read(pos, step),
+            _ => false,
+        })
     }
 }
 
-/// What an entry's own CRCs say of it: they cover header, topic and properties, which a record's CRC does not. `chain`: of
-/// the entry before, if it is known; then of this one.
+/// What an entry's chain CRC says of its header. `chain`: of the entry before, if it is known; then of this one.
 fn entry_flaw(bytes: &[u8], chain: &mut Option<u32>) -> Option<Bad> {
     let header = EntryHeader::read(bytes).ok()?;
     let before = chain.replace(header.chain).filter(|_| header.chain != 0);
-    let sound = header.chain == 0
-        || before.is_none_or(|before| continues(bytes, before))
-            && crc32fast::hash(&bytes[ENTRY_HEADER..]) == header.body_crc;
+    let sound = header.chain == 0 || before.is_none_or(|before| continues(bytes, before));
     (!sound).then_some(Bad::Entry)
 }
 

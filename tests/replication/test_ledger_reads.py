@@ -1,0 +1,125 @@
+"""Reads of a replicated log: a record with one changed bit is not served, whichever of its bytes has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from engine_lab import HOST, SYNC, message, records_of, small
+from ledger_lab import open_ledger_of
+
+from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.ledger.replica import LedgerReplica
+from tallystick.store._kernel import Door
+from tallystick.store.engine import MessageStore
+from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
+
+COUNT = 5
+HIT = 2
+
+
+class Reads:
+    """A store on a ledger with some messages, and all ways to read the record of one of them."""
+
+    def __init__(self, store: MessageStore, ledger: Ledger) -> None:
+        self.store, self.ledger = store, ledger
+        self.told: list[tuple[int, int]] = []
+        store.media.on_damage.append(lambda pos, end: self.told.append((pos, end)))
+        self.entry = ledger.pos_of(HIT)
+        self.pos = self.entry + ENTRY_HEADER_BYTES
+        self.end = ledger.end_of(HIT)
+        self.record = store.message_at(self.pos)
+        assert self.record is not None
+
+    def flip(self, pos: int, bit: int) -> None:
+        """Of a byte of the log, on the disk."""
+        size = self.ledger.segment_bytes
+        path = self.ledger.folder / "data" / f"{pos - pos % size:020}"
+        with path.open("r+b") as file:
+            file.seek(pos % size)
+            (byte,) = file.read(1)
+            file.seek(pos % size)
+            file.write(bytes([byte ^ 1 << bit]))
+
+    def served(self) -> list[bytes]:
+        """The records that reads of the whole queue, of the message, and by its key give."""
+        got = self.store.get_message("T", 0, 0, 32)
+        frame = self.store.get_frame("T", 0, 0, 32, codes=None, opaque=1, suggested=0)
+        if frame is not None:
+            assert frame[0].endswith(got.body), "both ways serve the same"
+        alone = self.store.get_message("T", 0, HIT, 1)
+        by_pos = self.store.message_at(self.pos)
+        records = [*_split(got.body), *_split(alone.body), *self.store.query("T", f"k{HIT}", 9, 0, 1 << 60).records]
+        return records + ([] if by_pos is None else [by_pos])
+
+    async def repaired(self) -> None:
+        """What the group tells the store when the bytes are as they were."""
+        await self.store.take_repaired(self.entry, self.end)
+        self.told.clear()
+
+
+def _split(body: bytes) -> list[bytes]:
+    return [record.encode() for record in records_of(body)]
+
+
+@asynccontextmanager
+async def reads(root: Path) -> AsyncIterator[Reads]:
+    chosen = small(root, enableDLegerCommitLog=True, dLegerSelfId="n0", flushDiskType=SYNC)
+    ledger = open_ledger_of(chosen, Door(), 1)
+    replica = LedgerReplica(ledger)
+
+    def commit() -> None:
+        replica.committed_index = ledger.synced_index
+        store.commit(ledger.end_of(ledger.synced_index))
+
+    replica.on_synced = commit
+    store = await MessageStore.open(chosen, store_host=HOST, door=Door(), replica=replica)
+    try:
+        store.take_lead(1)
+        store.serve(True)
+        for number in range(COUNT):
+            await store.put(message(b"body %d" % number, properties=f"KEYS\x01k{number}\x02TAGS\x01red\x02"))
+        assert store.max_offset("T", 0) == COUNT
+        yield Reads(store, ledger)
+    finally:
+        await asyncio.wait_for(store.close(), 10)
+
+
+async def test_no_bit_of_a_record_may_flip(tmp_path: Path) -> None:
+    """Topic, properties, queue and times among them, which the CRC of the body does not cover."""
+    async with reads(tmp_path) as lab:
+        assert lab.served().count(lab.record) == 4, "the queue, the message alone, by key, by position"
+        sound = lab.store.get_message("T", 0, 0, 32).body
+        for pos in range(lab.pos, lab.end):
+            lab.flip(pos, pos % 8)
+            served = lab.served()
+            # A damaged record is not served; the others are, and reported is this one alone.
+            assert all(record in sound and record != lab.record for record in served), pos - lab.pos
+            assert len(set(served)) == COUNT - 1, pos - lab.pos
+            damage = lab.store._dispatch.audit(0, lab.store.readable_end, 1 << 20).damage
+            assert [(at, size) for at, size, _ in damage] == [(lab.entry, lab.end - lab.entry)], "as a scrub reads it"
+            assert lab.told and all(lab.entry <= at < end <= lab.end for at, end in lab.told), pos - lab.pos
+            lab.flip(pos, pos % 8)
+            await lab.repaired()
+            assert lab.store.get_message("T", 0, 0, 32).body == sound, "and its unit was not touched"
+
+
+@pytest.mark.parametrize("offset", [0, 4, 7, 24, 31, 40, 43, 44, 47])
+async def test_an_entry_that_does_not_vouch_for_its_record_is_damage(tmp_path: Path, offset: int) -> None:
+    """Magic, sizes, position or CRC of the entry."""
+    async with reads(tmp_path) as lab:
+        lab.flip(lab.entry + offset, 3)
+        assert lab.record not in lab.served()
+        assert lab.told
+
+
+async def test_the_time_of_a_damaged_record_is_not_searched_by(tmp_path: Path) -> None:
+    async with reads(tmp_path) as lab:
+        first_ms = lab.store.store_time("T", 0, 0)
+        assert lab.store.store_time("T", 0, HIT) >= first_ms > 1 << 40
+        lab.flip(lab.pos + 58, 0)  # of its store time, which is far in the past now
+        assert lab.store.store_time("T", 0, HIT) == -1
+        assert lab.store.offset_by_time("T", 0, first_ms) <= HIT, "too early brings a message twice, too late never"
