@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from tallystick.operator import kube
-from tallystick.operator.context import Context
-from tallystick.operator.events import Reference
-from tallystick.operator.kube import ConflictError, NotFoundError, UnavailableError
-from tallystick.operator.names import Names
-from tallystick.operator.node_api import NodeName
+from tallystick.operator.core import kube
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.events import Reference
+from tallystick.operator.core.kube import ConflictError, NotFoundError, UnavailableError
+from tallystick.operator.core.names import Names
+from tallystick.operator.core.node_api import NodeName
 from tallystick.operator.observed import Member, Observed
 from tallystick.operator.reading import Objects
 from tallystick.operator.spec import LEFT, REPLACE, Cluster

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tallystick.operator.events import timestamp
-from tallystick.operator.kube import Json
+from tallystick.operator.core.events import timestamp
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.names import NAME_SERVER, Names
 from tallystick.operator.layout import Layout, wanted_of
-from tallystick.operator.names import NAME_SERVER, Names
 from tallystick.operator.observed import Group, Member, Observed, Underway
 from tallystick.operator.quorum import majority, sound, voters_of
 from tallystick.operator.spec import Cluster, External

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tallystick.operator.kube import Json
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.quantity import same
 from tallystick.operator.manifests.objects import digest
-from tallystick.operator.quantity import same
 from tallystick.operator.spec import APPLIED
 
 KEYS = ("name", "mountPath", "containerPort", "port", "uid", "type", "key", "topologyKey")

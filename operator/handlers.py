@@ -11,11 +11,11 @@ from typing import Any
 
 import kopf
 
-from tallystick.operator import kube
+from tallystick.operator.core import kube
+from tallystick.operator.core.names import JOB_LABEL
+from tallystick.operator.core.settings import Settings
+from tallystick.operator.core.work_queue import Key, Kind
 from tallystick.operator.jobs.names import TEMPLATE_LABEL
-from tallystick.operator.names import JOB_LABEL
-from tallystick.operator.settings import Settings
-from tallystick.operator.work_queue import Key, Kind
 
 CLUSTER_LABEL = "tallystick.dev/cluster"
 MANAGED = {"app.kubernetes.io/managed-by": kube.FIELD_MANAGER}

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tallystick.operator.kube import Json
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.quantity import larger
 from tallystick.operator.manifests import brokers, name_servers
 from tallystick.operator.manifests import cluster as cluster_manifests
 from tallystick.operator.manifests.brokers import HOST_ADDRESS, MemberPlan
 from tallystick.operator.observed import Claim, Group, Member, Observed
-from tallystick.operator.quantity import larger
 from tallystick.operator.quorum import majority, voters_of
 from tallystick.operator.spec import Cluster, External
 from tallystick.operator.steps import Wanted

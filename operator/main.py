@@ -23,25 +23,25 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 
-from tallystick.operator.admin_token import AdminTokens, load_key
-from tallystick.operator.context import Context
-from tallystick.operator.events import Events
-from tallystick.operator.health import Pulse, application, serving
+from tallystick.operator.core.admin_token import AdminTokens, load_key
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.events import Events
+from tallystick.operator.core.health import Pulse, application, serving
+from tallystick.operator.core.kube import CLUSTERS, STORE_JOBS, Json, Kube, KubeError, connect
+from tallystick.operator.core.lease import Lease, LeaseLostError
+from tallystick.operator.core.logs import configure
+from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.node_api import NodeApi, node_session
+from tallystick.operator.core.settings import Settings, SettingsError
+from tallystick.operator.core.work_queue import Key, Kind, WorkQueue
 from tallystick.operator.jobs.driver_http import DriverHttp
 from tallystick.operator.jobs.metrics import JobMetrics
 from tallystick.operator.jobs.reasons import OVER
 from tallystick.operator.jobs.reconcile import JobsReconciler
-from tallystick.operator.kube import CLUSTERS, STORE_JOBS, Json, Kube, KubeError, connect
-from tallystick.operator.lease import Lease, LeaseLostError
-from tallystick.operator.logs import configure
-from tallystick.operator.metrics import Metrics
-from tallystick.operator.node_api import NodeApi, node_session
 from tallystick.operator.reconcile import ClusterReconciler
-from tallystick.operator.settings import Settings, SettingsError
 from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler
-from tallystick.operator.work_queue import Key, Kind, WorkQueue
 
 logger = logging.getLogger(__name__)
 

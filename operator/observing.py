@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from tallystick.operator import kube
-from tallystick.operator.context import Context
-from tallystick.operator.kube import Json, Resource
-from tallystick.operator.names import Names
-from tallystick.operator.node_api import NodeName, every
+from tallystick.operator.core import kube
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.kube import Json, Resource
+from tallystick.operator.core.names import Names
+from tallystick.operator.core.node_api import NodeName, every
 from tallystick.operator.reading import Objects, running_members
 from tallystick.operator.spec import Cluster
 

@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import Any
 
 from tallystick.operator.conditions import DISRUPTIVE, HELD
-from tallystick.operator.kube import Json
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.names import GROUP_LABEL, MEMBER_LABEL, NAME_SERVER, REMOTING, Names
+from tallystick.operator.core.node_api import NodeError, UnreachableError
+from tallystick.operator.core.quantity import quantity
 from tallystick.operator.manifests.brokers import members_of
-from tallystick.operator.names import GROUP_LABEL, MEMBER_LABEL, NAME_SERVER, REMOTING, Names
-from tallystick.operator.node_api import NodeError, UnreachableError
 from tallystick.operator.observed import (
     Answer,
     Claim,
@@ -26,7 +27,6 @@ from tallystick.operator.observed import (
     Underway,
     understood,
 )
-from tallystick.operator.quantity import quantity
 from tallystick.operator.spec import FIRST_MEMBERS, FORMED, LEFT, REPLACE, TEMPLATE, Cluster, External, is_set
 
 

@@ -14,21 +14,21 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from tallystick.operator import kube
 from tallystick.operator.acting import BlockedError, carry_out
 from tallystick.operator.conditions import cluster_status, failed_status, next_underway, node_status
-from tallystick.operator.context import Context
-from tallystick.operator.events import Reference
-from tallystick.operator.kube import Json, NotFoundError
+from tallystick.operator.core import kube
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.events import Reference
+from tallystick.operator.core.kube import Json, NotFoundError
+from tallystick.operator.core.names import Names
+from tallystick.operator.core.node_api import NodeError
+from tallystick.operator.core.work_queue import Key
 from tallystick.operator.layout import Layout, layout, wanted_of
-from tallystick.operator.names import Names
-from tallystick.operator.node_api import NodeError
 from tallystick.operator.observed import Observed
 from tallystick.operator.observing import Sight, look
 from tallystick.operator.reading import read
 from tallystick.operator.spec import LEFT, REPLACE, Cluster, SpecError
 from tallystick.operator.steps import Action, Decision, Hold, Step, decide
-from tallystick.operator.work_queue import Key
 from tallystick.operator.writing import Outcome, Writer
 
 logger = logging.getLogger(__name__)

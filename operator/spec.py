@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from tallystick.operator.kube import GROUP, Json
+from tallystick.operator.core.kube import GROUP, Json
 
 E = TypeVar("E", bound=Enum)
 

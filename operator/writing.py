@@ -10,9 +10,17 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from tallystick.operator.context import Context
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.kube import (
+    BY_KIND,
+    SECRETS,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    Json,
+    NotFoundError,
+)
 from tallystick.operator.drift import differs, mark, stamped
-from tallystick.operator.kube import BY_KIND, SECRETS, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
 from tallystick.operator.layout import Layout, is_obsolete
 from tallystick.operator.manifests.cluster import admin_secret, reader_secret
 from tallystick.operator.reading import Objects

@@ -12,10 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames, numbers_of
-from tallystick.operator.jobs.plan import OUT, STORES, text_of
-from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
-from tallystick.operator.kube import (
+from tallystick.operator.core.kube import (
     CONFIG_MAPS,
     GROUP,
     NETWORK_POLICIES,
@@ -25,8 +22,11 @@ from tallystick.operator.kube import (
     STORE_JOBS,
     Json,
 )
+from tallystick.operator.core.names import JOB_LABEL, Names
+from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames, numbers_of
+from tallystick.operator.jobs.plan import OUT, STORES, text_of
+from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
 from tallystick.operator.manifests.objects import USER, container_security, environment, manifest, owned_by, port
-from tallystick.operator.names import JOB_LABEL, Names
 
 PLAN_KEY, SECRET_KEY = "plan.json", "secret"
 PLAN_FILE = f"/etc/tallystick-job/{PLAN_KEY}"

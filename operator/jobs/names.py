@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from tallystick.operator.kube import FIELD_MANAGER, GROUP
-from tallystick.operator.names import CLUSTER, JOB_LABEL
+from tallystick.operator.core.kube import FIELD_MANAGER, GROUP
+from tallystick.operator.core.names import CLUSTER, JOB_LABEL
 
 ROLE_LABEL = f"{GROUP}/job-role"
 ATTEMPT_LABEL = f"{GROUP}/job-attempt"

@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.node_api import NodeName
 from tallystick.operator.jobs.names import JobNames, numbers_of
 from tallystick.operator.jobs.sources import Choice
 from tallystick.operator.jobs.spec import ClaimOutput, Job, S3Output
-from tallystick.operator.kube import Json
-from tallystick.operator.node_api import NodeName
 
 VERSION = 1
 EXECUTORS_WAIT_SECONDS = 60

@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
+from tallystick.operator.core.kube import Json
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.observed import Ended
 from tallystick.operator.jobs.reasons import Refusal
-from tallystick.operator.kube import Json
 
 DONE, NOT_DONE = 0, 2
 MAX_TEXT = 1000

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.quantity import quantity
 from tallystick.operator.jobs.schedule import Schedule, ScheduleError
-from tallystick.operator.kube import Json
-from tallystick.operator.quantity import quantity
 from tallystick.operator.reading import seconds
 
 JOBS = ("stats", "audit", "export", "rebuild", "trace")

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tallystick.operator.conditions import MAX_MESSAGE, Condition, merged
-from tallystick.operator.events import timestamp
+from tallystick.operator.core.events import timestamp
+from tallystick.operator.core.kube import Json
 from tallystick.operator.jobs.decide import Decision
 from tallystick.operator.jobs.manifests import names_of, worker_nodes
 from tallystick.operator.jobs.observed import Seen
 from tallystick.operator.jobs.reasons import INVALID_SPEC, OVER, Phase
 from tallystick.operator.jobs.spec import Job
-from tallystick.operator.kube import Json
 
 BEGUN = frozenset({Phase.SUBMITTED, Phase.RUNNING, Phase.SUCCEEDING, Phase.PENDING_RERUN, Phase.FAILING})
 LOCAL = "local"

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tallystick.operator.kube import BROKER_NODES, CLAIMS, SERVICES, STATEFUL_SETS, Json
+from tallystick.operator.core.kube import BROKER_NODES, CLAIMS, SERVICES, STATEFUL_SETS, Json
+from tallystick.operator.core.names import HTTP, RAFT, REMOTING, VIP
 from tallystick.operator.manifests.cluster import broker_toml, names_of, owner_of
 from tallystick.operator.manifests.objects import (
     apart,
@@ -24,7 +25,6 @@ from tallystick.operator.manifests.objects import (
     port,
     probe,
 )
-from tallystick.operator.names import HTTP, RAFT, REMOTING, VIP
 from tallystick.operator.spec import (
     FIRST_MEMBERS,
     FORMED,

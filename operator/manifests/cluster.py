@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 
-from tallystick.operator.kube import (
+from tallystick.operator.core.kube import (
     CLUSTERS,
     CONFIG_MAPS,
     DISRUPTION_BUDGETS,
@@ -14,8 +14,7 @@ from tallystick.operator.kube import (
     SERVICE_ACCOUNTS,
     Json,
 )
-from tallystick.operator.manifests.objects import manifest, owned_by
-from tallystick.operator.names import (
+from tallystick.operator.core.names import (
     HTTP,
     NAME_SERVER,
     NAME_SERVER_OUTSIDE,
@@ -24,6 +23,7 @@ from tallystick.operator.names import (
     VIP,
     Names,
 )
+from tallystick.operator.manifests.objects import manifest, owned_by
 from tallystick.operator.spec import Cluster
 
 TOKEN_KEY = "token"

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from tallystick.operator.kube import Json, Resource
+from tallystick.operator.core.kube import Json, Resource
 from tallystick.operator.spec import ClusterSpec, Placement
 
 USER = 10001

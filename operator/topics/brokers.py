@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from tallystick.operator.node_api import NodeApi, NodeError, NodeName, NodeRefusedError
+from tallystick.operator.core.node_api import NodeApi, NodeError, NodeName, NodeRefusedError
 from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.ports import MAX_BATCH, GroupAddress, InUseError, RefusedError, SilentError
 

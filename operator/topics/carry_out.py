@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from tallystick.operator import kube
-from tallystick.operator.events import Events, Reference
+from tallystick.operator.core import kube
+from tallystick.operator.core.events import Events, Reference
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.claims import Claims
 from tallystick.operator.topics.cluster_view import ClusterView

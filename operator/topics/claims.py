@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from tallystick.operator import kube
+from tallystick.operator.core import kube
 from tallystick.operator.topics.declaration import Declaration
 from tallystick.operator.topics.kinds import Kind, S
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tallystick.operator import kube
-from tallystick.operator.events import Events, timestamp
+from tallystick.operator.core import kube
+from tallystick.operator.core.events import Events, timestamp
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.carry_out import FAILED_SECONDS, Hands, Pass
 from tallystick.operator.topics.claims import (

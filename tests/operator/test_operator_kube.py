@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.operator import kube
-from tallystick.operator.kube import (
+from tallystick.operator.core import kube
+from tallystick.operator.core.kube import (
     ConflictError,
     ForbiddenError,
     InvalidError,

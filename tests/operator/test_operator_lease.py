@@ -9,9 +9,9 @@ import pytest
 from simulated_api import SimulatedApi
 from simulated_cluster import InlineKube
 
-from tallystick.operator import lease as module
-from tallystick.operator.kube import LEASES
-from tallystick.operator.lease import Lease, LeaseLostError
+from tallystick.operator.core import lease as module
+from tallystick.operator.core.kube import LEASES
+from tallystick.operator.core.lease import Lease, LeaseLostError
 
 
 class World:

@@ -14,7 +14,7 @@ import pytest
 from simulated_cluster import Cluster, InlineKube
 
 from tallystick.operator import main
-from tallystick.operator.settings import Settings
+from tallystick.operator.core.settings import Settings
 
 SETTINGS = Settings(
     node_image="node:1",

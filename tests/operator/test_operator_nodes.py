@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tallystick.operator import node_api
-from tallystick.operator.admin_token import KEY_NAME, AdminTokens, load_key
-from tallystick.operator.node_api import NodeApi, NodeName, NodeRefusedError, UnauthorizedError, UnreachableError
+from tallystick.operator.core import node_api
+from tallystick.operator.core.admin_token import KEY_NAME, AdminTokens, load_key
+from tallystick.operator.core.node_api import NodeApi, NodeName, NodeRefusedError, UnauthorizedError, UnreachableError
 
 NODES = [NodeName("shop", "orders", 0, member) for member in range(3)]
 

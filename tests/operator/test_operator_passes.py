@@ -9,7 +9,7 @@ import pytest
 from simulated_api import RefusalError
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster
 
-from tallystick.operator import kube
+from tallystick.operator.core import kube
 
 
 @pytest.fixture

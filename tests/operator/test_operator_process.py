@@ -11,12 +11,13 @@ import kopf
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tallystick.operator import handlers, kube
-from tallystick.operator.health import Pulse, application, trouble
-from tallystick.operator.logs import JsonFormatter
-from tallystick.operator.metrics import Metrics
-from tallystick.operator.settings import Settings, SettingsError
-from tallystick.operator.work_queue import Key, Kind
+from tallystick.operator import handlers
+from tallystick.operator.core import kube
+from tallystick.operator.core.health import Pulse, application, trouble
+from tallystick.operator.core.logs import JsonFormatter
+from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.settings import Settings, SettingsError
+from tallystick.operator.core.work_queue import Key, Kind
 
 ENVIRONMENT = {"TALLYSTICK_NODE_IMAGE": "node:1", "POD_NAME": "p", "POD_NAMESPACE": "system"}
 

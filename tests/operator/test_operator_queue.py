@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.operator.work_queue import (
+from tallystick.operator.core.work_queue import (
     FIRST_BACKOFF_SECONDS,
     LONGEST_BACKOFF_SECONDS,
     MIN_GAP_SECONDS,

@@ -18,17 +18,17 @@ from typing import Any
 from simulated_api import Json, Key, SimulatedApi, stamp
 from simulated_cluster import InlineKube, Operated
 
-from tallystick.operator import kube
-from tallystick.operator.admin_token import AdminTokens
-from tallystick.operator.context import Context
-from tallystick.operator.events import Events
+from tallystick.operator.core import kube
+from tallystick.operator.core.admin_token import AdminTokens
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.events import Events
+from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.settings import Settings
+from tallystick.operator.core.work_queue import Key as WorkKey
+from tallystick.operator.core.work_queue import Kind
 from tallystick.operator.jobs.metrics import JobMetrics
 from tallystick.operator.jobs.observed import Progress
 from tallystick.operator.jobs.reconcile import JobsReconciler
-from tallystick.operator.metrics import Metrics
-from tallystick.operator.settings import Settings
-from tallystick.operator.work_queue import Key as WorkKey
-from tallystick.operator.work_queue import Kind
 
 NAMESPACE, CLUSTER = "shop", "orders"
 START = 1_774_000_000.0

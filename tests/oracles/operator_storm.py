@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster
 
-from tallystick.operator import kube
+from tallystick.operator.core import kube
 
 
 class Storm:

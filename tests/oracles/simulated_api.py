@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tallystick.operator import kube
+from tallystick.operator.core import kube
 
 Json = dict[str, Any]
 Key = tuple[str, str, str]

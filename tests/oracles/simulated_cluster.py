@@ -19,15 +19,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from simulated_api import Json, Key, SimulatedApi, claims_of, is_ready, stamp
 
-from tallystick.operator import kube
-from tallystick.operator.admin_token import AdminTokens
-from tallystick.operator.context import Context
-from tallystick.operator.events import Events
-from tallystick.operator.metrics import Metrics
-from tallystick.operator.node_api import NodeName, NodeRefusedError, UnreachableError
+from tallystick.operator.core import kube
+from tallystick.operator.core.admin_token import AdminTokens
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.events import Events
+from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.node_api import NodeName, NodeRefusedError, UnreachableError
+from tallystick.operator.core.settings import Settings
+from tallystick.operator.core.work_queue import Key as WorkKey
 from tallystick.operator.reconcile import ClusterReconciler
-from tallystick.operator.settings import Settings
-from tallystick.operator.work_queue import Key as WorkKey
 
 NAMESPACE, CLUSTER = "shop", "orders"
 KEY = WorkKey(NAMESPACE, CLUSTER)

@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from tallystick.operator import kube
+from tallystick.operator.core import kube
 from tallystick.operator.topics.claims import parse_claims
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, Kind
 from tallystick.operator.topics.metrics import TopicMetrics

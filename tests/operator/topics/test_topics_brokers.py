@@ -16,7 +16,7 @@ from topics_lab import CLUSTER, NAMESPACE, FakeApi, FakeEvents
 
 from tallystick.node.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
-from tallystick.operator.node_api import NodeApi, NodeName
+from tallystick.operator.core.node_api import NodeApi, NodeName
 from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC
 from tallystick.operator.topics.metrics import TopicMetrics

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from topics_model import play
 
-from tallystick.operator import kube
+from tallystick.operator.core import kube
 from tallystick.operator.topics import decide, reconcile
 from tallystick.operator.topics.carry_out import Pass
 from tallystick.operator.topics.declaration import Policy

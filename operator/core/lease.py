@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tallystick.operator.kube import LEASES, ConflictError, Json, Kube, KubeError
+from tallystick.operator.core.kube import LEASES, ConflictError, Json, Kube, KubeError
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tallystick.operator.kube import FIELD_MANAGER, GROUP
+from tallystick.operator.core.kube import FIELD_MANAGER, GROUP
 
 CLUSTER = f"{GROUP}/cluster"
 GROUP_LABEL = f"{GROUP}/group"

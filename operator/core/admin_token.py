@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import secrets
 
-from tallystick.operator.kube import SECRETS, ConflictError, Json, Kube
+from tallystick.operator.core.kube import SECRETS, ConflictError, Json, Kube
 
 KEY_NAME = "tallystick-operator-key"
 KEY_BYTES = 32

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from tallystick.operator.metrics import Metrics
+from tallystick.operator.core.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

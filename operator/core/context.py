@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tallystick.operator.admin_token import AdminTokens
-from tallystick.operator.events import Events
-from tallystick.operator.kube import Kube
-from tallystick.operator.metrics import Metrics
-from tallystick.operator.node_api import NodeApi
-from tallystick.operator.settings import Settings
-from tallystick.operator.work_queue import Key
+from tallystick.operator.core.admin_token import AdminTokens
+from tallystick.operator.core.events import Events
+from tallystick.operator.core.kube import Kube
+from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.node_api import NodeApi
+from tallystick.operator.core.settings import Settings
+from tallystick.operator.core.work_queue import Key
 
 
 @dataclass(frozen=True, slots=True)
