@@ -6,13 +6,12 @@ when the status moves, and nothing in here counts bytes or seconds exactly: a st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-from tallystick.operator.core.events import timestamp
+from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import NAME_SERVER, Names
+from tallystick.operator.core.times import timestamp
 from tallystick.operator.layout import Layout, wanted_of
 from tallystick.operator.observed import Group, Member, Observed, Underway
 from tallystick.operator.quorum import majority, sound, voters_of
@@ -22,39 +21,6 @@ from tallystick.operator.steps import Action, Decision, Hold, Step, outdated
 HELD = "waits: "
 """What the reason of a step in the status begins with while it is held back, and nothing of it was done."""
 DISRUPTIVE = (Action.RESTART, Action.REPLACE, Action.FORCE)
-MAX_MESSAGE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    type: str
-    status: bool | None
-    """None: nobody can tell."""
-    reason: str
-    message: str = ""
-
-
-def merged(
-    previous: Iterable[Mapping[str, Any]], now: float, generation: int, found: Iterable[Condition]
-) -> list[Json]:
-    """Conditions as the API writes them; one whose status is as before keeps the time of its change."""
-    before = {each.get("type"): each for each in previous}
-    listed = []
-    for condition in found:
-        status = "Unknown" if condition.status is None else str(condition.status)
-        old = before.get(condition.type) or {}
-        since = old.get("lastTransitionTime") if old.get("status") == status else None
-        listed.append(
-            {
-                "type": condition.type,
-                "status": status,
-                "reason": condition.reason,
-                "message": condition.message[:MAX_MESSAGE],
-                "lastTransitionTime": since or timestamp(now),
-                "observedGeneration": generation,
-            }
-        )
-    return listed
 
 
 # -- the cluster -------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.manifests import digest
+from tallystick.operator.core.names import APPLIED
 from tallystick.operator.core.quantity import same
-from tallystick.operator.manifests.objects import digest
-from tallystick.operator.spec import APPLIED
 
 KEYS = ("name", "mountPath", "containerPort", "port", "uid", "type", "key", "topologyKey")
 """What tells the elements of a list from each other, in this order: the first that all of them have."""

@@ -10,35 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tallystick.operator.core.pods import Pod
+
 HEARD_SECONDS = 3.0
 """A peer that has answered none of its leader's heartbeats for so long counts as gone, connected or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    uid: str
-    template: str
-    """Digest of the template that it was made from."""
-    ready: bool
-    created: float
-    started: float | None = None
-    """When a machine took it; None: none did yet. Its volume is the one that its claim had then."""
-    unready_since: float | None = None
-    """None: it is ready."""
-    deleting_since: float | None = None
-    """Since when it should be gone: its time to stop is over. The process may run on, where nobody can see it."""
-    running: bool = False
-    """Its container runs, as far as its machine has told."""
-    waiting: str = ""
-    """Why its container does not run, in Kubernetes' word: CrashLoopBackOff, ImagePullBackOff, Unschedulable, ..."""
-    message: str = ""
-    node_name: str = ""
-    host_address: str = ""
-    image: str = ""
-
-    @property
-    def deleting(self) -> bool:
-        return self.deleting_since is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,27 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from tallystick.operator.conditions import DISRUPTIVE, HELD
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.names import GROUP_LABEL, MEMBER_LABEL, NAME_SERVER, REMOTING, Names
-from tallystick.operator.core.node_api import NodeError, UnreachableError
-from tallystick.operator.core.quantity import quantity
-from tallystick.operator.manifests.brokers import members_of
-from tallystick.operator.observed import (
-    Answer,
-    Claim,
-    Group,
-    Member,
-    NameServers,
-    Observed,
-    Pod,
-    Underway,
-    understood,
+from tallystick.operator.core.names import (
+    FIRST_MEMBERS,
+    FORMED,
+    GROUP_LABEL,
+    LEFT,
+    MEMBER_LABEL,
+    NAME_SERVER,
+    REMOTING,
+    REPLACE,
+    TEMPLATE,
+    Names,
+    is_set,
 )
-from tallystick.operator.spec import FIRST_MEMBERS, FORMED, LEFT, REPLACE, TEMPLATE, Cluster, External, is_set
+from tallystick.operator.core.node_api import NodeError, UnreachableError
+from tallystick.operator.core.pods import Pod, pod_of
+from tallystick.operator.core.quantity import quantity
+from tallystick.operator.core.times import seconds
+from tallystick.operator.manifests.brokers import members_of
+from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Underway, understood
+from tallystick.operator.spec import Cluster, External
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,60 +157,6 @@ def _answer(found: Any, group: str, member: int) -> tuple[Answer | None, str]:
         return understood(found), ""
     except (KeyError, TypeError, ValueError) as error:
         return None, f"invalid response: {error!r}"
-
-
-def seconds(text: str | None) -> float | None:
-    """A time of the API, in seconds since 1970."""
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None
-
-
-def pod_of(body: Json) -> Pod:
-    metadata, status = body["metadata"], body.get("status") or {}
-    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
-    ready = conditions.get("Ready") or {}
-    is_ready = ready.get("status") == "True"
-    container: Json = next(iter(status.get("containerStatuses") or ()), {})
-    created = seconds(metadata.get("creationTimestamp")) or 0.0
-    waiting, message = _waiting(container, conditions)
-    spec_image = next((each.get("image", "") for each in (body.get("spec") or {}).get("containers") or ()), "")
-    return Pod(
-        uid=metadata.get("uid", ""),
-        template=(metadata.get("annotations") or {}).get(TEMPLATE, ""),
-        ready=is_ready,
-        created=created,
-        started=seconds(status.get("startTime")),
-        unready_since=None if is_ready else seconds(ready.get("lastTransitionTime")) or created,
-        deleting_since=seconds(metadata.get("deletionTimestamp")),
-        running="running" in (container.get("state") or {}),
-        waiting=waiting,
-        message=message,
-        node_name=(body.get("spec") or {}).get("nodeName") or "",
-        host_address=status.get("hostIP") or "",
-        image=spec_image,
-    )
-
-
-def _waiting(container: Json, conditions: Mapping[Any, Json]) -> tuple[str, str]:
-    """Why the container does not run, and what it said when it ended last."""
-    state = container.get("state") or {}
-    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-    last = str(ended.get("message") or "").strip().splitlines()[-1:] or [""]
-    told = last[0] or (f"exit status {ended['exitCode']}" if "exitCode" in ended else "")
-    if "waiting" in state:
-        reason = str(state["waiting"].get("reason") or "Waiting")
-        quiet = reason in ("ContainerCreating", "PodInitializing")
-        return ("", "") if quiet else (reason, told or str(state["waiting"].get("message") or ""))
-    if "terminated" in state:
-        return str(state["terminated"].get("reason") or "Ended"), told
-    scheduled = conditions.get("PodScheduled") or {}
-    if not state and scheduled.get("status") == "False":
-        return str(scheduled.get("reason") or "Unschedulable"), str(scheduled.get("message") or "")
-    return "", ""
 
 
 def claim_of(body: Json) -> Claim:

@@ -20,14 +20,14 @@ from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
 from tallystick.operator.core.kube import Json, NotFoundError
-from tallystick.operator.core.names import Names
+from tallystick.operator.core.names import LEFT, REPLACE, Names
 from tallystick.operator.core.node_api import NodeError
 from tallystick.operator.core.work_queue import Key
 from tallystick.operator.layout import Layout, layout, wanted_of
 from tallystick.operator.observed import Observed
 from tallystick.operator.observing import Sight, look
 from tallystick.operator.reading import read
-from tallystick.operator.spec import LEFT, REPLACE, Cluster, SpecError
+from tallystick.operator.spec import Cluster, SpecError
 from tallystick.operator.steps import Action, Decision, Hold, Step, decide
 from tallystick.operator.writing import Outcome, Writer
 

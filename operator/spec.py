@@ -10,17 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from tallystick.operator.core.kube import GROUP, Json
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.names import PAUSED, is_set
 
 E = TypeVar("E", bound=Enum)
-
-PAUSED = f"{GROUP}/paused"
-REPLACE = f"{GROUP}/replace"
-FORMED = f"{GROUP}/formed"
-FIRST_MEMBERS = f"{GROUP}/first-members"
-LEFT = f"{GROUP}/left"
-TEMPLATE = f"{GROUP}/template"
-APPLIED = f"{GROUP}/applied"
 
 MAX_MEMBERS = 5
 """Members that a group can ever have: all of them stand in everybody's dLegerPeers, so scaling changes no pod."""
@@ -190,11 +183,6 @@ class Cluster:
             paused=is_set(metadata, PAUSED),
             spec=ClusterSpec.parse(body.get("spec") or {}, default_image),
         )
-
-
-def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:
-    """Whether an annotation of ours says "true"."""
-    return str((metadata.get("annotations") or {}).get(annotation, "")).lower() == "true"
 
 
 def _bounded(value: Any, field: str, allowed: Any) -> int:

@@ -11,9 +11,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from tallystick.operator.core.kube import EVENTS, FIELD_MANAGER, Json, Kube, KubeError
+from tallystick.operator.core.times import timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,6 @@ class Reference:
     def to(cls, body: Json) -> Reference:
         metadata = body["metadata"]
         return cls(body["apiVersion"], body["kind"], metadata["namespace"], metadata["name"], metadata.get("uid", ""))
-
-
-def timestamp(seconds: float) -> str:
-    """As the API writes times: UTC, to the second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Events:

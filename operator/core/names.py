@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tallystick.operator.core.kube import FIELD_MANAGER, GROUP
 
@@ -11,6 +13,15 @@ GROUP_LABEL = f"{GROUP}/group"
 MEMBER_LABEL = f"{GROUP}/member"
 JOB_LABEL = f"{GROUP}/job"
 """On everything of a StoreJob, which belongs to it, and not to its cluster."""
+
+# Annotations: users set the first two, the operator the others.
+PAUSED = f"{GROUP}/paused"
+REPLACE = f"{GROUP}/replace"
+FORMED = f"{GROUP}/formed"
+FIRST_MEMBERS = f"{GROUP}/first-members"
+LEFT = f"{GROUP}/left"
+TEMPLATE = f"{GROUP}/template"
+APPLIED = f"{GROUP}/applied"
 
 REMOTING, VIP, RAFT, HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE = 10911, 10909, 10912, 8080, 9876, 9877
 """Ports of the pods. RocketMQ's own; Raft stands where its HA did."""
@@ -114,3 +125,8 @@ class Names:
 
     def name_server_selector(self) -> dict[str, str]:
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "nameserver"}
+
+
+def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:
+    """Whether an annotation of ours says "true"."""
+    return str((metadata.get("annotations") or {}).get(annotation, "")).lower() == "true"

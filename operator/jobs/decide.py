@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.times import seconds
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.observed import JobPod, Seen
 from tallystick.operator.jobs.reasons import OVER, Phase, Refusal
 from tallystick.operator.jobs.result import Result, outcome
 from tallystick.operator.jobs.spec import Job
-from tallystick.operator.reading import seconds
 
 KUBELET_SECONDS = 20.0
 """A driver that runs is stopped at its deadline by its machine, which keeps its log; we wait for that."""

@@ -22,11 +22,11 @@ from tallystick.operator.core.kube import (
     STORE_JOBS,
     Json,
 )
+from tallystick.operator.core.manifests import USER, container_security, environment, manifest, owned_by, port
 from tallystick.operator.core.names import JOB_LABEL, Names
 from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames, numbers_of
 from tallystick.operator.jobs.plan import OUT, STORES, text_of
 from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
-from tallystick.operator.manifests.objects import USER, container_security, environment, manifest, owned_by, port
 
 PLAN_KEY, SECRET_KEY = "plan.json", "secret"
 PLAN_FILE = f"/etc/tallystick-job/{PLAN_KEY}"

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.pods import pod_of
 from tallystick.operator.jobs.manifests import PLAN_KEY, WITHOUT_CLAIM
 from tallystick.operator.jobs.names import ATTEMPT_LABEL, DRIVER, NODE_LABEL, ROLE_LABEL
 from tallystick.operator.jobs.plan import plan_of
-from tallystick.operator.reading import pod_of
 
 
 @dataclass(frozen=True, slots=True)

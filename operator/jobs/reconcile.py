@@ -25,6 +25,7 @@ from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
 from tallystick.operator.core.kube import BY_KIND, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
 from tallystick.operator.core.names import Names
+from tallystick.operator.core.times import seconds
 from tallystick.operator.core.work_queue import Key, Kind
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.decide import Action, Decision, decide, expires_at, held
@@ -49,7 +50,6 @@ from tallystick.operator.jobs.sources import Choice, Scene, choose
 from tallystick.operator.jobs.spec import ClaimOutput, Job, JobSpecError
 from tallystick.operator.jobs.status import refused_status, run_status
 from tallystick.operator.jobs.template import run_manifest, run_of, template_status, turn
-from tallystick.operator.reading import seconds
 
 logger = logging.getLogger(__name__)
 

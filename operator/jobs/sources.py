@@ -14,12 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tallystick.operator.core.kube import FIELD_MANAGER, Json
-from tallystick.operator.core.names import CLUSTER, Names
+from tallystick.operator.core.names import CLUSTER, FORMED, Names, is_set
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.names import JobNames
 from tallystick.operator.jobs.reasons import Refusal
 from tallystick.operator.jobs.spec import ClaimOutput, Job
-from tallystick.operator.spec import FORMED, is_set
 
 ONE_POD = "ReadWriteOncePod"
 MANY_NODES = "ReadWriteMany"

@@ -13,8 +13,8 @@ from typing import Any
 
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.quantity import quantity
+from tallystick.operator.core.times import seconds
 from tallystick.operator.jobs.schedule import Schedule, ScheduleError
-from tallystick.operator.reading import seconds
 
 JOBS = ("stats", "audit", "export", "rebuild", "trace")
 MIB = 1 << 20

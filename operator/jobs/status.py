@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tallystick.operator.conditions import MAX_MESSAGE, Condition, merged
-from tallystick.operator.core.events import timestamp
+from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.times import timestamp
 from tallystick.operator.jobs.decide import Decision
 from tallystick.operator.jobs.manifests import names_of, worker_nodes
 from tallystick.operator.jobs.observed import Seen

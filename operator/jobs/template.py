@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tallystick.operator.conditions import Condition, merged
-from tallystick.operator.core.events import timestamp
+from tallystick.operator.core.conditions import Condition, merged
 from tallystick.operator.core.kube import FIELD_MANAGER, STORE_JOBS, Json
+from tallystick.operator.core.manifests import manifest, owned_by
 from tallystick.operator.core.names import CLUSTER
+from tallystick.operator.core.times import seconds, timestamp
 from tallystick.operator.jobs.names import TEMPLATE_LABEL
 from tallystick.operator.jobs.reasons import OVER, Phase
 from tallystick.operator.jobs.schedule import MOST_MISSED
 from tallystick.operator.jobs.spec import RUN_FIELDS, Concurrency, Job
-from tallystick.operator.manifests.objects import manifest, owned_by
-from tallystick.operator.reading import seconds
 
 
 @dataclass(frozen=True, slots=True)

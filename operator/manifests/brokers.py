@@ -12,27 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from tallystick.operator.core.kube import BROKER_NODES, CLAIMS, SERVICES, STATEFUL_SETS, Json
-from tallystick.operator.core.names import HTTP, RAFT, REMOTING, VIP
-from tallystick.operator.manifests.cluster import broker_toml, names_of, owner_of
-from tallystick.operator.manifests.objects import (
+from tallystick.operator.core.manifests import (
     apart,
     container_security,
     digest,
     environment,
     manifest,
     owned_by,
-    pod_spec,
     port,
     probe,
 )
-from tallystick.operator.spec import (
-    FIRST_MEMBERS,
-    FORMED,
-    MAX_MEMBERS,
-    TEMPLATE,
-    Cluster,
-    External,
-)
+from tallystick.operator.core.names import FIRST_MEMBERS, FORMED, HTTP, RAFT, REMOTING, TEMPLATE, VIP
+from tallystick.operator.manifests.cluster import broker_toml, names_of, owner_of, pod_spec
+from tallystick.operator.spec import MAX_MEMBERS, Cluster, External
 
 LINGER_SECONDS = 35
 """A broker that is stopped passes on what clients send until they have looked at their routes, every 30 s, so that no

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tallystick.operator.core.kube import (
     CLUSTERS,
@@ -14,17 +14,9 @@ from tallystick.operator.core.kube import (
     SERVICE_ACCOUNTS,
     Json,
 )
-from tallystick.operator.core.names import (
-    HTTP,
-    NAME_SERVER,
-    NAME_SERVER_OUTSIDE,
-    RAFT,
-    REMOTING,
-    VIP,
-    Names,
-)
-from tallystick.operator.manifests.objects import manifest, owned_by
-from tallystick.operator.spec import Cluster
+from tallystick.operator.core.manifests import manifest, owned_by, pod_security
+from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE, RAFT, REMOTING, VIP, Names
+from tallystick.operator.spec import Cluster, ClusterSpec, Placement
 
 TOKEN_KEY = "token"
 
@@ -146,3 +138,22 @@ def _policy(cluster: Cluster, name: str, component: str, selector: Mapping[str, 
 
 def _ports(*numbers: int) -> list[Json]:
     return [{"port": number, "protocol": "TCP"} for number in numbers]
+
+
+def pod_spec(spec: ClusterSpec, placement: Placement, account: str, container: Json, volumes: Sequence[Json]) -> Json:
+    """A pod of one container that knows nothing of the API server."""
+    found: Json = {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,  # a Service named `tally` would become unknown settings
+        "securityContext": pod_security(),
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
+    }
+    if spec.image_pull_secrets:
+        found["imagePullSecrets"] = list(spec.image_pull_secrets)
+    if placement.node_selector:
+        found["nodeSelector"] = placement.node_selector
+    if placement.tolerations:
+        found["tolerations"] = list(placement.tolerations)
+    return found

@@ -17,17 +17,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tallystick.operator.core import kube
-from tallystick.operator.core.events import Events, timestamp
+from tallystick.operator.core.events import Events
+from tallystick.operator.core.times import timestamp
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.carry_out import FAILED_SECONDS, Hands, Pass
-from tallystick.operator.topics.claims import (
-    Claims,
-    claims_manifest,
-    claims_name,
-    needed,
-    parse_claims,
-    with_claims,
-)
+from tallystick.operator.topics.claims import Claims, claims_manifest, claims_name, needed, parse_claims, with_claims
 from tallystick.operator.topics.cluster_view import ClusterView, GroupView, formed_groups, group_names
 from tallystick.operator.topics.decide import Decision, decide, holders
 from tallystick.operator.topics.declaration import cluster_of, declaration

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tallystick.operator.core.pods import Pod
 from tallystick.operator.drift import covers
-from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Pod
+from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer
 from tallystick.operator.quorum import CLOSE_BYTES, sound, successor, takes_no_part, without
 from tallystick.operator.steps import Action, Decision, Wanted, decide
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Pod, Underway
+from tallystick.operator.core.pods import Pod
+from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Underway
 from tallystick.operator.steps import Action, Hold, Step, Wanted, decide
 
 NOW = 10_000.0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from tallystick.operator.core.kube import Json, Resource
-from tallystick.operator.spec import ClusterSpec, Placement
 
 USER = 10001
 
@@ -68,25 +67,6 @@ def container_security() -> Json:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-
-
-def pod_spec(spec: ClusterSpec, placement: Placement, account: str, container: Json, volumes: Sequence[Json]) -> Json:
-    """A pod of one container that knows nothing of the API server."""
-    found: Json = {
-        "serviceAccountName": account,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,  # a Service named `tally` would become unknown settings
-        "securityContext": pod_security(),
-        "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
-    }
-    if spec.image_pull_secrets:
-        found["imagePullSecrets"] = list(spec.image_pull_secrets)
-    if placement.node_selector:
-        found["nodeSelector"] = placement.node_selector
-    if placement.tolerations:
-        found["tolerations"] = list(placement.tolerations)
-    return found
 
 
 def apart(selector: Mapping[str, str]) -> Json:

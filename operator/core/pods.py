@@ -1,0 +1,82 @@
+"""Pods of the API server as values, as far as any reconciler looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.names import TEMPLATE
+from tallystick.operator.core.times import seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    uid: str
+    template: str
+    """Digest of the template that it was made from."""
+    ready: bool
+    created: float
+    started: float | None = None
+    """When a machine took it; None: none did yet. Its volume is the one that its claim had then."""
+    unready_since: float | None = None
+    """None: it is ready."""
+    deleting_since: float | None = None
+    """Since when it should be gone: its time to stop is over. The process may run on, where nobody can see it."""
+    running: bool = False
+    """Its container runs, as far as its machine has told."""
+    waiting: str = ""
+    """Why its container does not run, in Kubernetes' word: CrashLoopBackOff, ImagePullBackOff, Unschedulable, ..."""
+    message: str = ""
+    node_name: str = ""
+    host_address: str = ""
+    image: str = ""
+
+    @property
+    def deleting(self) -> bool:
+        return self.deleting_since is not None
+
+
+def pod_of(body: Json) -> Pod:
+    metadata, status = body["metadata"], body.get("status") or {}
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    ready = conditions.get("Ready") or {}
+    is_ready = ready.get("status") == "True"
+    container: Json = next(iter(status.get("containerStatuses") or ()), {})
+    created = seconds(metadata.get("creationTimestamp")) or 0.0
+    waiting, message = _waiting(container, conditions)
+    spec_image = next((each.get("image", "") for each in (body.get("spec") or {}).get("containers") or ()), "")
+    return Pod(
+        uid=metadata.get("uid", ""),
+        template=(metadata.get("annotations") or {}).get(TEMPLATE, ""),
+        ready=is_ready,
+        created=created,
+        started=seconds(status.get("startTime")),
+        unready_since=None if is_ready else seconds(ready.get("lastTransitionTime")) or created,
+        deleting_since=seconds(metadata.get("deletionTimestamp")),
+        running="running" in (container.get("state") or {}),
+        waiting=waiting,
+        message=message,
+        node_name=(body.get("spec") or {}).get("nodeName") or "",
+        host_address=status.get("hostIP") or "",
+        image=spec_image,
+    )
+
+
+def _waiting(container: Json, conditions: Mapping[Any, Json]) -> tuple[str, str]:
+    """Why the container does not run, and what it said when it ended last."""
+    state = container.get("state") or {}
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    last = str(ended.get("message") or "").strip().splitlines()[-1:] or [""]
+    told = last[0] or (f"exit status {ended['exitCode']}" if "exitCode" in ended else "")
+    if "waiting" in state:
+        reason = str(state["waiting"].get("reason") or "Waiting")
+        quiet = reason in ("ContainerCreating", "PodInitializing")
+        return ("", "") if quiet else (reason, told or str(state["waiting"].get("message") or ""))
+    if "terminated" in state:
+        return str(state["terminated"].get("reason") or "Ended"), told
+    scheduled = conditions.get("PodScheduled") or {}
+    if not state and scheduled.get("status") == "False":
+        return str(scheduled.get("reason") or "Unschedulable"), str(scheduled.get("message") or "")
+    return "", ""
