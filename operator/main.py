@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 
+from tallystick.operator.clusters.reconcile import ClusterReconciler
 from tallystick.operator.core.admin_token import AdminTokens, load_key
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Events
@@ -38,7 +39,6 @@ from tallystick.operator.jobs.driver_http import DriverHttp
 from tallystick.operator.jobs.metrics import JobMetrics
 from tallystick.operator.jobs.reasons import OVER
 from tallystick.operator.jobs.reconcile import JobsReconciler
-from tallystick.operator.reconcile import ClusterReconciler
 from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler

@@ -1,4 +1,4 @@
-"""What a pass needs of brokers, as a protocol; the API server is asked through `operator/kube.py`."""
+"""What a pass needs of brokers, as a protocol; the API server is asked through `core/kube.py`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import pytest
 import structural
 import yaml
 
-from tallystick.operator.spec import OWN_SETTINGS
+from tallystick.operator.clusters.spec import OWN_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "crds").glob("*.yaml"))

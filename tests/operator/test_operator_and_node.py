@@ -9,10 +9,10 @@ import pytest
 
 from tallystick.node.configuration import ConfigurationError, Settings, as_text, load
 from tallystick.node.group_api import group_json
-from tallystick.operator.layout import layout
-from tallystick.operator.manifests.cluster import broker_toml
-from tallystick.operator.observed import Group, Member, NameServers, Observed, understood
-from tallystick.operator.spec import OWN_SETTINGS, Cluster, ClusterSpec
+from tallystick.operator.clusters.cluster_manifests import broker_toml
+from tallystick.operator.clusters.layout import layout
+from tallystick.operator.clusters.observed import Group, Member, NameServers, Observed, understood
+from tallystick.operator.clusters.spec import OWN_SETTINGS, Cluster, ClusterSpec
 
 
 def cluster(**spec: Any) -> Cluster:

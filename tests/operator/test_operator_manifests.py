@@ -11,14 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.operator.clusters.broker_manifests import (
+    MemberPlan,
+    members_of,
+    members_text,
+    stateful_set,
+    template_digest,
+)
+from tallystick.operator.clusters.cluster_manifests import admin_secret, reader_secret
+from tallystick.operator.clusters.drift import covers, differs, mark, stamped
+from tallystick.operator.clusters.layout import layout, placed, rebirth_doubt
+from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed
+from tallystick.operator.clusters.spec import Cluster, ClusterSpec, SpecError
 from tallystick.operator.core.admin_token import AdminTokens
 from tallystick.operator.core.quantity import larger, quantity, same
-from tallystick.operator.drift import covers, differs, mark, stamped
-from tallystick.operator.layout import layout, placed, rebirth_doubt
-from tallystick.operator.manifests.brokers import MemberPlan, members_of, members_text, stateful_set, template_digest
-from tallystick.operator.manifests.cluster import admin_secret, reader_secret
-from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed
-from tallystick.operator.spec import Cluster, ClusterSpec, SpecError
 
 SERVERS = NameServers(2, 2, 2, True)
 

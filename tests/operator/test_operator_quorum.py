@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from tallystick.operator.clusters.decide import Action, Decision, Wanted, decide
+from tallystick.operator.clusters.drift import covers
+from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer
+from tallystick.operator.clusters.quorum import CLOSE_BYTES, sound, successor, takes_no_part, without
 from tallystick.operator.core.pods import Pod
-from tallystick.operator.drift import covers
-from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer
-from tallystick.operator.quorum import CLOSE_BYTES, sound, successor, takes_no_part, without
-from tallystick.operator.steps import Action, Decision, Wanted, decide
 
 NOW = 10_000.0
 

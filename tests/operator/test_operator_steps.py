@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tallystick.operator.clusters.decide import Action, Hold, Step, Wanted, decide
+from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Underway
 from tallystick.operator.core.pods import Pod
-from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Underway
-from tallystick.operator.steps import Action, Hold, Step, Wanted, decide
 
 NOW = 10_000.0
 SERVERS = NameServers(wanted=2, ready=2, updated=2, current=True)

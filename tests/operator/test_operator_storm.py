@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from operator_storm import run
 
-from tallystick.operator import layout, steps
-from tallystick.operator.manifests import brokers
+from tallystick.operator.clusters import broker_manifests, decide, layout
 
 SEEDS = range(100, 104)
 
@@ -37,7 +36,7 @@ def never_formed(original: Callable[..., Any]) -> Callable[..., Any]:
     """Every new disk is told that its group is new."""
 
     def stateful_set(cluster: Any, plan: Any, node_uid: str) -> Any:
-        changed = brokers.MemberPlan(plan.group, plan.member, False, plan.first, plan.external)
+        changed = broker_manifests.MemberPlan(plan.group, plan.member, False, plan.first, plan.external)
         return original(cluster, changed, node_uid)
 
     return stateful_set
@@ -50,7 +49,7 @@ def hasty_removal(observed: Any, wanted: Any, group: Any, step: Any) -> Any:
 def hasty_deletions(observed: Any, wanted: Any, group: Any) -> Any:
     for member in group.members:
         if member.number >= wanted.replicas and member.node_uid is not None:
-            yield steps.Step(steps.Action.DELETE, group.number, member.number, "Planted", "planted", member.node_uid)
+            yield decide.Step(decide.Action.DELETE, group.number, member.number, "Planted", "planted", member.node_uid)
 
 
 def everybody_is_placed(group: Any, replicas: int) -> tuple[int, ...]:
@@ -58,23 +57,23 @@ def everybody_is_placed(group: Any, replicas: int) -> tuple[int, ...]:
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
-    "the quorum is not asked": (steps, "without", always_sound, {}),
+    "the quorum is not asked": (decide, "without", always_sound, {}),
     "others that are away do not count": (
-        *(steps, "_other_unready", lambda group, member: ""),
+        *(decide, "_other_unready", lambda group, member: ""),
         {"replicas": 5, "favour": ("new_image", "crash")},
     ),
-    "a stopped leader hands over by itself": (steps, "_moved", lambda wanted, group, member, step: step, {}),
+    "a stopped leader hands over by itself": (decide, "_moved", lambda wanted, group, member, step: step, {}),
     "what is under way elsewhere does not count": (
-        *(steps, "_underway_elsewhere", lambda observed, member: ""),
+        *(decide, "_underway_elsewhere", lambda observed, member: ""),
         {"groups": 2, "favour": ("new_image", "crash")},
     ),
     "a member leaves without a majority": (
-        *(steps, "_removal", hasty_removal),
+        *(decide, "_removal", hasty_removal),
         {"replicas": 5, "favour": ("scale", "lose_machine", "cut_wire")},
     ),
-    "a node goes before its member has left": (steps, "_deletions", hasty_deletions, {"favour": ("scale",)}),
+    "a node goes before its member has left": (decide, "_deletions", hasty_deletions, {"favour": ("scale",)}),
     "a formed group is made anew": (
-        *(brokers, "stateful_set", never_formed(brokers.stateful_set)),
+        *(broker_manifests, "stateful_set", never_formed(broker_manifests.stateful_set)),
         {"favour": ("delete_claim", "give_up_node")},
     ),
     "members that were not let go are forgotten": (
@@ -100,6 +99,6 @@ def test_the_storm_does_every_kind_of_step() -> None:
         storm = run(seed, turns=30, replicas=3, favour=("lose_machine", "scale"))
         samples = next(iter(storm.cluster.metrics.steps.collect())).samples
         done |= {each.labels["action"] for each in samples if each.name.endswith("_total") and each.value}
-        if done == {action.value for action in steps.Action}:
+        if done == {action.value for action in decide.Action}:
             return
-    assert done == {action.value for action in steps.Action}
+    assert done == {action.value for action in decide.Action}

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from simulated_api import Json, Key, SimulatedApi, claims_of, is_ready, stamp
 
+from tallystick.operator.clusters.reconcile import ClusterReconciler
 from tallystick.operator.core import kube
 from tallystick.operator.core.admin_token import AdminTokens
 from tallystick.operator.core.context import Context
@@ -27,7 +28,6 @@ from tallystick.operator.core.metrics import Metrics
 from tallystick.operator.core.node_api import NodeName, NodeRefusedError, UnreachableError
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.core.work_queue import Key as WorkKey
-from tallystick.operator.reconcile import ClusterReconciler
 
 NAMESPACE, CLUSTER = "shop", "orders"
 KEY = WorkKey(NAMESPACE, CLUSTER)

@@ -5,11 +5,11 @@ Kubernetes itself rolls them, one at a time: they hold nothing but what brokers 
 
 from __future__ import annotations
 
+from tallystick.operator.clusters.cluster_manifests import names_of, owner_of, pod_spec
+from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.kube import SERVICES, STATEFUL_SETS, Json
 from tallystick.operator.core.manifests import apart, container_security, environment, manifest, port, probe
 from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE
-from tallystick.operator.manifests.cluster import names_of, owner_of, pod_spec
-from tallystick.operator.spec import Cluster, External
 
 SETTLED_SECONDS = 35
 """Brokers register every 30 s: before that, a new name server may not know all of them, and no other is restarted."""

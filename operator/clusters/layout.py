@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tallystick.operator.clusters import broker_manifests, cluster_manifests, name_server_manifests
+from tallystick.operator.clusters.broker_manifests import HOST_ADDRESS, MemberPlan
+from tallystick.operator.clusters.decide import Wanted
+from tallystick.operator.clusters.observed import Claim, Group, Member, Observed
+from tallystick.operator.clusters.quorum import majority, voters_of
+from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.quantity import larger
-from tallystick.operator.manifests import brokers, name_servers
-from tallystick.operator.manifests import cluster as cluster_manifests
-from tallystick.operator.manifests.brokers import HOST_ADDRESS, MemberPlan
-from tallystick.operator.observed import Claim, Group, Member, Observed
-from tallystick.operator.quorum import majority, voters_of
-from tallystick.operator.spec import Cluster, External
-from tallystick.operator.steps import Wanted
 
 OPERATOR_LABELS = {"app.kubernetes.io/name": "tallystick-operator"}
 
@@ -42,8 +41,8 @@ def shared_manifests(cluster: Cluster) -> list[Json]:
     found = [
         cluster_manifests.service_account(cluster),
         cluster_manifests.config_map(cluster),
-        *name_servers.name_server_services(cluster),
-        name_servers.name_server_set(cluster),
+        *name_server_manifests.name_server_services(cluster),
+        name_server_manifests.name_server_set(cluster),
     ]
     if cluster.spec.disruption_budget:
         found += [cluster_manifests.disruption_budget(cluster, group) for group in range(cluster.spec.groups)]
@@ -91,7 +90,7 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
         for number in placed(group, cluster.spec.replicas):
             member = group.member(number) or Member(group.number, number)
             plan = plan_of(cluster, group, member)
-            templates[group.number, number] = None if plan is None else brokers.template_digest(cluster, plan)
+            templates[group.number, number] = None if plan is None else broker_manifests.template_digest(cluster, plan)
             for found in _member_manifests(cluster, group, member, plan):
                 if isinstance(found, str):
                     waits.append((f"{cluster.name}-{group.number}-{number}", found))
@@ -116,21 +115,21 @@ def plan_of(cluster: Cluster, group: Group, member: Member) -> MemberPlan | None
 
 def _member_manifests(cluster: Cluster, group: Group, member: Member, plan: MemberPlan | None) -> Iterator[Json | str]:
     """The objects of a member, or what they wait for."""
-    yield brokers.broker_node(cluster, group.number, member.number)
+    yield broker_manifests.broker_node(cluster, group.number, member.number)
     if member.node_uid is None:
         yield "waiting for the BrokerNode"
         return  # it owns the rest
-    yield from brokers.services(cluster, group.number, member.number, member.node_uid)
+    yield from broker_manifests.services(cluster, group.number, member.number, member.node_uid)
     first = group.first or tuple(range(cluster.spec.replicas))
     about_claim = MemberPlan(group.number, member.number, group.formed, first)
     if member.claim is None and (doubt := rebirth_doubt(group, member)):
         yield doubt
     elif member.claim is None or not member.claim.deleting:
-        yield brokers.claim(cluster, about_claim, _size(cluster, member.claim))
+        yield broker_manifests.claim(cluster, about_claim, _size(cluster, member.claim))
     if plan is None:
         yield "the external Service has no address yet"
         return
-    yield brokers.stateful_set(cluster, plan, member.node_uid)
+    yield broker_manifests.stateful_set(cluster, plan, member.node_uid)
 
 
 def rebirth_doubt(group: Group, member: Member) -> str:

@@ -10,6 +10,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from tallystick.operator.clusters.cluster_manifests import admin_secret, reader_secret
+from tallystick.operator.clusters.drift import differs, mark, stamped
+from tallystick.operator.clusters.layout import Layout, is_obsolete
+from tallystick.operator.clusters.reading import Objects
+from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import (
     BY_KIND,
@@ -20,11 +25,6 @@ from tallystick.operator.core.kube import (
     Json,
     NotFoundError,
 )
-from tallystick.operator.drift import differs, mark, stamped
-from tallystick.operator.layout import Layout, is_obsolete
-from tallystick.operator.manifests.cluster import admin_secret, reader_secret
-from tallystick.operator.reading import Objects
-from tallystick.operator.spec import Cluster
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from tallystick.operator.acting import BlockedError, carry_out
-from tallystick.operator.conditions import cluster_status, failed_status, next_underway, node_status
+from tallystick.operator.clusters.carry_out import BlockedError, carry_out
+from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, decide
+from tallystick.operator.clusters.layout import Layout, layout, wanted_of
+from tallystick.operator.clusters.observe import Sight, look
+from tallystick.operator.clusters.observed import Observed
+from tallystick.operator.clusters.reading import read
+from tallystick.operator.clusters.spec import Cluster, SpecError
+from tallystick.operator.clusters.status import cluster_status, failed_status, next_underway, node_status
+from tallystick.operator.clusters.writing import Outcome, Writer
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
@@ -23,13 +30,6 @@ from tallystick.operator.core.kube import Json, NotFoundError
 from tallystick.operator.core.names import LEFT, REPLACE, Names
 from tallystick.operator.core.node_api import NodeError
 from tallystick.operator.core.work_queue import Key
-from tallystick.operator.layout import Layout, layout, wanted_of
-from tallystick.operator.observed import Observed
-from tallystick.operator.observing import Sight, look
-from tallystick.operator.reading import read
-from tallystick.operator.spec import Cluster, SpecError
-from tallystick.operator.steps import Action, Decision, Hold, Step, decide
-from tallystick.operator.writing import Outcome, Writer
 
 logger = logging.getLogger(__name__)
 

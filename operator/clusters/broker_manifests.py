@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tallystick.operator.clusters.cluster_manifests import broker_toml, names_of, owner_of, pod_spec
+from tallystick.operator.clusters.spec import MAX_MEMBERS, Cluster, External
 from tallystick.operator.core.kube import BROKER_NODES, CLAIMS, SERVICES, STATEFUL_SETS, Json
 from tallystick.operator.core.manifests import (
     apart,
@@ -23,8 +25,6 @@ from tallystick.operator.core.manifests import (
     probe,
 )
 from tallystick.operator.core.names import FIRST_MEMBERS, FORMED, HTTP, RAFT, REMOTING, TEMPLATE, VIP
-from tallystick.operator.manifests.cluster import broker_toml, names_of, owner_of, pod_spec
-from tallystick.operator.spec import MAX_MEMBERS, Cluster, External
 
 LINGER_SECONDS = 35
 """A broker that is stopped passes on what clients send until they have looked at their routes, every 30 s, so that no

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, outdated
+from tallystick.operator.clusters.layout import Layout, wanted_of
+from tallystick.operator.clusters.observed import Group, Member, Observed, Underway
+from tallystick.operator.clusters.quorum import majority, sound, voters_of
+from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import NAME_SERVER, Names
 from tallystick.operator.core.times import timestamp
-from tallystick.operator.layout import Layout, wanted_of
-from tallystick.operator.observed import Group, Member, Observed, Underway
-from tallystick.operator.quorum import majority, sound, voters_of
-from tallystick.operator.spec import Cluster, External
-from tallystick.operator.steps import Action, Decision, Hold, Step, outdated
 
 HELD = "waits: "
 """What the reason of a step in the status begins with while it is held back, and nothing of it was done."""

@@ -9,7 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tallystick.operator.conditions import DISRUPTIVE, HELD
+from tallystick.operator.clusters.broker_manifests import members_of
+from tallystick.operator.clusters.observed import (
+    Answer,
+    Claim,
+    Group,
+    Member,
+    NameServers,
+    Observed,
+    Underway,
+    understood,
+)
+from tallystick.operator.clusters.spec import Cluster, External
+from tallystick.operator.clusters.status import DISRUPTIVE, HELD
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import (
     FIRST_MEMBERS,
@@ -28,9 +40,6 @@ from tallystick.operator.core.node_api import NodeError, UnreachableError
 from tallystick.operator.core.pods import Pod, pod_of
 from tallystick.operator.core.quantity import quantity
 from tallystick.operator.core.times import seconds
-from tallystick.operator.manifests.brokers import members_of
-from tallystick.operator.observed import Answer, Claim, Group, Member, NameServers, Observed, Underway, understood
-from tallystick.operator.spec import Cluster, External
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from tallystick.operator.clusters.reading import Objects, running_members
+from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import Json, Resource
 from tallystick.operator.core.names import Names
 from tallystick.operator.core.node_api import NodeName, every
-from tallystick.operator.reading import Objects, running_members
-from tallystick.operator.spec import Cluster
 
 KINDS: tuple[Resource, ...] = (
     *(kube.BROKER_NODES, kube.STATEFUL_SETS, kube.PODS, kube.SERVICES, kube.CLAIMS),

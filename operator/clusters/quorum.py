@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tallystick.operator.observed import Group, Member
+from tallystick.operator.clusters.observed import Group, Member
 
 CLOSE_BYTES = 32 << 20
 """A voter that lacks more of the leader's log than this is not counted on."""

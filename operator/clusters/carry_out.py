@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 
+from tallystick.operator.clusters.decide import Action, Step
+from tallystick.operator.clusters.observed import Member, Observed
+from tallystick.operator.clusters.reading import Objects
+from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
 from tallystick.operator.core.kube import ConflictError, NotFoundError, UnavailableError
 from tallystick.operator.core.names import LEFT, REPLACE, Names
 from tallystick.operator.core.node_api import NodeName
-from tallystick.operator.observed import Member, Observed
-from tallystick.operator.reading import Objects
-from tallystick.operator.spec import Cluster
-from tallystick.operator.steps import Action, Step
 
 logger = logging.getLogger(__name__)
 

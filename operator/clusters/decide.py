@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tallystick.operator.observed import Group, Member, Observed
-from tallystick.operator.quorum import (
+from tallystick.operator.clusters.observed import Group, Member, Observed
+from tallystick.operator.clusters.quorum import (
     close,
     is_settled,
     learners_of,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 
+from tallystick.operator.clusters.spec import Cluster, ClusterSpec, Placement
 from tallystick.operator.core.kube import (
     CLUSTERS,
     CONFIG_MAPS,
@@ -16,7 +17,6 @@ from tallystick.operator.core.kube import (
 )
 from tallystick.operator.core.manifests import manifest, owned_by, pod_security
 from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE, RAFT, REMOTING, VIP, Names
-from tallystick.operator.spec import Cluster, ClusterSpec, Placement
 
 TOKEN_KEY = "token"
 
