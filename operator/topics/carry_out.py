@@ -17,13 +17,13 @@ from tallystick.operator.core import kube
 from tallystick.operator.core.events import Events, Reference
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.claims import Claims
-from tallystick.operator.topics.cluster_view import ClusterView
 from tallystick.operator.topics.decide import Decision, kept_while_in_use
-from tallystick.operator.topics.declaration import Policy
 from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.metrics import TopicMetrics
+from tallystick.operator.topics.observed import ClusterView
 from tallystick.operator.topics.ports import MAX_BATCH, BrokerError, Brokers, GroupAddress, InUseError, RefusedError
 from tallystick.operator.topics.reasons import Phase, Problem
+from tallystick.operator.topics.spec import Policy
 from tallystick.operator.topics.status import concluded
 
 logger = logging.getLogger(__name__)

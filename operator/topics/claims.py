@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from tallystick.operator.core import kube
-from tallystick.operator.topics.declaration import Declaration
 from tallystick.operator.topics.kinds import Kind, S
+from tallystick.operator.topics.spec import Declaration
 
 Claims = dict[str, frozenset[str]]
 """By uid: names of broker groups."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from tallystick.operator.topics import reasons
-from tallystick.operator.topics.cluster_view import ClusterView, GroupView
-from tallystick.operator.topics.declaration import ADOPT, Declaration, Policy
 from tallystick.operator.topics.kinds import Kind, S, group_name
+from tallystick.operator.topics.observed import ClusterView, GroupView
 from tallystick.operator.topics.reasons import Phase, Problem
+from tallystick.operator.topics.spec import ADOPT, Declaration, Policy
 
 SILENT_SECONDS = 30.0
 """A group without a leader for less than this changes nothing: an election is no news of a thousand topics."""

@@ -22,12 +22,12 @@ from tallystick.operator.core.times import timestamp
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.carry_out import FAILED_SECONDS, Hands, Pass
 from tallystick.operator.topics.claims import Claims, claims_manifest, claims_name, needed, parse_claims, with_claims
-from tallystick.operator.topics.cluster_view import ClusterView, GroupView, formed_groups, group_names
 from tallystick.operator.topics.decide import Decision, decide, holders
-from tallystick.operator.topics.declaration import cluster_of, declaration
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, Kind, S
 from tallystick.operator.topics.metrics import TopicMetrics
+from tallystick.operator.topics.observed import ClusterView, GroupView, formed_groups, group_names
 from tallystick.operator.topics.ports import BrokerError, Brokers, GroupAddress
+from tallystick.operator.topics.spec import cluster_of, declaration
 from tallystick.operator.topics.status import concluded
 from tallystick.operator.topics.turns import Turns
 

@@ -12,9 +12,9 @@ from topics_model import play
 from tallystick.operator.core import kube
 from tallystick.operator.topics import decide, reconcile
 from tallystick.operator.topics.carry_out import Pass
-from tallystick.operator.topics.declaration import Policy
 from tallystick.operator.topics.reconcile import TopicsReconciler
 from tallystick.operator.topics.settings import TopicSettings
+from tallystick.operator.topics.spec import Policy
 
 Patch = pytest.MonkeyPatch
 MUTANTS: dict[str, Callable[[Patch], None]] = {}
