@@ -25,8 +25,8 @@ from tallystick.operator.topics.claims import Claims, claims_manifest, claims_na
 from tallystick.operator.topics.decide import Decision, decide, holders
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, Kind, S
 from tallystick.operator.topics.metrics import TopicMetrics
-from tallystick.operator.topics.observed import ClusterView, GroupView, formed_groups, group_names
-from tallystick.operator.topics.ports import BrokerError, Brokers, GroupAddress
+from tallystick.operator.topics.observe import Observer, addresses_of
+from tallystick.operator.topics.ports import Brokers, GroupAddress
 from tallystick.operator.topics.spec import cluster_of, declaration
 from tallystick.operator.topics.status import concluded
 from tallystick.operator.topics.turns import Turns
@@ -57,7 +57,7 @@ class TopicsReconciler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = api
-        self._brokers = brokers
+        self._observer = Observer(brokers, clock)
         self._metrics = metrics
         self._now = now
         self._clock = clock
@@ -65,7 +65,6 @@ class TopicsReconciler:
             api, brokers, events, metrics, asyncio.Semaphore(KUBE_REQUESTS), asyncio.Semaphore(BROKER_REQUESTS)
         )
         self._turns: dict[tuple[str, str, str], Turns] = {}
-        self._silent_since: dict[tuple[str, str], float] = {}
 
     async def reconcile(self, namespace: str, cluster: str) -> float | None:
         """One pass. Seconds until the next, if no event comes before; None: nobody declares anything for this cluster.
@@ -73,7 +72,7 @@ class TopicsReconciler:
         KubeError: the declarations could not be read. What fails for one declaration fails for that one alone.
         """
         found = await self._kube.find(kube.CLUSTERS, namespace, cluster)
-        addresses = _addresses(found)
+        addresses = addresses_of(found)
         again = [
             await self._keep(TOPIC, namespace, cluster, found, addresses),
             await self._keep(CONSUMER_GROUP, namespace, cluster, found, addresses),
@@ -103,7 +102,7 @@ class TopicsReconciler:
         declared = [with_claims(each, claims) for each in declared]
         turns = self._turns.setdefault(key, Turns())
         turns.forget_all_but({each.uid for each in declared})
-        view = await self._view(kind, namespace, name, cluster, addresses)
+        view = await self._observer.observe(kind, namespace, name, cluster, addresses)
         first, now = holders(declared), timestamp(self._now())
         decisions = [decide(kind, each, view, first.get(each.subject)) for each in declared]
         due = [each for each in decisions if each.acts or _speaks(kind, each, now)]
@@ -124,51 +123,6 @@ class TopicsReconciler:
         if any(each.silent or each.problem_is(reasons.GROUP_UNAVAILABLE) for each in decisions):
             waits.append(FAILED_SECONDS)
         return 0.0 if left else min((RESYNC_SECONDS, *(wait for wait in waits if wait > 0)))
-
-    async def _view(
-        self,
-        kind: Kind[S],
-        namespace: str,
-        name: str,
-        cluster: Mapping[str, Any] | None,
-        addresses: Mapping[str, GroupAddress],
-    ) -> ClusterView[S]:
-        if cluster is None:
-            return ClusterView(name, exists=False)
-        if cluster["metadata"].get("deletionTimestamp"):
-            return ClusterView(name, deleting=True)
-        formed = formed_groups(cluster)
-        groups = await asyncio.gather(
-            *(
-                self._group_view(kind, namespace, address, formed=group in formed)
-                for group, address in addresses.items()
-            )
-        )
-        return ClusterView(name, formed=bool(formed), groups={group.name: group for group in groups})
-
-    async def _group_view(self, kind: Kind[S], namespace: str, address: GroupAddress, *, formed: bool) -> GroupView[S]:
-        key = (namespace, address.name)
-        if not formed:
-            return GroupView(address.name, None, "the group has not formed yet", float("inf"))
-        try:
-            found = await self._brokers.read(kind, address)
-        except BrokerError as error:
-            since = self._silent_since.setdefault(key, self._clock())
-            logger.info("%s does not respond: %s", address.name, error)
-            return GroupView(address.name, None, "no leader responds", self._clock() - since)
-        self._silent_since.pop(key, None)
-        return GroupView(address.name, found)
-
-
-def _addresses(cluster: Mapping[str, Any] | None) -> dict[str, GroupAddress]:
-    if cluster is None:
-        return {}
-    metadata, leaders = cluster["metadata"], formed_groups(cluster)
-    members = int((cluster.get("spec") or {}).get("replicas") or 3)
-    return {
-        group: GroupAddress(metadata["namespace"], metadata["name"], number, members, leaders.get(group, ""))
-        for number, group in enumerate(group_names(cluster))
-    }
 
 
 def _speaks(kind: Kind[S], decision: Decision[S], now: str) -> bool:

@@ -12,7 +12,7 @@ from topics_model import play
 from tallystick.operator.core import kube
 from tallystick.operator.topics import decide, reconcile
 from tallystick.operator.topics.carry_out import Pass
-from tallystick.operator.topics.reconcile import TopicsReconciler
+from tallystick.operator.topics.observe import Observer
 from tallystick.operator.topics.settings import TopicSettings
 from tallystick.operator.topics.spec import Policy
 
@@ -126,13 +126,13 @@ def reads_fewer_queues_than_it_writes(patch: Patch) -> None:
 
 @mutant
 def takes_a_silent_group_for_an_empty_one(patch: Patch) -> None:
-    right = TopicsReconciler._group_view
+    right = Observer._group_view
 
     async def view(self: Any, *arguments: Any, **more: Any) -> Any:
         found = await right(self, *arguments, **more)
         return replace(found, found=found.found or {})
 
-    patch.setattr(TopicsReconciler, "_group_view", view)
+    patch.setattr(Observer, "_group_view", view)
     patch.setattr(decide, "_settings_problem", lambda *arguments: None)
 
 
