@@ -26,6 +26,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": {"store"},  # it reads volumes, and asks no broker
     "operator": set(),  # it knows manifests and the nodes' HTTP, never bytes
 }
+# What a folder of the operator may import of its others. Jobs and topics know a cluster by its resource alone.
+OPERATOR_MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "clusters": {"core"},
+    "jobs": {"core"},
+    "topics": {"core"},
+    "": {"clusters", "core", "jobs", "topics"},
+}
+RECONCILERS = ("clusters", "jobs", "topics")
+STAGES = ("spec", "observed", "observe", "decide", "carry_out", "status", "reconcile")
+"""The files of a reconciler, in the order in which a pass uses them."""
 MODULES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 
 
@@ -52,6 +63,34 @@ def test_imports_point_one_way(part: str) -> None:
         and name.split(".")[1] not in MAY_IMPORT[part]
     ]
     assert wrong == []
+
+
+def folder_of_operator(name: str) -> str:
+    """Returns the folder of a module of the operator, such as `jobs`; empty: its root."""
+    found = name.split(".")[2:3]
+    return found[0] if found and found[0] in OPERATOR_MAY_IMPORT else ""
+
+
+@pytest.mark.parametrize("folder", sorted(OPERATOR_MAY_IMPORT))
+def test_imports_in_the_operator_point_one_way(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sorted((ROOT / "operator" / folder).glob("*.py"))
+        for name in imported(path)
+        if name.startswith("tallystick.operator")
+        and folder_of_operator(name) not in {folder, *OPERATOR_MAY_IMPORT[folder]}
+    ]
+    assert wrong == []
+
+
+def test_every_folder_of_the_operator_has_a_rule() -> None:
+    folders = {path.parent.relative_to(ROOT / "operator").as_posix() for path in (ROOT / "operator").rglob("*.py")}
+    assert {folder.removeprefix(".") for folder in folders} == set(OPERATOR_MAY_IMPORT)
+
+
+@pytest.mark.parametrize("folder", RECONCILERS)
+def test_reconcilers_have_the_same_files(folder: str) -> None:
+    assert [stage for stage in STAGES if not (ROOT / "operator" / folder / f"{stage}.py").is_file()] == []
 
 
 def test_the_kernel_knows_no_other_part() -> None:

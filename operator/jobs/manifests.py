@@ -140,6 +140,11 @@ def owner_of(job: Job) -> Json:
     return owned_by(STORE_JOBS, job.name, job.uid)
 
 
+def owns(job: Job, body: Json) -> bool:
+    """Whether this very StoreJob owns an object, and not an earlier one of the same name."""
+    return any(owner.get("uid") == job.uid for owner in body["metadata"].get("ownerReferences") or ())
+
+
 def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Process, cpu_limit: str) -> Json:
     names = names_of(job)
     memory = process.memory_mib

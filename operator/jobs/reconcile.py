@@ -13,55 +13,41 @@ So a pass that is cut off anywhere is mended by the next, of this operator or of
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import secrets as random
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
-from tallystick.operator.core.kube import BY_KIND, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
-from tallystick.operator.core.names import Names
+from tallystick.operator.core.kube import ConflictError, Json
 from tallystick.operator.core.times import seconds
 from tallystick.operator.core.work_queue import Key, Kind
 from tallystick.operator.jobs import reasons
+from tallystick.operator.jobs.carry_out import Hands
 from tallystick.operator.jobs.decide import Action, Decision, decide, expires_at, held
 from tallystick.operator.jobs.manifests import (
-    Frame,
     config_map,
-    driver_pod,
-    names_of,
-    network_policy,
-    secret,
-    service,
-    worker_nodes,
-    worker_pod,
+    owns,
 )
 from tallystick.operator.jobs.metrics import JobMetrics
 from tallystick.operator.jobs.names import TEMPLATE_LABEL
-from tallystick.operator.jobs.observed import JobPod, Progress, Seen, seen_of
+from tallystick.operator.jobs.observe import POLL_SECONDS, Drivers, Observer
+from tallystick.operator.jobs.observed import Seen
 from tallystick.operator.jobs.plan import plan as plan_for
 from tallystick.operator.jobs.reasons import OVER, Phase, Refusal
 from tallystick.operator.jobs.result import FOUND
-from tallystick.operator.jobs.sources import Choice, Scene, choose
-from tallystick.operator.jobs.spec import ClaimOutput, Job, JobSpecError
+from tallystick.operator.jobs.sources import Choice, choose
+from tallystick.operator.jobs.spec import Job, JobSpecError
 from tallystick.operator.jobs.status import refused_status, run_status
 from tallystick.operator.jobs.template import run_manifest, run_of, template_status, turn
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 2.0
-"""Between two questions to a driver that runs; the status shows its answers no more often."""
 MOVING_SECONDS = 1.0
 WAITING_SECONDS = 10.0
 TEMPLATE_SECONDS = 60.0
 """A template is looked at this often, or when its next time is due: clocks are set."""
 EXPIRY_SECONDS = 300.0
-PODS_AT_ONCE = 4
-SECRET_BYTES = 32
 
 NEXT: dict[Phase, float | None] = {
     Phase.SUBMITTED: POLL_SECONDS,
@@ -74,19 +60,10 @@ NEXT: dict[Phase, float | None] = {
 }
 
 
-class Drivers(Protocol):
-    """What drivers are asked."""
-
-    async def progress(self, address: str) -> Progress | None:
-        """None: it does not say."""
-
-
 @dataclass(slots=True)
 class _Memory:
     """Of one StoreJob, for the life of the process; losing it does no harm."""
 
-    shown: Progress | None = None
-    shown_at: float = float("-inf")
     told: set[tuple[str, str]] = field(default_factory=set)
     """Events that would be said in every pass."""
 
@@ -97,7 +74,8 @@ class JobsReconciler:
     def __init__(self, context: Context, drivers: Drivers, metrics: JobMetrics) -> None:
         self._context = context
         self._kube = context.kube
-        self._drivers = drivers
+        self._observer = Observer(context, drivers)
+        self._hands = Hands(context)
         self._metrics = metrics
         self._memory: dict[tuple[str, str], _Memory] = {}
 
@@ -106,6 +84,7 @@ class JobsReconciler:
         body = await self._kube.find(kube.STORE_JOBS, key.namespace, key.name)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._memory.pop((key.namespace, key.name), None)
+            self._observer.forget(key.namespace, key.name)
             self._metrics.forgot(key.namespace, key.name)
             return None  # owner references do the rest
         try:
@@ -119,7 +98,7 @@ class JobsReconciler:
     # -- a run ---------------------------------------------------------------------------------------------------------
 
     async def _run(self, job: Job, body: Json) -> float | None:
-        seen = await self._look(job)
+        seen = await self._observer.observe(job)
         decision = decide(job, seen)
         if decision.action is Action.PREPARE:
             decision, seen = await self._prepare(job, seen, decision)
@@ -127,11 +106,11 @@ class JobsReconciler:
         refusal = None
         match decision.action:
             case Action.START:
-                refusal = await self._start(job, seen)
+                refusal = await self._hands.start(job, seen)
             case Action.DELETE_PODS:
-                await self._delete_pods(job, decision.delete)
+                await self._hands.delete_pods(job, decision.delete)
             case Action.EXPIRE:
-                await self._delete(job.name, job.namespace, job.uid)
+                await self._hands.delete(job.name, job.namespace, job.uid)
                 return None
         if refusal is not None:
             await self._say(job, body, seen, replace(decision, reason=refusal.reason, message=refusal.message))
@@ -141,151 +120,36 @@ class JobsReconciler:
         if decision.delete:
             return MOVING_SECONDS
         self._memory.pop((job.namespace, job.name), None)
+        self._observer.forget(job.namespace, job.name)
         expires = expires_at(job)
         return None if expires is None else min(max(expires - seen.now, MOVING_SECONDS), EXPIRY_SECONDS)
-
-    async def _look(self, job: Job) -> Seen:
-        names = names_of(job)
-        pods, config = await asyncio.gather(
-            self._kube.list(kube.PODS, job.namespace, names.selector()),
-            self._kube.find(kube.CONFIG_MAPS, job.namespace, names.shared),
-        )
-        if config is not None and not _owns(job, config):
-            config = None
-        seen = seen_of(self._context.now(), pods, config)
-        driver = seen.driver
-        if driver is None or not driver.running or driver.deleting or not driver.address:
-            return seen
-        memory = self._memory.setdefault((job.namespace, job.name), _Memory())
-        if seen.now - memory.shown_at < POLL_SECONDS * 0.9:
-            return replace(seen, progress=memory.shown)
-        progress = await self._drivers.progress(driver.address)
-        memory.shown_at = seen.now
-        memory.shown = progress or memory.shown
-        return replace(seen, progress=progress)
 
     async def _prepare(self, job: Job, seen: Seen, decision: Decision) -> tuple[Decision, Seen]:
         """Everything of an attempt but its pods; the plan last, as by it the rest is known to be there."""
         if not (job.spec.image or self._context.settings.jobs_image):
             told = "no image for jobs is configured: set spec.image, or TALLYSTICK_JOBS_IMAGE of the operator"
             return held(job, decision, Refusal(reasons.NO_IMAGE, told)), seen
-        choice = choose(job, await self._scene(job))
+        choice = choose(job, await self._observer.scene(job))
         if isinstance(choice, Refusal):
             return held(job, decision, choice), seen
         plan = plan_for(job, choice, decision.attempt, self._context.settings.node_url_template)
         without_claim = [source.node for source in choice.sources if source.host is not None and source.claim is None]
-        if refusal := await self._set_up(job, config_map(job, plan, without_claim)):
+        if refusal := await self._hands.set_up(job, config_map(job, plan, without_claim)):
             return held(job, decision, refusal), seen
         await self._tell_begun(job, decision.attempt, choice)
         prepared = replace(seen, plan=plan, without_claim=frozenset(without_claim))
         return replace(decision, action=Action.START), prepared
-
-    async def _set_up(self, job: Job, plan: Json) -> Refusal | None:
-        try:
-            refusals = await asyncio.gather(
-                self._own(job, service(job)), self._own(job, network_policy(job)), self._make_secret(job)
-            )
-            refusal = next((each for each in refusals if each is not None), None)
-            return refusal or await self._own(job, plan)
-        except (ForbiddenError, InvalidError) as error:
-            return Refusal(reasons.REFUSED, str(error))
-
-    async def _scene(self, job: Job) -> Scene:
-        names, output = Names(job.namespace, job.spec.cluster), job.spec.output
-        cluster, nodes, claims = await asyncio.gather(
-            self._kube.find(kube.CLUSTERS, job.namespace, job.spec.cluster),
-            self._kube.list(kube.BROKER_NODES, job.namespace, names.selector()),
-            self._kube.list(kube.CLAIMS, job.namespace, names.selector()),
-        )
-        claim = None
-        if isinstance(output, ClaimOutput):
-            claim = await self._kube.find(kube.CLAIMS, job.namespace, output.name)
-        return Scene(cluster, _by_name(nodes), _by_name(claims), claim)
-
-    async def _own(self, job: Job, wanted: Json) -> Refusal | None:
-        """Made, or brought up to date, if it is this job's; what is somebody else's is left alone."""
-        resource, name = BY_KIND[wanted["kind"]], wanted["metadata"]["name"]
-        live = await self._kube.find(resource, job.namespace, name)
-        if live is None:
-            try:
-                await self._kube.create(resource, job.namespace, wanted)
-            except ConflictError:
-                return Refusal(reasons.REFUSED, f"another client has just created {wanted['kind']} {name}")
-        elif not _owns(job, live):
-            return Refusal(reasons.REFUSED, f"{wanted['kind']} {name} exists and does not belong to this StoreJob")
-        elif wanted.get("data") != live.get("data"):
-            await self._kube.apply(wanted)
-        return None
-
-    async def _make_secret(self, job: Job) -> Refusal | None:
-        try:
-            await self._kube.create(kube.SECRETS, job.namespace, secret(job, random.token_hex(SECRET_BYTES)))
-        except ConflictError:
-            pass  # of an attempt before, or of a pass that was cut off: what is in it is as good
-        return None
-
-    async def _start(self, job: Job, seen: Seen) -> Refusal | None:
-        """The pods that are missing: workers, then the driver. Why one is refused; None: all are there."""
-        plan, there = seen.plan, {pod.name for pod in seen.pods}
-        assert plan is not None and plan["attempt"] == job.attempt, "pods are made by the plan of their attempt"
-        names, frame = names_of(job), await self._frame(job)
-        left = max(int(job.deadline - seen.now), 1)
-        workers = [
-            worker_pod(job, plan, node, frame, left, claim=node not in seen.without_claim)
-            for node in worker_nodes(plan)
-            if names.worker(node) not in there
-        ]
-        limit = asyncio.Semaphore(PODS_AT_ONCE)
-
-        async def make(pod: Json) -> Refusal | None:
-            async with limit:
-                return await self._make_pod(pod)
-
-        refused = [each for each in await asyncio.gather(*map(make, workers)) if each is not None]
-        return refused[0] if refused else await self._make_pod(driver_pod(job, plan, frame, left))
-
-    async def _make_pod(self, pod: Json) -> Refusal | None:
-        metadata = pod["metadata"]
-        try:
-            await self._kube.create(kube.PODS, metadata["namespace"], pod)
-        except ConflictError:  # all of ours were listed a moment ago
-            return Refusal(reasons.REFUSED, f"Pod {metadata['name']} exists and does not belong to this StoreJob")
-        except (ForbiddenError, InvalidError) as error:
-            return Refusal(reasons.REFUSED, str(error))
-        self._context.metrics.writes.labels("Pod").inc()
-        return None
-
-    async def _frame(self, job: Job) -> Frame:
-        settings = self._context.settings
-        cluster = await self._kube.find(kube.CLUSTERS, job.namespace, job.spec.cluster)
-        pull = ((cluster or {}).get("spec") or {}).get("imagePullSecrets") or ()
-        return Frame(settings.jobs_image, settings.jobs_priority_class, tuple(pull))
-
-    async def _delete_pods(self, job: Job, pods: Sequence[JobPod]) -> None:
-        async def delete(pod: JobPod) -> None:
-            try:
-                await self._kube.delete(kube.PODS, job.namespace, pod.name, uid=pod.uid)
-            except (NotFoundError, ConflictError):
-                pass  # that very pod is gone already
-
-        await asyncio.gather(*map(delete, pods))
-
-    async def _delete(self, name: str, namespace: str, uid: str) -> None:
-        try:
-            await self._kube.delete(kube.STORE_JOBS, namespace, name, uid=uid)
-        except (NotFoundError, ConflictError):
-            pass  # gone, or another one has its name
 
     # -- a template ----------------------------------------------------------------------------------------------------
 
     async def _template(self, job: Job, body: Json) -> float:
         label = f"{TEMPLATE_LABEL}={job.name}"
         bodies = await self._kube.list(kube.STORE_JOBS, job.namespace, label)
-        runs = [run_of(each) for each in bodies if _owns(job, each)]
+        runs = [run_of(each) for each in bodies if owns(job, each)]
         now = self._context.now()
         chosen = turn(job, runs, now)
         for run in chosen.delete:
-            await self._delete(run.name, job.namespace, run.uid)
+            await self._hands.delete(run.name, job.namespace, run.uid)
         about, memory = Reference.to(body), self._memory.setdefault((job.namespace, job.name), _Memory())
         if chosen.make:
             assert chosen.scheduled is not None
@@ -361,12 +225,3 @@ class JobsReconciler:
             await self._context.events.post(Reference.to(body), reasons.INVALID_SPEC, message, warning=True)
         self._metrics.saw(metadata["namespace"], metadata["name"], str(Phase.FAILED))
         return None
-
-
-def _owns(job: Job, body: Json) -> bool:
-    """Whether an object is this very StoreJob's, and not one's that had its name before."""
-    return any(owner.get("uid") == job.uid for owner in body["metadata"].get("ownerReferences") or ())
-
-
-def _by_name(bodies: Iterable[Json]) -> dict[str, Json]:
-    return {body["metadata"]["name"]: body for body in bodies}

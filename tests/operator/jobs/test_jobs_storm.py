@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jobs_storm import run
 
-from tallystick.operator.jobs import decide, reconcile, template
+from tallystick.operator.jobs import carry_out, decide, reconcile, template
 from tallystick.operator.jobs.decide import Action
 from tallystick.operator.jobs.observed import Seen
 from tallystick.operator.jobs.reasons import Phase
@@ -54,8 +54,8 @@ def silent(patch: Patch, phases: set[str]) -> None:
 
 @mutant
 def makes_the_driver_first(patch: Patch) -> None:
-    right = reconcile.worker_nodes
-    patch.setattr(reconcile, "worker_nodes", lambda plan: right(plan)[:-1])
+    right = carry_out.worker_nodes
+    patch.setattr(carry_out, "worker_nodes", lambda plan: right(plan)[:-1])
 
 
 @mutant
@@ -130,7 +130,7 @@ def loses_the_result(patch: Patch) -> None:
 
 @mutant
 def writes_to_a_brokers_volume(patch: Patch) -> None:
-    right = reconcile.worker_pod
+    right = carry_out.worker_pod
 
     def pod(*about: Any, **more: Any) -> Any:
         made = right(*about, **more)
@@ -138,19 +138,19 @@ def writes_to_a_brokers_volume(patch: Patch) -> None:
             mount.pop("readOnly", None)
         return made
 
-    patch.setattr(reconcile, "worker_pod", pod)
+    patch.setattr(carry_out, "worker_pod", pod)
 
 
 @mutant
 def changes_who_owns_a_brokers_volume(patch: Patch) -> None:
-    right = reconcile.worker_pod
+    right = carry_out.worker_pod
 
     def pod(*about: Any, **more: Any) -> Any:
         made = right(*about, **more)
         made["spec"]["securityContext"]["fsGroup"] = 10001
         return made
 
-    patch.setattr(reconcile, "worker_pod", pod)
+    patch.setattr(carry_out, "worker_pod", pod)
 
 
 @mutant
