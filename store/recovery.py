@@ -46,6 +46,7 @@ from tallystick.store.queue_geometry import size_of_another_setting
 from tallystick.store.queue_recovery import QueueRecovery, Suspect
 from tallystick.store.segment_files import SegmentFiles, has_data
 from tallystick.store.settings import StoreSettings
+from tallystick.store.zeroing import zero_behind
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, Door
@@ -655,6 +656,4 @@ class _Recovery:
             reason = "the bytes behind the log's end are no whole record; they are zeroed"
             self._report_log(FindingKind.CUT, self.found.end_pos, reason)
         if dirty or self.cache_lost:
-            self.door.truncate(path, offset)
-            self.door.create(path, self.log.segment_bytes, True)
-            self.door.sync(path)
+            zero_behind(self.door, path, offset)

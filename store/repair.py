@@ -10,8 +10,8 @@ plain store: `cut`, and a file that is shorter than a segment, which gets zeros 
 A repair may be killed at any line and run again. Before the first change it writes `abort`, so that a start in between
 recovers the store, and the note `tally-repair` with what it is about to build again. The note goes last but one.
 
-A cut writes zeros over what it removes instead of shortening the file, from the last file to the first: whatever a kill
-leaves is damage at the same byte, and can be cut there again. Marks of progress go first: they speak of what is cut.
+A cut writes zeros over what it removes (`zeroing`), from the last file to the first: whatever a kill leaves is damage
+at the same byte, and can be cut there again. Marks of progress go first: they speak of what is cut.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from tallystick.store.progress import ProgressKeeper
 from tallystick.store.queue_recovery import Suspect
 from tallystick.store.queue_table import FILE_NAME as QUEUES_NAME
 from tallystick.store.recovery import KeptLog, Suspects, geometry_of, log_layout, open_dispatch, recover
-from tallystick.store.repair_plan import NOTE_NAME, RepairError, RepairNote, RepairPlan, plan_of
-from tallystick.store.segment_files import SegmentFiles, data_ranges, segment_start
+from tallystick.store.repair_plan import MEMBER_ADVICE, NOTE_NAME, RepairError, RepairNote, RepairPlan, plan_of
+from tallystick.store.segment_files import SegmentFiles, segment_start
 from tallystick.store.settings import StoreSettings
 from tallystick.store.tables import JsonTable
 from tallystick.store.thorough_save import save_table, sync_derived
 from tallystick.store.verify import LEFT_OVER, TORN_TAIL, VerifyError, verify
 from tallystick.store.verify_tables import SCRUB_NAME, table_faults
+from tallystick.store.zeroing import zero_behind
 
-_ZEROS = bytes(1 << 20)
 _SIZES = (
     "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue",
@@ -182,9 +182,7 @@ class StoreRepair:
         if plan.member:
             raise RepairError(
                 "the log of a member of a group is not cut here: the group may count on what this member has "
-                "acknowledged. Start the member: it fetches damaged entries from another member. If it does not, and "
-                "another member has them: stop it, keep a copy of its folder, empty the folder and start it; the group "
-                "fills it again"
+                f"acknowledged. {MEMBER_ADVICE}"
             )
         for loss in plan.losses:
             if loss.pos == cut:
@@ -228,10 +226,7 @@ class StoreRepair:
             self._remove(folder / f"{start:020d}")
         if last is not None:
             path = folder / f"{last:020d}"
-            for begin, end in list(data_ranges(path, loss.pos - last)):
-                for at in range(begin, end, len(_ZEROS)):
-                    self._door.write(path, at, _ZEROS[: end - at])
-            self._door.sync(path)
+            zero_behind(self._door, path, loss.pos - last)
         path = folder / loss.file if last is not None else folder
         reason = f"from byte {loss.pos} of the log on, as asked for; {loss.records} sound records are gone"
         self.findings.add(FindingKind.CUT, path, reason, offset=loss.offset, size=loss.bytes, pos=loss.pos)

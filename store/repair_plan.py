@@ -25,6 +25,11 @@ from tallystick.store.segment_files import is_of_log
 from tallystick.store.verify_queues import REMOVED_TOPIC
 
 NOTE_NAME = "tally-repair"
+MEMBER_ADVICE = (
+    "Start the member: it fetches damaged entries from another member. If it does not, and another member has them: "
+    "stop it, keep a copy of its folder, empty the folder and start it; the group fills it again"
+)
+"""What a person does about damage in the log of a member of a group."""
 
 
 class RepairError(Exception):

@@ -38,6 +38,7 @@ from tallystick.store.ledger_format import (
 from tallystick.store.mapped import UNREADABLE
 from tallystick.store.progress import NO_BOOT_ID
 from tallystick.store.segment_files import SegmentFiles, has_data, segment_name, segment_start
+from tallystick.store.zeroing import zero_behind
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door, WalkedEntries
@@ -229,7 +230,7 @@ class _Recovery:
             remove(self.door, path)
         wrong = [(path, reason) for path, reason in data.strange if path not in unfinished and path.is_file()]
         if self.had_mark and len(wrong) == 1 and self._is_shortened(wrong[0][0], last):
-            # Cutting the last segment gives it its length back in a second step.
+            # A version before this one cut a file by shortening it, and gave it its length back in a second step.
             reason = "a cut of the log had not finished: the file gets its full length again"
             self._report(FindingKind.REPAIRED, wrong[0][0], reason)
             self.door.create(wrong[0][0], self.segment_bytes, True)
@@ -412,9 +413,7 @@ class _Recovery:
         path = folder / segment_name(start)
         if not path.is_file() or not has_data(path, pos - start, limit or file_bytes):
             return False
-        self.door.truncate(path, pos - start)
-        self.door.create(path, file_bytes, True)
-        self.door.sync(path)
+        zero_behind(self.door, path, pos - start)
         return True
 
 
