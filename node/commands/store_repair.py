@@ -14,15 +14,25 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.node.commands.terminal import StageLines, assignments, bad, error_text, good, properties
+from tallystick.node.commands.terminal import (
+    StageLines,
+    assignments,
+    bad,
+    error_text,
+    good,
+    properties,
+    uncoloured,
+    wrapped,
+)
 from tallystick.store.findings import Finding, FindingKind
 from tallystick.store.log_loss import LogLoss
-from tallystick.store.repair_plan import RepairPlan
+from tallystick.store.repair_plan import MEMBER_ADVICE, RepairPlan
 
 if TYPE_CHECKING:
     from tallystick.store.repair import StoreRepair
 
 _MOST_SHOWN = 20
+_LABEL_COLUMNS = 8
 
 _DESCRIPTION = """\
 Repairs the files of a broker that is not running. ConsumeQueues, the index and
@@ -37,6 +47,17 @@ _EPILOG = """\
 exit codes: 0 the store is sound; 1 damage is left (or --dry-run found some);
 2 not tried or not finished: no store, a broker has it open, a full disk.
 After 2 the command can be run again."""
+
+
+_DAMAGED_LOG = (
+    "The log is damaged. Its sound records are served, also those behind the damage; nothing has to be cut. A copy of "
+    "the file from a backup or another disk can take its place. To cut the log instead, and lose what follows, choose "
+    "a place:"
+)
+_NO_BACKUP = (
+    "The next start keeps it under another name and begins with what the store tells (operation.md, Damaged tables); "
+    "or put a copy of the table in its place."
+)
 
 
 def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,15 +124,20 @@ def _run(repair: StoreRepair, plan: RepairPlan, cut: int | None, stages: StageLi
 
 def _found(plan: RepairPlan) -> str:
     report = plan.report
-    lines = [f"{bad('damage')}  {finding}" for finding in report.damage[:_MOST_SHOWN]]
+    lines = [_labelled(bad("damage"), str(finding)) for finding in report.damage[:_MOST_SHOWN]]
     if report.damaged > _MOST_SHOWN:
         lines.append(f"        ... and {report.damaged - _MOST_SHOWN} more; tally store verify lists them")
-    lines += [f"note    {finding}" for finding in report.notes[:_MOST_SHOWN]]
+    lines += [_labelled("note", str(finding)) for finding in report.notes[:_MOST_SHOWN]]
     if plan.interrupted:
-        lines.append("note    an earlier repair did not finish")
+        lines.append(_labelled("note", "an earlier repair did not finish"))
     where = f"{report.layout} from {report.min_pos} to {report.end_pos}"
-    lines.append(f"{report.records} records in {report.segments} segments, {where}")
+    lines.append(wrapped(f"{report.records} records in {report.segments} segments, {where}"))
     return "\n".join(lines)
+
+
+def _labelled(label: str, text: str) -> str:
+    """`label`: may be coloured. The text stands in the column behind it, also where it is broken."""
+    return wrapped(label + " " * (_LABEL_COLUMNS - len(uncoloured(label))) + text, _LABEL_COLUMNS)
 
 
 def _planned(plan: RepairPlan, root: Path) -> str:
@@ -130,12 +156,13 @@ def _planned(plan: RepairPlan, root: Path) -> str:
         lines.append(f"would extend {path.relative_to(root)} with zeros")
     if not lines and plan.useful:
         lines.append("would write the files of progress and close the store in order")
+    lines = [wrapped(line, 2) for line in lines]
     return "\n".join([*lines, *_left(plan, root), _verdict(plan, "nothing was changed")])
 
 
 def _ended(done: list[Finding], plan: RepairPlan, root: Path) -> str:
     done = [finding for finding in done if finding.kind is not FindingKind.DAMAGE]  # shown before
-    lines = [f"done    {finding.sentence()}" for finding in done]
+    lines = [_labelled("done", finding.sentence()) for finding in done]
     return "\n".join([*lines, *_left(plan, root), _verdict(plan, f"{len(done)} changes" if done else "nothing to do")])
 
 
@@ -148,38 +175,25 @@ def _left(plan: RepairPlan, root: Path) -> list[str]:
     """What no repair puts right by itself, and what a person can do."""
     lines: list[str] = []
     if plan.waits_for_peer:
-        lines += [
-            "The log of this member is damaged. Start the member: it fetches the damaged",
-            "entries from another member. If it does not, and another member is sound: stop",
-            "it, keep a copy of its folder, empty the folder and start it; the group fills",
-            "it again. ConsumeQueues and index are rebuilt when the log is sound.",
-        ]
+        rebuilt = "ConsumeQueues and index are rebuilt when the log is sound."
+        lines.append(wrapped(f"The log of this member is damaged. {MEMBER_ADVICE}. {rebuilt}"))
     elif plan.log:
-        lines += [
-            "The log is damaged. Its sound records are served, also those behind the damage;",
-            "nothing has to be cut. A copy of the file from a backup or another disk can take",
-            "its place. To cut the log instead, and lose what follows, choose a place:",
-        ]
+        lines.append(wrapped(_DAMAGED_LOG))
         for loss in plan.losses[:_MOST_SHOWN]:
             lines += _loss(loss, root)
     for path, backup in plan.tables.items():
         if backup is None and path.exists():
-            lines.append(
-                f"{path.relative_to(root)} has no sound backup. The next start keeps it under another\n"
-                "name and begins with what the store tells (operation.md, Damaged tables); or put a\n"
-                "copy of the table in its place."
-            )
+            lines.append(wrapped(f"{path.relative_to(root)} has no sound backup. {_NO_BACKUP}"))
     return lines
 
 
 def _loss(loss: LogLoss, root: Path) -> list[str]:
-    lines = [
-        f"  tally store repair {root} --cut {loss.pos}",
-        f"    removes {loss.bytes} bytes from {loss.file} at byte {loss.offset} on, with {loss.records} sound records"
-        + (f" and {len(loss.files)} whole files" if loss.files else ""),
-    ]
+    files = f" and {len(loss.files)} whole files" if loss.files else ""
+    place = f"{loss.file} at byte {loss.offset} on"
+    lines = [f"removes {loss.bytes} bytes from {place}, with {loss.records} sound records{files}"]
     for (topic, queue), lost in sorted(loss.queues.items())[:_MOST_SHOWN]:
-        lines.append(f"    {topic} queue {queue}: {lost.count} messages, offsets {lost.first} to {lost.last}")
+        lines.append(f"{topic} queue {queue}: {lost.count} messages, offsets {lost.first} to {lost.last}")
     if len(loss.queues) > _MOST_SHOWN:
-        lines.append(f"    ... and {len(loss.queues) - _MOST_SHOWN} more queues")
-    return lines
+        lines.append(f"... and {len(loss.queues) - _MOST_SHOWN} more queues")
+    # The command is one line, to be copied.
+    return [f"  tally store repair {root} --cut {loss.pos}", *(wrapped(f"    {line}", 2) for line in lines)]

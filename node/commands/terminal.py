@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
+import shutil
 import sys
 import threading
 import time
@@ -17,6 +19,8 @@ from tallystick.store.settings import SettingsError
 _RED, _GREEN, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 # Nobody reads faster, and a line a message would be slower than the work.
 _INTERVAL_S = 0.1
+_COLUMNS = 80
+_COLOURS = re.compile("\x1b\\[[0-9]*m")
 _CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 16 << 20
 """A longer line of input is an error: no frame could carry it."""
@@ -35,6 +39,34 @@ def bad(text: str) -> str:
 def _coloured(text: str, colour: str) -> str:
     shown = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"{colour}{text}{_RESET}" if shown else text
+
+
+def uncoloured(text: str) -> str:
+    """`text` without what `good` and `bad` add."""
+    return _COLOURS.sub("", text)
+
+
+def wrapped(text: str, hanging: int = 0) -> str:
+    """`text` with each line broken at blanks to fit the terminal, or 80 columns where standard output is none. What
+    follows a break is indented by the line's own indentation and `hanging` columns more. A word that is too long is not
+    broken: it can be a path, which somebody copies."""
+    columns = shutil.get_terminal_size((_COLUMNS, 24)).columns if sys.stdout.isatty() else _COLUMNS
+    return "\n".join(_wrapped_line(line, columns, hanging) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, columns: int, hanging: int) -> str:
+    words = line.lstrip(" ").split(" ")
+    indent = " " * (len(line) - len(line.lstrip(" ")))
+    done: list[str] = []
+    current = indent + words[0]
+    indent += " " * hanging
+    for word in words[1:]:
+        if word and len(uncoloured(f"{current} {word}")) > columns and current.strip():
+            done.append(current.rstrip())
+            current = indent + word
+        else:
+            current += f" {word}"
+    return "\n".join([*done, current])
 
 
 def error_text(error: BaseException) -> str:
