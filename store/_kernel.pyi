@@ -658,6 +658,12 @@ class Dispatch:
         None, and nothing is counted: no record was found, one is damaged, or the reader is behind the memory."""
     def units(self, topic: bytes, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Entries (pos, size, tags code) from `offset` on; fewer at the queue's end, none below its min offset."""
+    def usable_units(
+        self, topic: bytes, queue: int, offset: int, count: int
+    ) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int, int]]]:
+        """As `units`, each compared with the record that it leads to. The list ends in front of a unit that is wrong
+        and has to be compared with the log: its offset is the second value, -1 if there is none. A placeholder, and
+        what was compared already and is of no use, is (-1, 0, 0). Third: offset, position and size of the latter."""
     def offsets(self, topic: bytes, queue: int) -> tuple[int, int]:
         """(min, max) offset; (0, 0) for a queue that does not exist."""
     def queues(self) -> list[tuple[bytes, int, int, int, int, int]]:

@@ -669,7 +669,7 @@ class MessageStore:
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time (ms) of one message; -1 if there is none."""
-        units = self.units(topic, queue_id, offset, 1)
+        units = self.usable_units(topic, queue_id, offset, 1)
         record = self.message_at(units[0][0]) if units else None
         return -1 if record is None else store_timestamp(record)
 
@@ -694,6 +694,25 @@ class MessageStore:
         """ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end."""
         self.dispatcher.catch_up()
         return self._dispatch.units(topic.encode(), queue_id, offset, count)
+
+    def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """As `units`, each compared with the record that it leads to, for who reads the records by them.
+
+        Ends in front of a unit that is being compared with the log, or whose record a group repairs: ask again later. A
+        message that is lost, or damaged for good, is (-1, 0, 0).
+        """
+        self.dispatcher.catch_up()
+        name = topic.encode()
+        units, wrong, damaged = self._dispatch.usable_units(name, queue_id, offset, count)
+        looks = 0
+        while wrong >= 0 and looks < _MOST_LOOKS and self.mender.look_at(name, queue_id, wrong):
+            looks += 1
+            units, wrong, damaged = self._dispatch.usable_units(name, queue_id, offset, count)
+        for at, pos, size in damaged:
+            self.media.met(pos, size)
+            if self.media.is_being_repaired(pos):
+                return units[: at - offset]
+        return units
 
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a ConsumeQueue."""

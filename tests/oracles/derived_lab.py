@@ -68,9 +68,10 @@ async def started(root: Path, group: bool, door: Door | None = None, **changes: 
         await store.close()
 
 
-async def send(store: MessageStore, topic: str, queue: int, number: int) -> Sent:
+async def send(store: MessageStore, topic: str, queue: int, number: int, tag: str = "") -> Sent:
     body = b"%04d" % number + b"." * (number * 7 % 90)
-    result = await store.put(message(body, topic=topic, queue=queue, properties=f"KEYS\x01k{number}\x02"))
+    properties = f"KEYS\x01k{number}\x02" + (f"TAGS\x01{tag}\x02" if tag else "")
+    result = await store.put(message(body, topic=topic, queue=queue, properties=properties))
     assert result.status.stored, result
     return Sent(topic, queue, result.queue_offset, body, f"k{number}")
 

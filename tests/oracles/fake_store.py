@@ -223,6 +223,9 @@ class FakeStore:
             return []
         return self._units.get((topic, queue_id), [])[offset : offset + count]
 
+    def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        return self.units(topic, queue_id, offset, count)
+
     def queues(self) -> list[tuple[str, int]]:
         return list(self._units)
 

@@ -18,10 +18,11 @@
 mod claims;
 mod compare;
 mod mend;
+mod places;
 mod python;
 mod time;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -76,6 +77,8 @@ pub struct Core {
     loaded: AtomicBool,
     /// Wrong units and records that were compared with the log and are passed over, by topic and queue.
     checked: Mutex<HashSet<(Vec<u8>, i32, i64)>>,
+    /// Stretches of units that lead to records with other queue offsets, and are right (`places`).
+    shifted: Mutex<HashMap<(Vec<u8>, i32), places::Shifted>>,
 }
 
 #[derive(Default)]

@@ -142,7 +142,9 @@ pub fn window(extent: &Extent, ask: &Ask<'_>, segment_bytes: u64) -> (u64, u64) 
 /// Goes through the units of the window. `units(from)` reads some of them from byte `from` on (None: unreadable),
 /// `real_tags_code` looks up an extension's address, `wanted` filters by tags code (None: unknown, and then let
 /// through), `accept` by the record. `dispatched` tells up to where units can name records, `passes` whether what is
-/// wrong at an offset is known: then it is passed over, else reading stops there.
+/// wrong at an offset is known: then it is passed over, else reading stops there. `belongs(offset, unit, claimed)` is
+/// asked what is rare: whether the unit may lead to a record of its queue that claims another offset, or (None) to one
+/// that was deleted.
 #[allow(clippy::too_many_arguments)] // what a reader asks of the store around it
 pub fn select<E: From<crate::fault::Fault>>(
     ask: &Ask<'_>,
@@ -154,6 +156,7 @@ pub fn select<E: From<crate::fault::Fault>>(
     mut accept: impl FnMut(i64, &Record<'_>) -> Result<bool, E>,
     dispatched: impl Fn() -> i64,
     passes: impl Fn(i64) -> bool,
+    belongs: impl Fn(i64, &Unit, Option<i64>) -> Result<bool, E>,
 ) -> Result<Answer, E> {
     let mut answer = Answer::nothing(Status::NoMatchedMessage, ask.offset);
     let mut deleted_below = i64::MIN;
@@ -169,8 +172,8 @@ pub fn select<E: From<crate::fault::Fault>>(
             break;
         }
         call_up(ask, &bytes, log, &mut answer.picks.segments)?;
-        for bytes in bytes.chunks_exact(UNIT as usize) {
-            let unit = Unit::decode(bytes);
+        for place in 0..bytes.len() / UNIT as usize {
+            let unit = unit_of(&bytes, place);
             if unit.is_blank() {
                 at += UNIT; // the record of this offset was lost
                 continue;
@@ -179,10 +182,7 @@ pub fn select<E: From<crate::fault::Fault>>(
             if !unit.is_unit() || unit.end() > ask.max_pos && unit.end() > dispatched() {
                 let offset = ask.offset + ((at - from) / UNIT) as i64;
                 if !passes(offset) {
-                    answer.wrong = Some(offset);
-                    if answer.picks.bytes == 0 {
-                        answer.status = Status::OffsetOverflowOne; // nothing yet: the reader waits
-                    }
+                    stop_at_wrong(&mut answer, offset);
                     break 'window;
                 }
                 answer.damaged += 1;
@@ -212,7 +212,8 @@ pub fn select<E: From<crate::fault::Fault>>(
                     None => (unit.tags_code, false),
                 },
             };
-            if known && !wanted(tags_code) {
+            // What the filter refuses is not looked at, unless the units around it show that its place is wrong.
+            if known && !wanted(tags_code) && is_in_order(&bytes, place, &unit) {
                 if empty {
                     answer.status = Status::NoMatchedMessage;
                 }
@@ -221,6 +222,12 @@ pub fn select<E: From<crate::fault::Fault>>(
             let segment = match find_segment(log, &mut answer.picks.segments, unit.pos)? {
                 Some(segment) => segment,
                 None => {
+                    let offset = ask.offset + ((at - from) / UNIT) as i64 - 1;
+                    if !passes(offset) && !belongs(offset, &unit, None)? {
+                        stop_at_wrong(&mut answer, offset);
+                        at -= UNIT;
+                        break 'window;
+                    }
                     if empty {
                         answer.status = Status::MessageWasRemoving;
                     }
@@ -232,22 +239,27 @@ pub fn select<E: From<crate::fault::Fault>>(
             let record = held.slice(unit.pos as u64, unit.size.max(0) as usize);
             let record = record.and_then(|bytes| Record::parse(bytes, unit.pos as u64).ok());
             // A CRC is checked each time: a byte that the disk gave back wrong was sound when the record was recovered.
-            // A unit may have come to name a record of another queue, which is sound and not what is asked for.
+            // A unit may have come to name another record, which is sound and not what is asked for.
             let sound = |record: &Record<'_>| {
                 i64::from(record.size()) == i64::from(unit.size)
                     && record.queue_id() == ask.queue
                     && record.topic() == ask.topic
                     && held.holds(record, unit.pos as u64, ask.entry_header)
             };
-            let record = record.filter(sound);
+            let mut record = record.filter(sound);
+            let offset = ask.offset + ((at - from) / UNIT) as i64 - 1;
+            if let Some(claimed) = record
+                .map(|record| record.queue_offset())
+                .filter(|&claimed| claimed != offset)
+            {
+                if !belongs(offset, &unit, Some(claimed))? {
+                    record = None;
+                }
+            }
             let unread = held.spoils(unit.pos as u64, unit.size.max(0) as usize);
             let Some(record) = record.filter(|_| !unread) else {
-                let offset = ask.offset + ((at - from) / UNIT) as i64 - 1;
                 if !passes(offset) {
-                    answer.wrong = Some(offset);
-                    if answer.picks.bytes == 0 {
-                        answer.status = Status::OffsetOverflowOne; // nothing yet: the reader waits
-                    }
+                    stop_at_wrong(&mut answer, offset);
                     at -= UNIT;
                     break 'window;
                 }
@@ -265,7 +277,7 @@ pub fn select<E: From<crate::fault::Fault>>(
                 }
                 continue;
             };
-            if !accept(tags_code, &record)? {
+            if known && !wanted(tags_code) || !accept(tags_code, &record)? {
                 if empty {
                     answer.status = Status::NoMatchedMessage;
                 }
@@ -287,6 +299,29 @@ pub fn select<E: From<crate::fault::Fault>>(
     answer.next = ask.offset + ((at - from) / UNIT) as i64;
     answer.behind = ask.max_pos.saturating_sub(last_pos) > ask.memory_bytes;
     Ok(answer)
+}
+
+#[cold]
+fn stop_at_wrong(answer: &mut Answer, offset: i64) {
+    answer.wrong = Some(offset);
+    if answer.picks.bytes == 0 {
+        answer.status = Status::OffsetOverflowOne; // nothing yet: the reader waits
+    }
+}
+
+#[inline]
+fn unit_of(units: &[u8], place: usize) -> Unit {
+    Unit::decode(&units[place * UNIT as usize..][..UNIT as usize])
+}
+
+/// Whether a unit names a record behind that of the unit before it, and before that of the unit behind it.
+#[inline]
+fn is_in_order(units: &[u8], place: usize, unit: &Unit) -> bool {
+    let names = |other: &Unit| other.is_unit() && !other.is_blank();
+    let before = place.checked_sub(1).map(|before| unit_of(units, before));
+    let after = (place + 1 < units.len() / UNIT as usize).then(|| unit_of(units, place + 1));
+    before.is_none_or(|before| !names(&before) || before.end() <= unit.pos)
+        && after.is_none_or(|after| !names(&after) || unit.end() <= after.pos)
 }
 
 /// Touches the records that the first units name, all before the first is parsed. They lie on pages far apart, so that

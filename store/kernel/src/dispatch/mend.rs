@@ -60,7 +60,7 @@ impl Core {
         };
         let stop = upto.min(from.saturating_add(max_bytes));
         let mut held: Option<(MutexGuard<'_, Queues>, Instant)> = None;
-        let mut fault = None;
+        let (mut fault, mut doubts) = (None, vec![]);
         self.read_log(from, upto, |found, next| {
             match found {
                 Found::Damage(damage) => {
@@ -76,13 +76,19 @@ impl Core {
                     let (queues, _) = held.get_or_insert_with(|| (self.queues.lock(), Instant::now()));
                     match self.reason(queues, record, pos) {
                         Ok(None) => {}
-                        Ok(Some(reason)) if audit.wrong.len() < MOST_FINDINGS => audit.wrong.push(Wrong {
-                            topic: record.topic().to_vec(),
-                            queue: record.queue_id(),
-                            offset: record.queue_offset(),
-                            pos,
-                            reason,
-                        }),
+                        Ok(Some((reason, instead))) if audit.wrong.len() + doubts.len() < MOST_FINDINGS => {
+                            let wrong = Wrong {
+                                topic: record.topic().to_vec(),
+                                queue: record.queue_id(),
+                                offset: record.queue_offset(),
+                                pos,
+                                reason,
+                            };
+                            match instead {
+                                None => audit.wrong.push(wrong),
+                                Some(unit) => doubts.push((wrong, unit)),
+                            }
+                        }
                         Ok(Some(_)) => {}
                         Err(error) => fault = Some(error),
                     }
@@ -98,6 +104,11 @@ impl Core {
         .map(|end| audit.pos = end)?;
         if let Some((guard, _)) = held {
             MutexGuard::unlock_fair(guard);
+        }
+        for (wrong, unit) in doubts {
+            if self.shift_of(&wrong.topic, wrong.queue, wrong.offset, &unit)?.is_none() {
+                audit.wrong.push(wrong);
+            }
         }
         fault.map_or(Ok(audit), Err)
     }
@@ -145,34 +156,38 @@ impl Core {
         Ok(pos)
     }
 
-    /// Why the record's queue does not name it; None: it does, or need not.
-    fn reason(&self, queues: &mut Queues, record: &Record<'_>, pos: u64) -> Outcome<Option<&'static str>> {
+    /// Why the record's queue does not name it; None: it does, or need not. With a unit: if that is wrong. The queue may
+    /// name another record of the same place, or be shifted.
+    fn reason(
+        &self,
+        queues: &mut Queues,
+        record: &Record<'_>,
+        pos: u64,
+    ) -> Outcome<Option<(&'static str, Option<Unit>)>> {
+        let certain = |reason| Ok(Some((reason, None)));
         if !record.is_queued() {
             return Ok(None);
         }
         let Some(q) = queues.find(record.topic(), record.queue_id()) else {
-            return Ok(Some("the queue is missing"));
+            return certain("the queue is missing");
         };
         let (extent, offset) = (queues.extent(q), record.queue_offset());
         if offset < extent.min_offset {
-            return Ok(Some("the queue begins behind the record"));
+            return certain("the queue begins behind the record");
         }
         if offset >= extent.max_offset {
             // A topic that was removed and made again has records of its earlier life in the log.
             let first = queues.unit(q, extent.min_logic)?;
             let older = first.is_some_and(|first| first.pos > pos as i64);
-            return Ok((!older).then_some("the queue ends before the record"));
+            return Ok((!older).then_some(("the queue ends before the record", None)));
         }
         let Some(unit) = queues.unit(q, offset as u64 * UNIT)? else {
-            return Ok(Some("the queue's file cannot be read"));
+            return certain("the queue's file cannot be read");
         };
         if unit.pos == pos as i64 && unit.size == record.size() as i32 {
-            return Ok((!self.code_fits(queues, record, &unit)).then_some("the unit has another tags code"));
+            return Ok((!self.code_fits(queues, record, &unit)).then_some(("the unit has another tags code", None)));
         }
-        if self.is_of(&unit, record.topic(), record.queue_id())? {
-            return Ok(None); // two records have the same place, and the queue names the other one
-        }
-        Ok(Some("the unit does not name the record"))
+        Ok(Some(("the unit does not name the record", Some(unit))))
     }
 
     fn code_fits(&self, queues: &mut Queues, record: &Record<'_>, unit: &Unit) -> bool {
@@ -188,34 +203,6 @@ impl Core {
         }
         let known = Known::find(record.properties());
         self.delays.tags_code(false, &known, record.store_timestamp()) == unit.tags_code
-    }
-
-    /// Whether the unit names a sound record of this queue and offset.
-    fn fits(&self, unit: &Unit, topic: &[u8], id: i32, offset: i64) -> Outcome<bool> {
-        self.names(unit, |record| {
-            record.topic() == topic && record.queue_id() == id && record.queue_offset() == offset
-        })
-    }
-
-    fn is_of(&self, unit: &Unit, topic: &[u8], id: i32) -> Outcome<bool> {
-        self.names(unit, |record| record.topic() == topic && record.queue_id() == id)
-    }
-
-    /// Whether the unit names a record that is as it should be.
-    fn names(&self, unit: &Unit, wanted: impl FnOnce(&Record<'_>) -> bool) -> Outcome<bool> {
-        let Ok(pos) = u64::try_from(unit.pos) else {
-            return Ok(false);
-        };
-        if unit.size <= 0 || unit.is_blank() || pos >= self.position.load(std::sync::atomic::Ordering::Acquire) {
-            return Ok(false);
-        }
-        let Some(segment) = self.log.segment(pos)? else {
-            return Ok(false);
-        };
-        let Some(bytes) = segment.slice(pos, unit.size as usize) else {
-            return Ok(false);
-        };
-        Ok(Record::parse(bytes, pos).is_ok_and(|record| record.size() as i32 == unit.size && wanted(&record)))
     }
 
     /// Whether what is wrong at an offset was compared with the log.
@@ -248,9 +235,11 @@ impl Core {
         }
         let (mut first, mut last) = (offset, offset);
         let mut from = log_first;
+        let (mut shift_before, mut shift_behind) = (None, None);
         while first > extent.min_offset && offset - first < MOST_SLOTS {
             if let Some(unit) = unit_at(first - 1)? {
-                if self.fits(&unit, topic, id, first - 1)? {
+                shift_before = self.shift_of(topic, id, first - 1, &unit)?;
+                if shift_before.is_some() {
                     from = unit.end() as u64;
                     break;
                 }
@@ -260,7 +249,8 @@ impl Core {
         let mut upto = self.position.load(std::sync::atomic::Ordering::Acquire);
         while last + 1 < extent.max_offset && last - offset < MOST_SLOTS {
             if let Some(unit) = unit_at(last + 1)? {
-                if self.fits(&unit, topic, id, last + 1)? {
+                shift_behind = self.shift_of(topic, id, last + 1, &unit)?;
+                if shift_behind.is_some() {
                     upto = unit.pos as u64 - self.entry_header as u64;
                     break;
                 }
@@ -270,6 +260,8 @@ impl Core {
         if upto.saturating_sub(from) > max_bytes {
             return Ok(None);
         }
+        // Within a stretch that is shifted, the records are.
+        let shift = shift_before.filter(|_| shift_before == shift_behind).unwrap_or(0);
         let mut units = std::collections::BTreeMap::new();
         let mut damage = vec![];
         let is_schedule = crate::record::is_schedule_topic(topic);
@@ -279,13 +271,12 @@ impl Core {
                 Found::Damage(_) => {}
                 Found::Record { record, pos } => {
                     let mine = record.is_queued() && record.topic() == topic && record.queue_id() == id;
-                    if mine && (first..=last).contains(&record.queue_offset()) {
+                    let place = record.queue_offset().saturating_sub(shift);
+                    if mine && (first..=last).contains(&place) {
                         let known = Known::find(record.properties());
                         let tags_code = self.delays.tags_code(is_schedule, &known, record.store_timestamp());
                         let (pos, size) = (pos as i64, record.size() as i32);
-                        units
-                            .entry(record.queue_offset())
-                            .or_insert(Unit { pos, size, tags_code });
+                        units.entry(place).or_insert(Unit { pos, size, tags_code });
                     }
                 }
             }
@@ -302,7 +293,7 @@ impl Core {
             self.checked.lock().extend(near);
             return Err(fault);
         }
-        let mut mended = self.put_in_place(topic, id, first, last, &units)?;
+        let mut mended = self.put_in_place(topic, id, (first, last), (from, upto), &units)?;
         if let Some(mended) = &mut mended {
             mended.damage = damage;
         }
@@ -322,8 +313,8 @@ impl Core {
         &self,
         topic: &[u8],
         id: i32,
-        first: i64,
-        last: i64,
+        (first, last): (i64, i64),
+        stretch: (u64, u64),
         units: &std::collections::BTreeMap<i64, Unit>,
     ) -> Outcome<Option<Mended>> {
         let mut mended = Mended {
@@ -334,20 +325,27 @@ impl Core {
             damage: vec![],
         };
         for offset in first..=last {
-            // A lock for each unit: a reader waits for one write at most.
-            let mut queues = self.wait_for(&self.queues);
-            let Some(q) = queues.find(topic, id) else {
-                return Ok(None);
+            let there = {
+                let mut queues = self.wait_for(&self.queues);
+                let Some(q) = queues.find(topic, id) else {
+                    return Ok(None);
+                };
+                queues.unit(q, offset as u64 * UNIT)?
             };
-            let there = queues.unit(q, offset as u64 * UNIT)?;
             let unit = match units.get(&offset) {
                 Some(unit) if there == Some(*unit) => continue,
                 // Two records have the same queue offset, or the queue was shifted: what it names may have no other unit.
-                Some(_) if there.map_or(Ok(false), |unit| self.is_of(&unit, topic, id))? => continue,
+                Some(_) if self.is_right_at(topic, id, offset, there)? => continue,
                 Some(unit) => *unit,
                 // The unit of a damaged record says where it was: it stays, and is not served.
-                None if there.is_some_and(|unit| self.may_be_damaged(&unit)) => continue,
+                None if self.is_right_at(topic, id, offset, there)? => continue,
+                None if self.may_be_damaged(topic, id, offset, there, stretch)? => continue,
                 None => Unit::BLANK,
+            };
+            // A lock for each unit: a reader waits for one write at most. Nothing else changes this unit meanwhile.
+            let mut queues = self.wait_for(&self.queues);
+            let Some(q) = queues.find(topic, id) else {
+                return Ok(None);
             };
             mended.blank += u64::from(unit.is_blank());
             mended.written += 1;
@@ -356,9 +354,25 @@ impl Core {
         Ok(Some(mended))
     }
 
-    /// The unit could be that of a record which the log lost: it names a place in the log.
-    fn may_be_damaged(&self, unit: &Unit) -> bool {
-        let position = self.position.load(std::sync::atomic::Ordering::Acquire) as i64;
-        unit.is_blank() || (unit.is_unit() && unit.end() <= position)
+    fn is_right_at(&self, topic: &[u8], id: i32, offset: i64, unit: Option<Unit>) -> Outcome<bool> {
+        unit.map_or(Ok(false), |unit| Ok(self.shift_of(topic, id, offset, &unit)?.is_some()))
+    }
+
+    /// The unit could be that of a record which the log lost: it names bytes of the log that lie between the records
+    /// around it, and no record that has a unit of its own.
+    fn may_be_damaged(
+        &self,
+        topic: &[u8],
+        id: i32,
+        offset: i64,
+        unit: Option<Unit>,
+        (from, upto): (u64, u64),
+    ) -> Outcome<bool> {
+        let Some(unit) = unit else { return Ok(false) };
+        if unit.is_blank() {
+            return Ok(true);
+        }
+        let between = unit.is_unit() && unit.pos as u64 >= from && unit.end() as u64 <= upto;
+        Ok(between && !self.is_named_elsewhere(topic, id, offset, &unit)?)
     }
 }

@@ -171,6 +171,13 @@ impl Dispatch {
             },
             || self.0.position.load(Ordering::Acquire) as i64,
             |offset| !stop_at_wrong || self.0.is_checked(topic, queue, offset),
+            |offset, unit, claimed| {
+                // not on the common way, and it waits for a lock
+                Ok(py.detach(|| match claimed {
+                    Some(claimed) => self.0.is_shifted(topic, queue, offset, unit, claimed),
+                    None => self.0.may_be_deleted(topic, queue, offset),
+                })?)
+            },
         )?;
         if unreadable {
             answer.status = Status::OffsetFoundNull;
@@ -190,6 +197,9 @@ type Ext<'py> = (u16, i64, i64, Bound<'py, PyBytes>);
 
 /// First and last offset, units written, placeholders among them, damage of the log (position, size, reason).
 type MendedRow = (i64, i64, u64, u64, Vec<(u64, u64, &'static str)>);
+
+/// Units (position, size, tags code), the offset of a wrong one behind them or -1, damage (offset, position, size).
+type UsableRow = (Vec<(i64, i32, i64)>, i64, Vec<(i64, i64, i32)>);
 
 type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool, i64);
 
@@ -274,6 +284,7 @@ impl Dispatch {
             readers: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
             checked: Mutex::default(),
+            shifted: Mutex::default(),
             door,
         }))
     }
@@ -667,6 +678,12 @@ impl Dispatch {
         Ok(units.map(|unit| (unit.pos, unit.size, unit.tags_code)).collect())
     }
 
+    fn usable_units(&self, py: Python<'_>, topic: &[u8], queue: i32, offset: i64, count: i64) -> PyResult<UsableRow> {
+        let usable = py.detach(|| self.0.usable_units(topic, queue, offset, count))?;
+        let units = usable.units.iter().map(|unit| (unit.pos, unit.size, unit.tags_code));
+        Ok((units.collect(), usable.wrong.unwrap_or(-1), usable.damaged))
+    }
+
     fn offsets(&self, py: Python<'_>, topic: &[u8], queue: i32) -> (i64, i64) {
         self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
             Some(q) => (queues.extent(q).min_offset, queues.extent(q).max_offset),
@@ -782,6 +799,7 @@ impl Dispatch {
     fn remove_topic(&self, py: Python<'_>, topic: &[u8]) -> PyResult<()> {
         Ok(py.detach(|| {
             self.0.wait_for(&self.0.ext).close();
+            self.0.shifted.lock().clear();
             self.0.wait_for(&self.0.queues).remove_topic(topic)
         })?)
     }
@@ -816,6 +834,7 @@ impl Dispatch {
     fn forget_log_segment(&self, start: u64) {
         self.0.log.forget(start);
         self.0.checked.lock().clear();
+        self.0.shifted.lock().clear();
     }
 }
 
