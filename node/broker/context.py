@@ -90,6 +90,9 @@ class StoreView(Protocol):
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end."""
 
+    def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """As `units`, compared with their records; ends in front of one to wait for, (-1, 0, 0) for what is lost."""
+
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a ConsumeQueue."""
 

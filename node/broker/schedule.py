@@ -9,8 +9,9 @@ What the store refuses is tried again, the same message, after `RETRY_MS`: a ful
 A crash delivers again what was delivered since the file was written, never the other way round: offsets are written
 only when everything up to them is flushed (`DelayOffsets`). RocketMQ writes them at once, and can lose messages so.
 
-A delayed record that is damaged, or that the store finds illegal, is tried `MAX_TRIES` times and then passed over, with
-an error reported: it stays in the commit log, but the messages behind it must not wait for ever.
+A delayed record that the store finds illegal is tried `MAX_TRIES` times and then passed over, with an error reported:
+it stays in the commit log, but the messages behind it must not wait for ever. One that is lost or damaged for good is
+passed over at once. What is being compared with the log, or repaired, is waited for (`StoreView.usable_units`).
 
 Source: ScheduleMessageService of RocketMQ 4.8.0; reference for what is kept on disk: the golden store `clean`.
 """
@@ -197,7 +198,7 @@ class LevelQueue:
         """Deliver what is due, at most `WINDOW` messages; milliseconds until there is something to do again."""
         store, queue_id = self._store, self._queue_id
         begin = max(self.offset, store.min_offset(SCHEDULE_TOPIC, queue_id))
-        units = store.units(SCHEDULE_TOPIC, queue_id, begin, WINDOW)
+        units = store.usable_units(SCHEDULE_TOPIC, queue_id, begin, WINDOW)
         if not units:
             return idle_ms(self.delay_ms)
         if begin != self.offset:
@@ -229,6 +230,10 @@ class LevelQueue:
         return 0
 
     async def _deliver(self, pos: int) -> _Outcome:
+        if pos < 0:
+            logger.error("a delayed message of level %d is lost from the log: passed over", self.level)
+            self.passed_over += 1
+            return _Outcome.DONE
         record = read_record(self._store, pos)
         if record is None:
             return _Outcome.HOPELESS

@@ -42,7 +42,7 @@ READ_COUNT = 64
 class QueueReader(Protocol):
     """What a round needs of the store: see `context.StoreView`."""
 
-    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+    def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
 
     def message_at(self, pos: int) -> bytes | None: ...
 
@@ -205,7 +205,8 @@ class CheckRound:
                 self.half_offset += 1
                 continue
             if not window_begin <= offset < window_begin + len(window):
-                window, window_begin = self._store.units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT), offset
+                window = self._store.usable_units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT)
+                window_begin = offset
                 if not window:
                     return
             half = self._record(window[offset - window_begin][0])
@@ -217,6 +218,8 @@ class CheckRound:
                 return
             if self._read_ops():
                 continue  # perhaps one of them names this half
+            if self._has_more_ops():
+                return  # what ends it may be a record whose unit is compared with the log now
             step = self._decide(half)
             if step is not None:
                 yield step
@@ -256,7 +259,7 @@ class CheckRound:
     def _read_ops(self) -> bool:
         """Read the next op records. False: there are no more."""
         begin = self.op_offset + len(self._op_targets)
-        units = self._store.units(OPERATION_TOPIC, QUEUE_ID, begin, READ_COUNT)
+        units = self._store.usable_units(OPERATION_TOPIC, QUEUE_ID, begin, READ_COUNT)
         for pos, _, _ in units:
             op = self._record(pos)
             offsets = ended_offsets(op) if op is not None else []
@@ -268,6 +271,10 @@ class CheckRound:
             self._ended.update(offsets)
             self._op_targets.append(max(offsets, default=-1))
         return bool(units)
+
+    def _has_more_ops(self) -> bool:
+        """There are op records that cannot be read yet."""
+        return self.op_offset + len(self._op_targets) < self._store.max_offset(OPERATION_TOPIC, QUEUE_ID)
 
     def _record(self, pos: int) -> Record | None:
         return read_record(self._store, pos)
@@ -291,7 +298,7 @@ def find_copies(store: QueueReader, half_offset: int, links: HalfLinks) -> Itera
     """
     newest: dict[tuple[str, str], int] = {}
     offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
-    while units := store.units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT):
+    while units := store.usable_units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT):
         for pos, _, _ in units:
             half = read_record(store, pos)
             names = half.property_table() if half is not None else {}
