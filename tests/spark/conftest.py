@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from s3_lab import S3Lab
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that use the session below; files whose tests start Spark themselves say so at their top."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
+            item.add_marker(pytest.mark.spark)
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     sql = pytest.importorskip("pyspark.sql", reason="needs the group `spark`")
     from tallystick.spark.source import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
-    session = (
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))  # for its Python workers: a test looks for what they leave there
+        session = _session(sql, folder)
+    register(session)
+    yield session
+    session.stop()
+
+
+def _session(sql: ModuleType, folder: Path) -> Any:
+    return (
         sql.SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -29,9 +48,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    register(session)
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +65,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> object:
         lab: S3Lab = request.getfixturevalue("s3")
         return lab.output()
     return FolderOutput(tmp_path / "out", shared=request.param == "folder")
+
+
+@pytest.fixture
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For tests of what a job leaves in the temporary folder: other tests use the common one at the same time."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is found again, by the variable
+    return folder

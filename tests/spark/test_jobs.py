@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -332,7 +331,7 @@ def test_pages_escape_what_producers_named() -> None:
     assert "<script>" in text_of(summary)
 
 
-def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path) -> None:
+def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path, own_temporary_folder: Path) -> None:
     """Each gives what it gives here."""
     root = golden("clean")
     options, local = options_of(root, splitBytes="200000"), on_spark(spark.sparkContext)
@@ -354,7 +353,8 @@ def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path) -> None:
     made = [path.relative_to(carried.folder) for path in carried.folder.rglob("*") if path.is_file()]
     assert len(made) == rebuilt["files"]
     assert all((carried.folder / name).read_bytes() == (tmp_path / "rebuilt" / name).read_bytes() for name in made)
-    assert not list(Path(tempfile.gettempdir()).glob("tally-rebuild-*"))
+    for place in (own_temporary_folder, Path(spark.sparkContext.getConf().get("spark.local.dir"))):
+        assert not list(place.glob("tally-rebuild-*"))
 
 
 def test_executors_write_to_a_bucket(s3: S3Lab, golden: Golden) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tallystick.store.engine import MessageStore
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry
 
 Golden = Callable[[str], Path]
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 def options_of(root: Path, **given: str) -> ReadOptions:
@@ -35,9 +36,8 @@ def options_of(root: Path, **given: str) -> ReadOptions:
 
 def checked(root: Path, lag_ms: int = LAG_MS, **given: str) -> dict[str, Any]:
     """Built, compared, thrown away."""
-    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("*rebuild-*"))
     (found,) = rebuild.run(options_of(root, **given), inline, None, lag_ms=lag_ms)["volumes"]
-    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("*rebuild-*")) <= before
+    assert not list(Path(tempfile.gettempdir()).glob("*rebuild-*")), "what was built is removed"
     assert found["folder"] is None
     result: dict[str, Any] = found
     return result

@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+pytestmark = pytest.mark.spark
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "spark-walkthrough.md"
 PROGRAM = DOCS / "examples" / "walkthrough.py"

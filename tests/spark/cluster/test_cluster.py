@@ -20,6 +20,8 @@ from tallystick.spark.volume import open_volume
 
 pytest.importorskip("pyspark", reason="needs the group `spark`")
 
+pytestmark = pytest.mark.spark
+
 Golden = Callable[[str], Path]
 PATIENCE_S = 180.0
 """For what takes ten seconds on a machine of its own."""

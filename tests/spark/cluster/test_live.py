@@ -24,6 +24,8 @@ from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.planning import plan_tasks, volume_of
 from tallystick.store.dump import settings_of
 
+pytestmark = pytest.mark.process
+
 QUEUES = 4
 
 

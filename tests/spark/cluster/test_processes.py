@@ -32,6 +32,8 @@ from tallystick.spark.jobs.findings import Difference, Findings
 from tallystick.spark.jobs.runner import Inline
 from tallystick.spark.volume import LogFile, Source, Volume
 
+pytestmark = pytest.mark.spark
+
 # -- Java and Spark ----------------------------------------------------------------------------------------------------
 
 
