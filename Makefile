@@ -31,8 +31,16 @@ $(VENV)/s3-server: tests/spark/s3_server.txt # by itself: its libraries and the 
 run: build ## name server, broker and HTTP in one process, in ./tally-data
 	$(BIN)/tally run
 
-test: $(VENV)/.dev $(VENV)/s3-server ## all tests that need no Docker
-	$(BIN)/python -m pytest
+# Most tests wait for processes, timers and disks for a part of their time: more of them run at once than there are cores.
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),3) --dist=worksteal
+
+test: $(VENV)/.dev $(VENV)/s3-server ## all tests that need no Docker: PART=store ARGS='-k recovery' JOBS=3
+	$(PYTEST) tests/$(PART) $(ARGS)
+
+.PHONY: check
+check: lint types ## what each commit must pass, in about a minute: ruff, mypy, rustfmt, clippy, and tests without processes
+	cd store/kernel && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings
+	$(PYTEST) -m 'not process and not spark and not simulation' --quiet $(ARGS)
 
 loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen/target/release/loadgen
 	cd benchmarks/loadgen && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo build --release --quiet

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.simulation
+
 FOLDER = Path(__file__).resolve().parent
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 STAND_IN = Path(__file__).resolve().parent / "stand_in.py"
 PORT_BASE = 23_400 + os.getpid() % 40 * 200  # below 32768, and not the same in two test runs at once

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from stand_in import StandIn
 
+pytestmark = pytest.mark.process
+
 
 def run(generator: Path, mode: str, broker: StandIn, *options: str, status: int = 0) -> dict[str, Any]:
     """Runs it and returns the object that it prints."""

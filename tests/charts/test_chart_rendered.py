@@ -15,7 +15,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tallystick"
 HELM = shutil.which("helm")
-pytestmark = pytest.mark.skipif(HELM is None, reason="needs helm on PATH")
+pytestmark = [pytest.mark.process, pytest.mark.skipif(HELM is None, reason="needs helm on PATH")]
 
 Manifest = dict[str, Any]
 

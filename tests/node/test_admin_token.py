@@ -16,6 +16,8 @@ from tallystick.node.admin_api import AdminView
 from tallystick.node.admin_token import TokenFile
 from tallystick.node.http import Probes, application
 
+pytestmark = pytest.mark.process
+
 SECRET = "s3cret-of-the-cluster"
 
 

@@ -22,6 +22,8 @@ from tally_process import TallyProcess
 
 from tallystick.node.remoting.codes import RequestCode
 
+pytestmark = pytest.mark.process
+
 ANSWER_S = 10.0
 CLOSED = "closed"
 

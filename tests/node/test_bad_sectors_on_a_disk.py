@@ -15,6 +15,8 @@ from tally_process import TallyProcess, tally
 from tallystick.node.client import ClusterClient, QueueAddress
 from tallystick.store.segment_files import segment_name
 
+pytestmark = pytest.mark.process
+
 SEGMENT = 1 << 20  # as TallyProcess has it
 LOST_AT = 600 << 10
 BODY = b"x" * 3000

@@ -21,6 +21,8 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import properties
 from tallystick.store.message import SysFlag
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TallyProcess]:

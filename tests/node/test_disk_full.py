@@ -22,6 +22,8 @@ from tallystick.node.remoting.command import Command
 from tallystick.node.settings import BrokerSettings
 from tallystick.store._kernel import Door
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:

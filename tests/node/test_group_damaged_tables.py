@@ -16,6 +16,8 @@ from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, GROUP_LOG_TOPIC
 from tallystick.store.log_walk import StepKind, walk
 from tallystick.store.segment_files import SegmentFiles
 
+pytestmark = pytest.mark.process
+
 
 def entry_of_topic(data: Path, topic: str) -> int:
     """Where the METADATA entry that makes the topic begins in the log."""

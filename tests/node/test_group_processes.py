@@ -19,6 +19,8 @@ from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.log_walk import StepKind, walk
 from tallystick.store.segment_files import SegmentFiles, segment_name
 
+pytestmark = pytest.mark.process
+
 QUEUES = 4
 BEGUN = b"an entry that is just being written"
 

@@ -28,6 +28,8 @@ from tallystick.store import fastjson
 from tallystick.store.record import Record
 from tallystick.store.settings import StoreSettings
 
+pytestmark = pytest.mark.process
+
 HOT, COLD, DELAYED, HALVES, BACK, REFUSED = 70, 5, 4, 3, 2, 6
 BODY = b"x" * 100
 _COMMON = ("cluster", "node_type", "node_id")

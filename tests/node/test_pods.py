@@ -24,6 +24,8 @@ from tally_process import TallyProcess, command, environment
 from tallystick.node.client import ClusterClient
 from tallystick.store import fastjson
 
+pytestmark = pytest.mark.process
+
 TOKEN = "token-of-the-cluster"
 GROUP, CLUSTER = "orders-0", "orders"
 # Small files: a test's store is not worth gigabytes of preallocation. One host has no two ports 10909.

@@ -18,6 +18,8 @@ from tallystick.node.broker.topics import TopicConfig
 from tallystick.node.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 
+pytestmark = pytest.mark.process
+
 TABLES = ["topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "consumerFilter.json"]
 RUBBISH = {
     "truncated": b'{"topicConfigTable":{"Orders":{"topicName":"Or',

@@ -10,6 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tally_process import TallyProcess, tally
 
+pytestmark = pytest.mark.process
+
 
 def samples(text: str) -> dict[str, dict[str, float]]:
     """Every sample of a metrics page: by name, then by topic ('' for those that have none)."""

@@ -34,6 +34,8 @@ from tallystick.store._kernel import Door
 from tallystick.store.engine import MessageStore
 from tallystick.store.segment_files import segment_name
 
+pytestmark = pytest.mark.process
+
 LOG = "commitlog/" + segment_name(0)
 LEDGER = "dledger-n0/data/"
 

@@ -15,6 +15,8 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.store import properties
 
+pytestmark = pytest.mark.process
+
 TOPICS = 40
 
 

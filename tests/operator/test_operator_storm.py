@@ -10,6 +10,8 @@ from operator_storm import run
 
 from tallystick.operator.clusters import broker_manifests, decide, layout
 
+pytestmark = pytest.mark.simulation
+
 SEEDS = range(100, 104)
 
 

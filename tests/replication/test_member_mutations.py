@@ -21,6 +21,8 @@ from tallystick.replication.member.member import Member
 from tallystick.replication.member.outbox import Outbox
 from tallystick.replication.member.special import SpecialEntries
 
+pytestmark = pytest.mark.simulation
+
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:

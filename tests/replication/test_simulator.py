@@ -22,6 +22,8 @@ from simulator.mutations import MUTATIONS, planted  # noqa: E402
 from simulator.profiles import PROFILES, STORM  # noqa: E402
 from simulator.simulation import Outcome, Simulation  # noqa: E402
 
+pytestmark = pytest.mark.simulation
+
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_no_promise_breaks(profile: str) -> None:

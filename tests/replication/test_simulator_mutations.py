@@ -15,6 +15,8 @@ from simulator.simulation import Simulation  # noqa: E402
 
 from tallystick.replication import raft  # noqa: E402
 
+pytestmark = pytest.mark.simulation
+
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mistake_is_found(mutation: Mutation) -> None:

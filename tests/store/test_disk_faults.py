@@ -32,6 +32,8 @@ from tallystick.store.message import PutStatus
 from tallystick.store.segment_files import segment_name
 from tallystick.store.upkeep import Upkeep
 
+pytestmark = pytest.mark.process
+
 BIG = bytes(1500)
 
 

@@ -12,6 +12,8 @@ from tallystick.store import abort
 from tallystick.store._kernel import Door
 from tallystick.store.lock import StoreLock, StoreLockedError
 
+pytestmark = pytest.mark.process
+
 _HOLD = """
 import sys, pathlib
 from tallystick.store.lock import StoreLock

@@ -16,6 +16,8 @@ from tallystick.operator.jobs.reasons import Phase
 from tallystick.operator.jobs.reconcile import JobsReconciler
 from tallystick.operator.jobs.spec import Concurrency
 
+pytestmark = pytest.mark.simulation
+
 Patch = pytest.MonkeyPatch
 MUTANTS: dict[str, Callable[[Patch], None]] = {}
 

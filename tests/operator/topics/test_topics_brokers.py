@@ -24,6 +24,8 @@ from tallystick.operator.topics.ports import GroupAddress, InUseError, RefusedEr
 from tallystick.operator.topics.reconcile import TopicsReconciler
 from tallystick.operator.topics.settings import ConsumerGroupSettings, TopicSettings
 
+pytestmark = pytest.mark.process
+
 GROUP = GroupAddress(NAMESPACE, CLUSTER, 0, members=3, leader="orders-0-0")
 
 
