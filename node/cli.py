@@ -18,6 +18,7 @@ from tallystick.node.client import RequestRefusedError
 from tallystick.node.commands import group, messages, store, topics
 from tallystick.node.commands.terminal import InputError, error_text
 from tallystick.node.configuration import ConfigurationError, Flag, Settings, load
+from tallystick.node.logs import FORMATS, LEVELS
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.node.settings import WILDCARDS
 from tallystick.replication.ledger.recovery import LedgerError
@@ -138,6 +139,8 @@ def _process_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, default=os.environ.get("TALLY_CONFIG") or None, help="settings, a TOML file"
     )
+    parser.add_argument("--log-level", choices=LEVELS, help="the least important lines to log (INFO)")
+    parser.add_argument("--log-format", choices=FORMATS, help="lines of text (the default), or a JSON object per line")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="one setting; repeat it"
     )
@@ -193,11 +196,15 @@ def _nameserver(args: argparse.Namespace) -> int:
 
 
 def _start(args: argparse.Namespace, flags: list[Flag], presets: list[Flag], **parts: bool) -> int:
+    flags = [*flags, Flag("--http-port", "http.port", args.http_port)]
+    for table in ("broker", "nameserver"):
+        flags.append(Flag("--log-level", f"{table}.logLevel", args.log_level))
+        flags.append(Flag("--log-format", f"{table}.logFormat", args.log_format))
     settings: Settings = load(
         file=args.config,
         environment=os.environ,
         assignments=args.assignments,
-        flags=[flag for flag in [*flags, Flag("--http-port", "http.port", args.http_port)] if flag.value is not None],
+        flags=[flag for flag in flags if flag.value is not None],
         presets=presets,
     )
     # Here: it loads the whole broker and the HTTP server, which costs a quarter of a second.

@@ -34,6 +34,7 @@ from tallystick.node.consumer_groups_api import ConsumerGroupsApi
 from tallystick.node.group_api import group_routes
 from tallystick.node.http_limits import BODY_S, Guards
 from tallystick.node.json_api import failed
+from tallystick.node.log_api import log_routes
 from tallystick.node.node_api import node_routes
 from tallystick.node.remoting.server import bind
 from tallystick.node.settings import HttpSettings
@@ -96,6 +97,7 @@ def application(
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     app.add_routes(group_routes(group))
+    app.add_routes(log_routes())
     if admin is not None:
         app.add_routes(node_routes(admin))
         app.add_routes(table_routes(TopicsApi, admin))

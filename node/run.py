@@ -13,7 +13,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -22,6 +21,7 @@ from typing import Any
 
 import uvloop
 
+from tallystick.node import logs
 from tallystick.node.addresses import wait_for_address
 from tallystick.node.admin_api import AdminView
 from tallystick.node.broker.broker import Broker
@@ -43,7 +43,8 @@ _ORDER = ("name server", "external name server", "broker", "http")  # in which a
 
 def run(settings: Settings, *, with_nameserver: bool, with_broker: bool) -> int:
     """Runs until a signal comes; the exit code. Errors of the start are the caller's to show."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    own = settings.broker if with_broker else settings.nameserver
+    logs.configure(own.logLevel, own.logFormat)
     _raise_file_limit()
     process = _Process(settings)
     uvloop.run(process.serve(with_nameserver, with_broker))
@@ -121,6 +122,7 @@ class _Process:
     async def _start_broker(self, settings: Settings) -> Broker:
         broker = await Broker.start(settings.broker, settings.store, progress=self._progress, findings=self._findings)
         self._metrics = BrokerMetrics(broker)
+        logs.set_level(broker.settings.logLevel)  # it may have been changed while an earlier process ran
         if broker.group is not None:
             broker.group.on_fatal.append(self._on_fatal)
             broker.group.on_restart.append(self._on_restart)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tallystick.node import logs
 from tallystick.store.memory_budget import MIN_LIMIT
 from tallystick.store.settings import SettingsError
 
@@ -102,6 +103,11 @@ class BrokerSettings:
     """Own setting. What all connections of the process may hold together: unfinished frames, unsent bytes, bodies of
     requests under way. Above, the largest are cut. 0: a quarter of the memory limit of the process's cgroup, or of the
     machine's memory. At least 33554432."""
+    logLevel: str = "INFO"
+    """Own setting. The process logs lines of this level and above: DEBUG (each step of Raft), INFO, WARNING or ERROR.
+    Can be changed while the broker runs."""
+    logFormat: str = "text"
+    """Own setting. Lines on standard error: text, or json (one object per line)."""
     regionId: str = "DefaultRegion"
     """Told to producers in MSG_REGION; only message traces use it."""
 
@@ -260,6 +266,7 @@ class BrokerSettings:
                 raise SettingsError(name, f"must be at most {longest} printable bytes without '/', not {value!r}")
         if self.brokerIP1 in WILDCARDS:
             raise SettingsError("brokerIP1", f"{self.brokerIP1} is every address: clients need one")
+        logs.check(self.logLevel, self.logFormat)
         if self.aclEnable:
             raise SettingsError("aclEnable", "access control is not supported yet")
         check_addresses("namesrvAddr", self.namesrvAddr)
@@ -283,6 +290,7 @@ CHANGEABLE = frozenset(
         "disableConsumeIfConsumerReadSlowly",
         "enablePropertyFilter",
         "filterSupportRetry",
+        "logLevel",
         "longPollingEnable",
         "notifyConsumerIdsChangedEnable",
         "registerBrokerTimeoutMills",
@@ -372,6 +380,10 @@ class NameServerSettings:
     """Own setting. Seconds within which an unfinished frame must grow by 4 KiB; its connection is cut otherwise."""
     connectionMemoryBytes: int = 0
     """Own setting. As a broker's; in a process with a broker the broker's counts."""
+    logLevel: str = "INFO"
+    """Own setting. As a broker's; in a process with a broker the broker's counts."""
+    logFormat: str = "text"
+    """Own setting. As a broker's; in a process with a broker the broker's counts."""
     brokerExpirySeconds: int = 120
     """Own setting (a constant in RocketMQ). Seconds without a registration after which a broker is forgotten."""
     externalListenPort: int = 0
@@ -391,6 +403,7 @@ class NameServerSettings:
         }
         check_ranges(self, limits)
         _check_connection_memory(self.connectionMemoryBytes)
+        logs.check(self.logLevel, self.logFormat)
         if self.externalListenPort and self.externalListenPort == self.listenPort:
             raise SettingsError("externalListenPort", f"{self.externalListenPort} is listenPort too")
         for name in ("kvConfigPath", "bindAddress"):

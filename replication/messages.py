@@ -11,7 +11,7 @@ Heartbeats, votes, transfer and reads must not wait behind appends and bases: `B
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tallystick.replication.durable import DiskState, Doubt
@@ -96,7 +96,7 @@ class AppendRequest:
     commit_index: int
     memberships: tuple[MembershipEntry, ...] = ()
     """Those of the entries that are memberships."""
-    payload: Any = b""
+    payload: Any = field(default=b"", repr=False)  # bodies of messages do not belong into logs
 
     @property
     def last_index(self) -> int:
@@ -171,7 +171,7 @@ class InstallRequest:
     base_term: int
     membership: MembershipEntry
     """The newest committed one."""
-    payload: Any = b""
+    payload: Any = field(default=b"", repr=False)  # bodies of messages do not belong into logs
 
 
 # -- reads, transfer, leaving ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
 
+from tallystick.node import logs
 from tallystick.node.broker import queue_ends
 from tallystick.node.broker.clients import ConsumerTable, ProducerTable
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
@@ -447,6 +448,8 @@ class Broker:
                 raise SettingsError(key, "is unknown, or cannot be changed while the broker runs")
         changed = parse_text(self.settings, changes, "update")
         self._changes.save((self._changes.load() or {}) | changes)
+        if changed.logLevel != self.settings.logLevel:
+            logs.set_level(changed.logLevel)
         self.settings = changed
         self.registration.settings = self.settings
         self._set_hot()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tallystick.node import logs
 from tallystick.node.nameserver.brokers import BrokerRequests
 from tallystick.node.nameserver.inquiry import ANSWER_S
 from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
@@ -37,7 +38,8 @@ _logger = logging.getLogger("tallystick.nameserver")
 _V3_0_11 = 37  # older brokers send another body
 _V4_9_4 = 401  # newer clients want strict JSON
 _FIRST_SCAN_S, _SCAN_S = 5.0, 10.0
-_CHANGEABLE = {"orderMessageEnable": "bool", "brokerExpirySeconds": "int"}  # the others take effect at a start only
+# All other settings take effect at a start only.
+_CHANGEABLE = {"orderMessageEnable": "bool", "brokerExpirySeconds": "int", "logLevel": "str"}
 
 
 def _steady_ms() -> int:
@@ -239,6 +241,8 @@ class NameServer:
             changed.validate()
         except ValueError as error:  # SettingsError, which names the key
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if changed.logLevel != self.settings.logLevel:
+            logs.set_level(changed.logLevel)
         self.settings = changed
         _logger.warning("settings changed as %s asked: %s", connection.id, changes)
         return request.reply()

@@ -297,7 +297,7 @@ class Member(Callbacks):
         )
         self._calls = CoreCalls(
             self._raft,
-            lambda effect: self._do[type(effect)](effect),
+            self._carry_out,
             on_failed=self._effect_failed,
             on_mistake=self._mistake,
             on_deadline=self._on_deadline,
@@ -334,6 +334,11 @@ class Member(Callbacks):
             self._tasks.append(loop.create_task(self._scrub_now_and_then(), name="group-scrub"))
         if self._writer is not None and self._asynchronous:
             self._tasks.append(loop.create_task(self._flush_now_and_then(self._writer), name="group-flush"))
+
+    def _carry_out(self, effect: Effect) -> None:
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug("n%d: %s", self.identity.member, effect)
+        self._do[type(effect)](effect)
 
     def _hands(self) -> dict[type, Callable[[Any], None]]:
         """What carries out each sort of effect."""

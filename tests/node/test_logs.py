@@ -1,0 +1,95 @@
+"""Logs of real processes: their level and format, and how both are set and changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tally_process import TallyProcess, tally
+
+from tallystick.node.client import ClusterClient
+from tallystick.node.configuration import ConfigurationError, load
+from tallystick.node.logs import JsonFormatter
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.operator.core.logs import JsonFormatter as OperatorFormatter
+
+QUIET = ("--log-level", "WARNING")
+
+
+def put_level(process: TallyProcess, body: bytes) -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(f"http://{process.places['http']}/log-level", body, method="PUT")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_json_line_has_the_operators_keys() -> None:
+    try:
+        raise OSError("no space")
+    except OSError:
+        record = logging.LogRecord("tallystick.store", logging.ERROR, "", 0, "%s: full\nof 'ü'", ("f",), sys.exc_info())
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert list(told) == ["time", "level", "logger", "message", "error"]
+    assert told == json.loads(OperatorFormatter().format(record))
+    assert (told["level"], told["logger"], told["message"]) == ("ERROR", "store", "f: full\nof 'ü'")
+    assert told["error"].endswith("OSError: no space") and told["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("key", ["broker.logLevel", "nameserver.logLevel", "broker.logFormat", "nameserver.logFormat"])
+def test_a_value_that_does_not_exist_is_refused_by_its_key(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"--set {key}: must be one of .*, not 'loud'"):
+        load(assignments=[f"{key}=loud"])
+
+
+def test_the_command_lists_the_values() -> None:
+    ended = tally("run", "--log-level", "loud")
+    assert ended.returncode == 2
+    assert "--log-level: invalid choice: 'loud' (choose from 'DEBUG', 'INFO', 'WARNING', 'ERROR')" in ended.stderr
+
+
+@pytest.mark.process
+def test_each_line_is_one_json_object(tmp_path: Path) -> None:
+    with TallyProcess(tmp_path, "--log-format", "json") as process:
+        assert put_level(process, b'{"level": "DEBUG"}') == (200, {"level": "DEBUG"})
+        process.end()
+    lines = [json.loads(line) for line in process.log.read_text().splitlines()]
+    assert "logLevel changes from INFO to DEBUG" in [line["message"] for line in lines]
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+
+
+@pytest.mark.process
+def test_the_level_is_changed_over_http_until_the_process_ends(tmp_path: Path) -> None:
+    with TallyProcess(tmp_path, *QUIET) as process:
+        assert process.get("/log-level") == (200, '{"level": "WARNING"}')
+        for wrong in (b"", b"{}", b'{"level": "loud"}', b'{"level": 10}', b'{"level": "INFO", "more": 1}', b"[]"):
+            status, told = put_level(process, wrong)
+            assert status == 400 and told["error"]
+        assert put_level(process, b'{"level": "INFO"}') == (200, {"level": "INFO"})
+        process.end()
+    assert "INFO tallystick: stopping" in process.log.read_text()
+    with TallyProcess(tmp_path, *QUIET) as process:
+        assert process.get("/log-level") == (200, '{"level": "WARNING"}')
+
+
+@pytest.mark.process
+async def test_mqadmin_changes_the_level_for_good(tmp_path: Path) -> None:
+    """`updateBrokerConfig` and `updateNamesrvConfig`. A broker keeps its settings for the next start."""
+    with TallyProcess(tmp_path) as process:
+        broker, names = process.places["broker"], process.nameserver
+        async with ClusterClient(names) as client:
+            await client.call(broker, RequestCode.UPDATE_BROKER_CONFIG, {}, b"logLevel=DEBUG\n")
+            assert process.get("/log-level") == (200, '{"level": "DEBUG"}')
+            await client.call(names, RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"logLevel=ERROR\n")
+            assert process.get("/log-level") == (200, '{"level": "ERROR"}')
+            with pytest.raises(Exception, match="logLevel"):
+                await client.call(broker, RequestCode.UPDATE_BROKER_CONFIG, {}, b"logLevel=loud\n")
+    with TallyProcess(tmp_path) as process:
+        assert process.get("/log-level") == (200, '{"level": "DEBUG"}')
