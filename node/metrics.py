@@ -173,6 +173,11 @@ class BrokerMetrics:
             ("tally_group_last_index", "last entry of the log here", status.last_index),
             ("tally_group_synced_index", "last durable entry here", status.synced_index),
             ("tally_group_commit_index", "last committed entry known here", status.commit_index),
+            (
+                "tally_group_damage_without_copy",
+                "damaged places of this member's log that no other member has in a sound copy",
+                sum(each.no_copy for each in status.unrepaired),
+            ),
         ):
             yield self._gauge(name, help_text, value)
         refused = CounterMetricFamily(

@@ -101,6 +101,7 @@ def broker_json(
         "store": None if broker is None else _store(broker),
         "scrub": None if broker is None else broker.store.scrub.to_json(),
         "findings": findings.to_json(),
+        "unrepaired": [] if group is None else _unrepaired(group),
         "lastError": "" if broker is None else _last_error(broker),
     }
 
@@ -142,6 +143,20 @@ def _role(broker: Broker | None, group: BrokerGroup | None) -> dict[str, Any]:
     else:
         role = "learner" if group.number in status.learners else "follower"
     return {"role": role, "term": status.term, "leader": status.leader}
+
+
+def _unrepaired(group: BrokerGroup) -> list[dict[str, Any]]:
+    """Damage of the member's log that no other member has given a sound copy of yet."""
+    return [
+        {
+            "firstEntry": each.first,
+            "pos": each.pos,
+            "end": each.end_pos,
+            "noCopy": each.no_copy,
+            "reason": each.reason,
+        }
+        for each in group.status().unrepaired
+    ]
 
 
 def _peers(group: BrokerGroup) -> list[dict[str, Any]]:

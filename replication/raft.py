@@ -546,6 +546,8 @@ class Raft:
         """
         if member in self.membership.members or self.membership_index > self.commit_index:
             return False
+        if not self._readable:
+            return False  # the membership itself may be what cannot be read (L12)
         effects.append(Send(Removed(self.id, member, self.term, self.commit_index)))
         return True
 
@@ -1124,6 +1126,11 @@ class Raft:
             effects.append(Send(TimeoutNow(self.id, best.member, self.term)))
 
     # -- membership ----------------------------------------------------------------------------------------------------
+
+    def memberships_read(self, memberships: Sequence[MembershipEntry]) -> None:
+        """All membership entries, as at the start, after some that could not be read came back (L12)."""
+        assert self._leading is None or memberships[-1] == self._history.latest, "who does not know all does not lead"
+        self._history = MembershipHistory(memberships)
 
     def _change_refusal(self, now: float, leading: Leadership | None, change: Change) -> str | None:
         if self.mute or leading is None:

@@ -197,8 +197,8 @@ class Ledger:
         return tuple(i for i in self._memberships if written < i <= staged or (i <= written and self._is_membership(i)))
 
     def _is_membership(self, index: int) -> bool:
-        if index <= self.base.index:
-            return True  # deleted since: it was committed
+        if index <= self.base.index or index in self._mark.memberships:
+            return True  # deleted since: it was committed; or noted, and its header may be damaged by now
         header = self.log.header(index)
         return header is None or header[3] == EntryKind.MEMBERSHIP
 

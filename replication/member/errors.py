@@ -60,5 +60,9 @@ class DiskError(MemberError):
     """The disk's content does not let this member start, and nothing was changed."""
 
 
-class UnrepairableError(DiskError):
-    """A damaged entry was asked for at all other members. All of them answered, and none has a sound copy."""
+class NoCopyError(DiskError):
+    """A damaged entry was asked for at all other members. All of them answered: each lacks it, or has no sound copy."""
+
+
+class UnrepairableError(NoCopyError):
+    """The same, and each of them has the entry: all copies are damaged."""

@@ -72,7 +72,7 @@ from tallystick.replication.member.errors import (
 from tallystick.replication.member.inbox import Inbox
 from tallystick.replication.member.log_writer import Appending, LogWriter
 from tallystick.replication.member.mending import Damage, Mending
-from tallystick.replication.member.opening import MemberDisk, open_disk
+from tallystick.replication.member.opening import MemberDisk, open_disk, read_membership
 from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.outbox import Outbox
 from tallystick.replication.member.questions import Questions
@@ -146,9 +146,13 @@ class Member(Callbacks):
         self._vote: VoteFile = disk.vote
         self._origin: Origin = disk.origin
         self._memberships = disk.memberships
+        self._unread = disk.damaged_memberships
+        """Memberships in the log that are damaged. Without one that is not known either, this member does not know who
+        else must agree (L12)."""
         self._special = special
         self._snapshot = snapshot
         self._restore = restore
+        self._addressed: frozenset[int] = frozenset()
         self._asynchronous = settings.flush is FlushDiskType.ASYNC_FLUSH
 
         # A member does not apply what it cannot read, even if the group has committed it (L12).
@@ -178,6 +182,8 @@ class Member(Callbacks):
             hopeless=self._pass_over,
         )
         self._deriving: list[Awaitable[None]] = []  # what others make again of what was repaired
+        for index in self._unread:
+            self._add_unread(index)
         for gap in list(special.gaps):
             self._add_gap(gap)
         self._told_low: str | None = None
@@ -326,7 +332,7 @@ class Member(Callbacks):
         self._reserve.keep()
         self._calls.call(self._apply_known)
         self._transport.start(sockets)
-        self._transport.set_peers(addresses)
+        self.set_addresses(addresses)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_marks(), name="group-marks"))
         self._tasks.append(loop.create_task(self._mending.run(), name="mend-log"))
@@ -434,6 +440,7 @@ class Member(Callbacks):
     def set_addresses(self, addresses: Mapping[int, Address]) -> None:
         """Where members are, those that may become members included. ValueError: a port out of range."""
         self._transport.set_peers(addresses)
+        self._addressed = frozenset(addresses)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -752,6 +759,7 @@ class Member(Callbacks):
         self._waiters.fail_above(effect.last_kept, OutcomeUnknownError("another leader cut it off"))
         pos = self.ledger.end_of(effect.last_kept)
         self._mending.cut(effect.last_kept, pos)
+        self._unread = [index for index in self._unread if index <= effect.last_kept]
         for callback in self.on_truncate:
             callback(pos, was_end)
 
@@ -802,6 +810,10 @@ class Member(Callbacks):
     @property
     def unreadable(self) -> str | None:
         """Why this member does not lead, whatever the others do: a part of its log cannot be read. None: all can."""
+        if self._lacks_membership():
+            return (
+                f"entry {self._unread[-1]}, which holds the members of the group, is damaged and is being fetched again"
+            )
         if self._special.gaps:
             gap = self._special.gaps[0]
             return f"entries {gap.first} to {gap.sound - 1} of the log are damaged and are being fetched again"
@@ -812,8 +824,48 @@ class Member(Callbacks):
         return self._mending.covers(pos)
 
     def _other_members(self) -> list[int]:
-        membership = self._memberships[-1].membership if self._memberships else Membership.of([self.identity.member])
-        return sorted(membership.members - {self.identity.member})
+        known = {self.identity.member}
+        if self._memberships:
+            known |= self._memberships[-1].membership.members
+        if self._unread:  # who belongs to the group is not known: whoever may do so is asked
+            known = known.union(*(entry.membership.members for entry in self._memberships), self._addressed)
+        return sorted(known - {self.identity.member})
+
+    def _lacks_membership(self) -> bool:
+        """Whether one is not known: it may be in force, or what other members have to be told with older entries."""
+        known = {entry.index for entry in self._memberships}
+        return any(index not in known for index in self._unread)
+
+    def _add_unread(self, index: int) -> None:
+        """A damaged membership is fetched. A member that does not know it does not lead until then."""
+        ledger = self.ledger
+        try:
+            pos, end = ledger.pos_of(index), ledger.end_of(index)
+        except KeyError:
+            self._note(f"entry {index}, which holds the members of the group, is not in the index of the log")
+            return
+        path = ledger.folder / "data" / segment_name(pos - pos % ledger.segment_bytes)
+        lacks = self._lacks_membership()
+        reason = (
+            f"entry {index}, which holds the members of the group, is damaged; it is fetched from another member"
+            + (", and until then this member does not lead" if lacks else "")
+        )
+        ledger.findings.add(
+            FindingKind.DAMAGE, path, reason, offset=pos % ledger.segment_bytes, size=end - pos, pos=pos
+        )
+        self._mending.add(pos, end, blocks=lacks)
+
+    def _read_memberships(self) -> None:
+        """Those that could not be read and were repaired are in force from now on."""
+        repaired = [(index, read_membership(self.ledger, index)) for index in self._unread]
+        entries = [MembershipEntry(index, found) for index, found in repaired if found is not None]
+        if not entries:
+            return
+        self._unread = [index for index, found in repaired if found is None]
+        known = {entry.index: entry for entry in [*entries, *self._memberships]}
+        self._memberships = [known[index] for index in sorted(known)]
+        if self._appending is not None:
+            self._raft.memberships_read(self._memberships)
 
     def _peers(self) -> list[int]:
         """Other members, the leader first."""
@@ -835,7 +887,7 @@ class Member(Callbacks):
         """Entries that cannot be read, and so are not applied."""
         ledger, sound = self.ledger, gap.sound
         end = ledger.pos_of(sound) if sound <= ledger.last_index else self._log.written
-        if self._other_members():
+        if self._other_members() or self._lacks_membership():
             path = ledger.folder / "data" / segment_name(gap.pos - gap.pos % ledger.segment_bytes)
             reason = (
                 f"entry {gap.first} is damaged ({gap.reason}); entries {gap.first} to {sound - 1} are fetched from "
@@ -852,6 +904,8 @@ class Member(Callbacks):
         """These bytes of the log are sound now."""
         derived = [callback(pos, end_pos) for callback in self.on_repaired]
         self._deriving += [each for each in derived if each is not None]
+        if self._unread:
+            self._read_memberships()
         if self._special.gaps:
             self._special.rescan()
 
@@ -860,12 +914,19 @@ class Member(Callbacks):
         it; where nobody can lead, the group goes on without what is lost."""
         if self._leader is not None:
             return False
+        if self._lacks_membership():
+            newest = max((entry.index for entry in self._memberships), default=-1)
+            if newest < max(self._unread) or newest > self._committed_index:
+                return False  # nobody knows who has to agree
+            self._unread.clear()
         self._give_up(damage.first, reason)
         return True
 
     def _give_up(self, first: int, why: str) -> None:
-        for gap in self._special.give_up(first):
-            reason = f"entries {gap.first} to {gap.sound - 1} are lost, what they changed in the tables too: {why}"
+        for gap, kept in self._special.give_up(first):
+            lost = "are lost, what they changed in the tables too"
+            what = "are used, though nothing vouches for their headers" if kept else lost
+            reason = f"entries {gap.first} to {gap.sound - 1} {what}: {why}"
             self.ledger.findings.add(FindingKind.DAMAGE, self.ledger.folder / "data", reason, offset=gap.pos)
             _logger.critical("n%d passes over damage of its log: %s", self.identity.member, reason)
 
@@ -1006,7 +1067,7 @@ class Member(Callbacks):
         self._outbox.forget_range()
         self._special.clear()
         self._mending.forget()
-        self._memberships = [request.membership]
+        self._memberships, self._unread = [request.membership], []
         self._committed_index, self._committed_pos = point.index, point.pos
         self._applied_index = max(applied, point.index)
         self._waiters.fail_above(-1, OutcomeUnknownError("the log begins anew"))
@@ -1139,5 +1200,7 @@ class Member(Callbacks):
             last_error=self.last_error,
             refused_messages=self.refused_messages + self.refused_ranges,
             removed=raft.removed,
+            unreadable=self.unreadable,
+            unrepaired=self._mending.unrepaired(),
             peers=progress_of(raft, ledger, self._transport.status(), time.monotonic()),
         )

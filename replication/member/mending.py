@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.recovery import LedgerError
-from tallystick.replication.member.errors import DiskError, UnrepairableError
+from tallystick.replication.member.errors import DiskError, NoCopyError, UnrepairableError
+from tallystick.replication.member.status import Unrepaired
 from tallystick.store._kernel import DamageError, EntryError
 
 _AGAIN_S = 0.5
@@ -45,7 +46,11 @@ class Damage:
     blocks: bool
     tries: int = 0
     unrepairable: int = 0
+    no_copy: int = 0
+    """So often in a row all members have answered that they have no sound copy, or lack the entry."""
     due: float = 0.0
+    reason: str = ""
+    """Why the last try failed."""
 
 
 class Mending:
@@ -74,6 +79,14 @@ class Mending:
     def blocked(self) -> bool:
         """Whether something is damaged without which this member must not lead."""
         return any(damage.blocks for damage in self._known.values())
+
+    def unrepaired(self) -> tuple[Unrepaired, ...]:
+        """What could not be repaired so far."""
+        return tuple(
+            Unrepaired(each.first, each.pos, each.end_pos, each.reason, each.no_copy >= _HOPELESS_AFTER)
+            for each in self.damages
+            if each.tries
+        )
 
     @property
     def damages(self) -> list[Damage]:
@@ -150,6 +163,13 @@ class Mending:
             if damage.tries == 0 or isinstance(error, UnrepairableError) != bool(damage.unrepairable):
                 self._note(str(error))
             damage.unrepairable = damage.unrepairable + 1 if isinstance(error, UnrepairableError) else 0
+            damage.no_copy = damage.no_copy + 1 if isinstance(error, NoCopyError) else 0
+            damage.reason = str(error)
+            if damage.no_copy == _HOPELESS_AFTER:
+                self._note(
+                    f"no other member has a sound copy of entry {damage.first}, bytes {damage.pos} to {damage.end_pos} "
+                    f"of the log; it is asked for again every {_MOST_AGAIN_S:.0f} s: {error}"
+                )
             damage.due = time.monotonic() + min(_AGAIN_S * 2**damage.tries, _MOST_AGAIN_S)
             damage.tries = min(damage.tries + 1, 20)
             if damage.unrepairable >= _HOPELESS_AFTER and damage.blocks and self._hopeless(damage, str(error)):

@@ -9,6 +9,8 @@ What puts a member in doubt, until the group readmits it:
     its log is gone, or another one                             LOG, by `VoteFile`              S14
     its log is damaged before entries that were durable         LOG; the rest is given up and fetched again     D8
     it acknowledged before syncing, and the power went          LOG                             D9
+
+A membership that cannot be read puts nobody in doubt: its member has the entry, and fetches the bytes again (L12).
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ from typing import TYPE_CHECKING
 from tallystick.replication.durable import Doubt
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import Flags, LedgerMark
+from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import Identity as DiskIdentity
 from tallystick.replication.ledger.vote import VoteFile
 from tallystick.replication.member.errors import DiskError
 from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.special import body_of
-from tallystick.replication.membership import Membership, MembershipEntry
+from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
 from tallystick.replication.transport.handshake import Identity
+from tallystick.store._kernel import DamageError, EntryError
 from tallystick.store.findings import FindingKind
 from tallystick.store.ledger_format import GROUP_LOG_TOPIC, EntryKind
 from tallystick.store.message import NOWHERE
@@ -54,7 +58,9 @@ class MemberDisk:
     ledger: Ledger
     origin: Origin
     memberships: list[MembershipEntry]
-    """That of the origin and those in the log behind it, oldest first."""
+    """That of the origin and those in the log behind it, oldest first, as far as they can be read."""
+    damaged_memberships: list[int]
+    """Indexes of damaged ones, in rising order: another member has to give them."""
 
 
 def open_disk(
@@ -88,10 +94,10 @@ def open_disk(
         origin.save(door, folder)
     if origin.entry is not None and origin.entry.index == -1 and ledger.first_index == 0 and ledger.last_index == -1:
         _write_first_entry(ledger, origin.entry.membership)
-    memberships = memberships_of(ledger, origin.entry)
-    if memberships:  # written before a crash, and not noted yet
-        vote.note_membership(memberships[-1].index)
-    return MemberDisk(vote, ledger, origin, memberships)
+    memberships, damaged = memberships_of(ledger, origin.entry)
+    if memberships or damaged:  # written before a crash, and not noted yet
+        vote.note_membership(max([*damaged, *(entry.index for entry in memberships)]))
+    return MemberDisk(vote, ledger, origin, memberships, damaged)
 
 
 def _heal_term(ledger: Ledger, vote: VoteFile) -> None:
@@ -103,13 +109,32 @@ def _heal_term(ledger: Ledger, vote: VoteFile) -> None:
     )  # fmt: skip
 
 
-def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> list[MembershipEntry]:
-    """What the core begins with, oldest first. Entries older than the origin are passed over."""
-    found = [] if origin is None else [origin]
+def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> tuple[list[MembershipEntry], list[int]]:
+    """What the core begins with, oldest first, and the indexes of those whose entries are damaged: what they say may be
+    known all the same. Entries older than the origin are passed over."""
+    found: list[MembershipEntry] = [] if origin is None else [origin]
+    damaged: list[int] = []
     for index in sorted(ledger.memberships):
-        if index >= ledger.first_index and (not found or index > found[-1].index):
-            found.append(MembershipEntry(index, Membership.decode(body_of(ledger.record_of(index)))))
-    return found
+        if index < ledger.first_index or (origin is not None and index <= origin.index):
+            continue
+        membership = read_membership(ledger, index)
+        header = ledger.log.header(index)
+        if membership is None or header is None or header[3] != EntryKind.MEMBERSHIP:
+            damaged.append(index)
+            if membership is None and index == 0 and origin is not None:
+                membership = origin.membership  # entry 0 was made of it (M8)
+        if membership is not None:
+            found.append(MembershipEntry(index, membership))
+    return found, damaged
+
+
+def read_membership(ledger: Ledger, index: int) -> Membership | None:
+    """The membership in an entry of the log; None: the entry is damaged."""
+    try:
+        return Membership.decode(body_of(ledger.record_of(index)))
+    except (EntryError, DamageError, LedgerError, MembershipError, OSError, KeyError, ValueError) as error:
+        _logger.error("the membership in entry %d of the log cannot be read: %s", index, error)
+        return None
 
 
 def _lost_power_unclean(mark: LedgerMark, boot_id: bytes) -> bool:
@@ -121,7 +146,8 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
     """Nothing of it is cut before the member is known to be in doubt: from then on it cannot count for what it lost."""
     damage = ledger.damage
     assert damage is not None
-    entry = memberships_of(ledger, origin.entry)[-1:]
+    known, damaged = memberships_of(ledger, origin.entry)
+    entry = [] if damaged and (not known or damaged[-1] > known[-1].index) else known[-1:]
     alone = entry and entry[0].membership.voters == {vote.record.identity.member}
     if alone and vote.record.membership_index <= entry[0].index:  # else a newer one, which said more, is in the damage
         raise DiskError(

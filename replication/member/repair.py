@@ -14,14 +14,14 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.ledger.recovery import LedgerError
-from tallystick.replication.member.errors import DiskError, UnrepairableError
+from tallystick.replication.member.errors import DiskError, NoCopyError, UnrepairableError
 from tallystick.replication.member.log_ranges import RangeSource, entries_of, number_of
 from tallystick.replication.member.special import LARGEST_ENTRY
 from tallystick.replication.transport.shipping import (
@@ -150,18 +150,22 @@ class Scrubber:
         """Reads from entry `first` to before byte `end_pos`, no further than `last_index`, which is durable; how many
         entries were repaired.
 
-        DiskError: nobody had one of them sound. UnrepairableError: and nobody ever will.
+        DiskError: nobody gave one of them. NoCopyError: all members answered, and none has a sound copy.
+        UnrepairableError: and nobody ever will.
         """
         ledger, mended = self._ledger, 0
         place = self._place_before(max(first, ledger.first_index))
-        while place.pos < end_pos and place.index < last_index:
+        while place.pos < end_pos and place.index < min(last_index, ledger.last_index):
             begin = time.monotonic()
             if place.index < ledger.base.index:  # old segments were deleted meanwhile
                 place = ledger.base
-            found, done, _ = await asyncio.to_thread(self._walk, place)
-            await asyncio.sleep((found.pos - place.pos) / bytes_per_second - (time.monotonic() - begin))
-            place = found
-            if done and place.pos < end_pos and place.index < last_index:
+            begun = place
+            place, done, _ = await asyncio.to_thread(self._walk, begun)
+            await asyncio.sleep((place.pos - begun.pos) / bytes_per_second - (time.monotonic() - begin))
+            if done and place.index == begun.index > ledger.base.index:
+                # Either the next entry is damaged, or the chain of this one: those before it tell.
+                place = self._place_before(place.index)
+            elif done and place.pos < end_pos and place.index < last_index:
                 async with self._mending:
                     mended += await self._mend_at(place, last_index + 1, peers)
         return mended
@@ -230,12 +234,11 @@ class Scrubber:
             ledger.rewrite_filler(pos)
             self._report(FindingKind.REPAIRED, fault, segment_end - pos, "the filler was written again")
             return fault.index - 1, segment_end
-        errors, damaged = [], 0
+        errors, damaged, lacking = [], 0, 0
         for peer in peers:
             try:
                 async with asyncio.timeout(_PATIENCE_S + (segment_end - pos) / _SLOWEST_BYTES):
-                    data, last = await self._fetch(peer, fault)
-                self._put(data, fault, last)
+                    data, last = await self._fetch_and_put(peer, fault)
                 reason = f"entries {fault.index} to {last} were replaced with those of n{peer}"
                 self._report(FindingKind.REPAIRED, fault, len(data), reason)
                 return last, pos + len(data)
@@ -244,10 +247,30 @@ class Scrubber:
             except (EntryError, LedgerFormatError, LedgerError, ValueError) as error:
                 damaged += 1
                 errors.append(f"n{peer} has no sound copy: {error}")
+            except ShipmentRefusedError as error:
+                lacking += 1
+                errors.append(f"n{peer} does not have it: {error}")
             except (ShipmentError, KeyError, OSError) as error:
                 errors.append(f"n{peer}: {error}")
         reason = f"entry {fault.index} at byte {pos} is damaged, and not repaired: {'; '.join(errors) or 'no members'}"
-        raise UnrepairableError(reason) if damaged == len(peers) else DiskError(reason)
+        if damaged == len(peers):
+            raise UnrepairableError(reason)
+        raise NoCopyError(reason) if damaged + lacking == len(peers) else DiskError(reason)
+
+    async def _fetch_and_put(self, peer: int, fault: _Fault) -> tuple[bytes, int]:
+        """What was put in the place of the damaged entries, and the last one's index."""
+        while True:
+            data, last = await self._fetch(peer, fault)
+            try:
+                self._put(data, fault, last)
+            except EntryError as error:
+                follows = error.index == last + 1 == fault.sound_index <= self._ledger.synced_index
+                if not follows:
+                    raise
+                # The entry behind it was taken for sound while nothing vouched for its header: it is damaged, too.
+                fault = replace(fault, sound_index=fault.sound_index + 1)
+            else:
+                return data, last
 
     async def _fetch(self, peer: int, fault: _Fault) -> tuple[bytes, int]:
         """The damaged entries as a member has them, and the last one's index."""

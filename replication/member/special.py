@@ -60,18 +60,25 @@ class SpecialEntries:
         DamageError, OSError."""
         gaps, self.gaps = self.gaps, []
         for gap in gaps:
-            last = min(gap.sound - 1, self._ledger.last_index)
+            # With the entry behind it: what it is was not vouched for while the one before it could not be read.
+            last = min(gap.sound, self._ledger.last_index)
             try:
                 self._scan(gap.first, gap.pos, last)
             except (DamageError, OSError):
                 self.gaps.append(gap)
-        self._waiting = deque(sorted(self._waiting, key=lambda entry: entry[0]))
+        self._sort()
+
+    def _sort(self) -> None:
+        """In rising order, and what was found twice once."""
+        found = {index: (index, kind, body) for index, kind, body in reversed(self._waiting)}
+        self._waiting = deque(found[index] for index in sorted(found))
 
     def _scan(self, index: int, pos: int, last: int) -> None:
         """Finds the special entries and the gaps among the entries from `index`, at `pos`, to `last`."""
-        ledger, term = self._ledger, -1
+        ledger = self._ledger
         data, size = ledger.folder / "data", ledger.segment_bytes
-        chain: int | None = None
+        # The CRC of a body does not cover what an entry is, its term and the chain: the entry before vouches for these.
+        term, chain = self._link_before(index)
         while index <= last:
             walked = walk_entries(data, size, pos, index, term, chain)
             for at, kind, _, _ in walked.special:
@@ -85,16 +92,38 @@ class SpecialEntries:
             self.gaps.append(Gap(index, sound, pos, walked.stopped or "the files end"))
             pos, index, chain = (pos, last + 1, None) if behind is None else (*behind, None)
 
+    def _link_before(self, index: int) -> tuple[int, int | None]:
+        """Term and chain that entry `index` continues; None: the chain is not known."""
+        try:
+            before = self._ledger.point(index - 1)
+        except LedgerError:
+            return -1, None
+        adopted = index == self._ledger.first_index and index > 0 and not before.chain
+        return before.term, None if adopted else before.chain
+
     def readable_to(self, index: int) -> int:
         """The last entry up to `index` with no gap at or before it."""
         return min(index, self.gaps[0].first - 1) if self.gaps else index
 
-    def give_up(self, first: int) -> list[Gap]:
+    def give_up(self, first: int) -> list[tuple[Gap, bool]]:
         """Nobody has the entries of the gap that begins here: it is passed over from now on. Returns what was given up:
-        it is empty if there is no such gap."""
+        it is empty if there is no such gap. Entries in it that are sound but for their chain are kept; whether all are.
+        """
         given_up = [gap for gap in self.gaps if gap.first == first]
         self.gaps = [gap for gap in self.gaps if gap.first != first]
-        return given_up
+        data, size = self._ledger.folder / "data", self._ledger.segment_bytes
+        told = []
+        for gap in given_up:
+            try:
+                walked = walk_entries(data, size, gap.pos, gap.first, -1, None, gap.sound - gap.first)
+                kept = [(at, EntryKind(kind), None) for at, kind, _, _ in walked.special]
+            except (DamageError, OSError, ValueError):
+                told.append((gap, False))
+                continue
+            self._waiting.extend(kept)
+            told.append((gap, walked.next_index >= gap.sound))
+        self._sort()
+        return told
 
     def append(self, index: int, kind: EntryKind, body: bytes) -> None:
         """An own entry was staged."""

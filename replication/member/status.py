@@ -35,6 +35,20 @@ class PeerProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Unrepaired:
+    """Damage of this member's log that could not be repaired so far. It is tried again and again."""
+
+    first: int
+    """The first damaged entry, at byte `pos`; the damage ends before byte `end_pos`."""
+    pos: int
+    end_pos: int
+    reason: str
+    """Why the last try failed."""
+    no_copy: bool
+    """All other members have answered several times that they have no sound copy. False: some did not answer yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """One member's view. Indexes are those of entries, -1: there is none."""
 
@@ -67,6 +81,10 @@ class GroupStatus:
     """Messages of others that were dropped because they cannot be true, and entries that were not sound."""
     removed: bool = False
     """Another member said that this one does not belong to the group any more."""
+    unreadable: str | None = None
+    """Why this member does not lead, whatever the others do: a part of its log cannot be read. None: all can."""
+    unrepaired: tuple[Unrepaired, ...] = ()
+    """By position."""
 
 
 def progress_of(raft: Raft, ledger: Ledger, lanes: Sequence[PeerStatus], now: float) -> tuple[PeerProgress, ...]:

@@ -13,6 +13,7 @@ from tallystick.node.configuration import Settings, load
 from tallystick.node.node_api import ProcessClock, broker_json, nameserver_json
 from tallystick.node.starting import RECOVERING, WAITING, StartProgress
 from tallystick.replication.durable import DiskState
+from tallystick.replication.member.status import Unrepaired
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
 
@@ -48,7 +49,7 @@ class FakeNode:
             }
         )
         self.status = SimpleNamespace(
-            term=7, leader=0, learners=(), voters=(0, 1), disk=DiskState.OK, last_error="", peers=(PEER,)
+            term=7, leader=0, learners=(), voters=(0, 1), disk=DiskState.OK, last_error="", peers=(PEER,), unrepaired=()
         )
         self.member = SimpleNamespace(leader=0)
         self.group: Any = SimpleNamespace(
@@ -148,6 +149,14 @@ def test_a_member_that_is_not_ready(
     node.status.leader, node.status.learners = leader, learners
     told = node.told()
     assert (told["phase"], told["role"], told["leader"], told["reason"]) == (phase, role, leader, node.reason)
+
+
+def test_damage_that_no_member_can_repair(node: FakeNode) -> None:
+    assert node.told()["unrepaired"] == []
+    node.status.unrepaired = (Unrepaired(5, 700, 900, "n1 has no sound copy", no_copy=True),)
+    assert node.told()["unrepaired"] == [
+        {"firstEntry": 5, "pos": 700, "end": 900, "noCopy": True, "reason": "n1 has no sound copy"}
+    ]
 
 
 def test_the_disk(node: FakeNode) -> None:

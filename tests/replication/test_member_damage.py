@@ -16,12 +16,12 @@ from tallystick.replication.transport.shipping import ShipmentRefusedError
 from tallystick.store.ledger_format import EntryKind
 
 
-def flip(node: Node, index: int, pos: int, offset: int = 100) -> None:
-    """One bit of an entry on the disk of a member that is down."""
+def flip(node: Node, index: int, pos: int, offset: int = 100, bits: int = 0x10) -> None:
+    """Bits of an entry on the disk of a member that is down."""
     at = pos + offset
     path = node.folder / "data" / f"{at - at % SEGMENT_BYTES:020}"
     data = bytearray(path.read_bytes())
-    data[at % SEGMENT_BYTES] ^= 0x10
+    data[at % SEGMENT_BYTES] ^= bits
     path.write_bytes(data)
 
 
@@ -129,6 +129,57 @@ async def test_a_member_is_repaired_without_a_leader(tmp_path: Path) -> None:
         assert [index for index, _ in node.state.applied] == indexes
 
 
+HEADER_TERM, HEADER_KIND, HEADER_CHAIN = 23, 35, 38
+
+
+async def rows_in_a_row(group: Group) -> tuple[Node, list[int]]:
+    """A stopped follower that applied all before the first of three rows, and the rows' indexes, without gaps."""
+    await change_tables(group, 2)
+    leader = await group.leader()
+    indexes = [leader.up.propose(EntryKind.METADATA, b"row %d" % number * 20) for number in range(3)]
+    await leader.up.committed(indexes[-1])
+    await group.put_somehow(3)
+    await group.level()
+    node = next(each for each in group.nodes if each is not leader)
+    await node.stop()
+    node.state.applied = [(index, body) for index, body in node.state.applied if index < indexes[0]]
+    node.state.index = indexes[0] - 1
+    return node, indexes
+
+
+@pytest.mark.parametrize(
+    ("offset", "before"),
+    [(HEADER_TERM, 0), (HEADER_KIND, 0), (HEADER_CHAIN, 0), (HEADER_TERM, 1), (HEADER_CHAIN, 1)],
+)
+async def test_the_first_entry_that_a_start_reads_is_checked_with_its_header(
+    tmp_path: Path, offset: int, before: int
+) -> None:
+    """What an entry is, its term and its chain are vouched for by the entry before it, which may be damaged itself."""
+    async with Group(tmp_path) as group:
+        node, indexes = await rows_in_a_row(group)
+        hit = indexes[0] - before
+        flip(node, hit, (await group.leader()).up.ledger.pos_of(hit), offset, EntryKind.METADATA.value)
+        await node.start(group.addresses)
+        await group.level()
+        assert [index for index, _ in node.state.applied][-3:] == indexes, "each row, in order"
+        await until(lambda: not node.up._mending.damages, "repaired")
+        group.compare(group.nodes)
+
+
+async def test_two_damaged_entries_in_a_row_are_both_repaired(tmp_path: Path) -> None:
+    """The second one looks sound while the first one cannot vouch for its header."""
+    async with Group(tmp_path) as group:
+        node, indexes = await rows_in_a_row(group)
+        ledger = (await group.leader()).up.ledger
+        flip(node, indexes[0], ledger.pos_of(indexes[0]))
+        flip(node, indexes[1], ledger.pos_of(indexes[1]), HEADER_KIND, EntryKind.METADATA.value)
+        await node.start(group.addresses)
+        await group.level()
+        assert [index for index, _ in node.state.applied][-3:] == indexes, "each row, in order"
+        await until(lambda: not node.up._mending.damages, "repaired")
+        group.compare(group.nodes)
+
+
 async def test_what_all_members_have_lost_is_passed_over_with_a_finding(
     tmp_path: Path,
 ) -> None:
@@ -189,6 +240,29 @@ async def test_a_repair_is_tried_until_somebody_has_the_entry(tmp_path: Path) ->
         await rest[0].start(group.addresses)
         await until(lambda: not leader.up.is_being_repaired(pos + 60), "repaired")
         leader.up.ledger.verified_range(5, 15)
+
+
+async def test_damage_that_no_member_can_repair_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Group(tmp_path) as group:
+        await group.put_somehow(20)
+        await group.level()
+        node = await group.leader()
+        pos, end = node.up.ledger.pos_of(10), node.up.ledger.end_of(10)
+        flip(node, 10, pos)
+        with monkeypatch.context() as they_lack_it:
+            they_lack_it.setattr(Scrubber, "_fetch", _no_answer)
+            node.up.damaged(pos + 48, end)
+            await until(lambda: any(each.no_copy for each in node.up.status().unrepaired), "told so")
+        (told,) = node.up.status().unrepaired
+        assert (told.first, told.end_pos) == (10, end) and "told so by a test" in told.reason
+        lines = [
+            each.getMessage() for each in caplog.records if "no other member has a sound copy" in each.getMessage()
+        ]
+        assert len(lines) == 1 and f"entry 10, bytes {told.pos} to {end}" in lines[0]
+        await until(lambda: not node.up.status().unrepaired, "it is tried again, and repaired")
+        node.up.ledger.verified_range(5, 15)
 
 
 def test_the_number_of_a_range_says_which_entries_are_meant() -> None:

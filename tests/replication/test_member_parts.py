@@ -275,7 +275,7 @@ def test_a_start_goes_by_the_memberships_in_the_log(tmp_path: Path) -> None:
     ledger.log.write_out()
 
     def found(origin: MembershipEntry) -> list[tuple[int, list[int]]]:
-        return [(entry.index, sorted(entry.membership.voters)) for entry in memberships_of(ledger, origin)]
+        return [(entry.index, sorted(entry.membership.voters)) for entry in memberships_of(ledger, origin)[0]]
 
     assert found(MembershipEntry(-1, Membership.of([0]))) == [(-1, [0]), (0, [0, 1]), (2, [0, 1, 2])]
     assert found(MembershipEntry(0, Membership.of([0, 1]))) == [(0, [0, 1]), (2, [0, 1, 2])]

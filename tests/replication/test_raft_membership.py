@@ -377,6 +377,20 @@ def test_a_member_is_removed_only_by_what_is_committed() -> None:
     assert member.messages(Removed) == [Removed(0, 2, 2, 0)]
 
 
+def test_a_member_that_cannot_read_its_log_tells_nobody_that_it_was_removed() -> None:
+    """The entry that let it in may be what cannot be read (L12)."""
+    member = Member(0)
+    entry = MembershipEntry(0, Membership.of([0, 1]))
+    member.step(AppendRequest(1, 0, 2, 0, -1, -1, (TermRun(2, 0),), 0, (entry,)))
+    member.now += 2 * T
+    member.call(member.raft.readable, False)
+    member.step(PreVoteRequest(2, 0, 3, 7, 0, -1))
+    assert member.messages(Removed) == []
+    member.call(member.raft.readable, True)
+    member.step(PreVoteRequest(2, 0, 3, 7, 0, -1))
+    assert member.messages(Removed) == [Removed(0, 2, 2, 0)]
+
+
 def test_a_member_that_was_let_in_again_is_voted_for_by_who_does_not_know_yet() -> None:
     """Its log is the longer one: it holds the entry that let it in again."""
     entry = MembershipEntry(0, Membership.of([0, 1]))
