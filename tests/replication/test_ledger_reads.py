@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,7 +33,6 @@ class Reads:
         self.pos = self.entry + ENTRY_HEADER_BYTES
         self.end = ledger.end_of(HIT)
         self.record = store.message_at(self.pos)
-        assert self.record is not None
 
     def flip(self, pos: int, bit: int) -> None:
         """Of a byte of the log, on the disk."""
@@ -66,7 +66,8 @@ def _split(body: bytes) -> list[bytes]:
 
 
 @asynccontextmanager
-async def reads(root: Path) -> AsyncIterator[Reads]:
+async def reads(root: Path, count: int = COUNT) -> AsyncIterator[Reads]:
+    """With so many new messages."""
     chosen = small(root, enableDLegerCommitLog=True, dLegerSelfId="n0", flushDiskType=SYNC)
     ledger = open_ledger_of(chosen, Door(), 1)
     replica = LedgerReplica(ledger)
@@ -80,7 +81,7 @@ async def reads(root: Path) -> AsyncIterator[Reads]:
     try:
         store.take_lead(1)
         store.serve(True)
-        for number in range(COUNT):
+        for number in range(count):
             await store.put(message(b"body %d" % number, properties=f"KEYS\x01k{number}\x02TAGS\x01red\x02"))
         assert store.max_offset("T", 0) == COUNT
         yield Reads(store, ledger)
@@ -91,6 +92,7 @@ async def reads(root: Path) -> AsyncIterator[Reads]:
 async def test_no_bit_of_a_record_may_flip(tmp_path: Path) -> None:
     """Topic, properties, queue and times among them, which the CRC of the body does not cover."""
     async with reads(tmp_path) as lab:
+        assert lab.record is not None
         assert lab.served().count(lab.record) == 4, "the queue, the message alone, by key, by position"
         sound = lab.store.get_message("T", 0, 0, 32).body
         for pos in range(lab.pos, lab.end):
@@ -123,3 +125,20 @@ async def test_the_time_of_a_damaged_record_is_not_searched_by(tmp_path: Path) -
         lab.flip(lab.pos + 58, 0)  # of its store time, which is far in the past now
         assert lab.store.store_time("T", 0, HIT) == -1
         assert lab.store.offset_by_time("T", 0, first_ms) <= HIT, "too early brings a message twice, too late never"
+
+
+async def test_an_index_that_was_built_over_damage_has_all_records_after_the_repair(tmp_path: Path) -> None:
+    async with reads(tmp_path) as lab:
+        entry, end = lab.entry, lab.end
+        lab.flip(lab.pos + 90, 2)
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(tmp_path / name)
+    for name in ("tally-progress", "tally-queues"):
+        (tmp_path / name).unlink(missing_ok=True)
+    async with reads(tmp_path, count=0) as lab:
+        assert lab.store.query("T", f"k{HIT}", 9, 0, 1 << 60).records == []
+        lab.flip(lab.pos + 90, 2)
+        await lab.store.take_repaired(entry, end)
+        found = [len(lab.store.query("T", f"k{number}", 9, 0, 1 << 60).records) for number in range(COUNT)]
+        assert found == [1] * COUNT, "also those before the repaired one"
+        assert len(records_of(lab.store.get_message("T", 0, 0, 32).body)) == COUNT

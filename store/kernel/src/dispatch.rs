@@ -88,6 +88,8 @@ struct Run {
     skipped: Vec<(u64, u64, &'static str)>,
     misplaced: u64,
     stopped: Option<Bad>,
+    /// The index is made again from before these records, and passes over what lies before its last one.
+    queues_alone: bool,
 }
 
 /// Position, store time of the last record (0: none yet), queues with units, their units, newest index file and the
@@ -205,6 +207,7 @@ impl Core {
                     .min(from)
                     .max(first);
                 self.position.fetch_min(pos, Ordering::AcqRel);
+                run.queues_alone = true;
             }
         }
         let mut held = self.tables();
@@ -280,6 +283,7 @@ impl Core {
             }
         }
         if index_wanted
+            && !run.queues_alone
             && self.index_enabled
             && record.is_indexed()
             && !(known.unique_key.is_empty() && known.keys.is_empty())
