@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,17 @@ import pytest
 from tallystick.operator.clusters.decide import Action, Decision, Wanted, decide
 from tallystick.operator.clusters.drift import covers
 from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer
-from tallystick.operator.clusters.quorum import CLOSE_BYTES, sound, successor, takes_no_part, without
+from tallystick.operator.clusters.quorum import (
+    CLOSE_BYTES,
+    is_settled,
+    learners_of,
+    majority,
+    sound,
+    successor,
+    takes_no_part,
+    voters_of,
+    without,
+)
 from tallystick.operator.core.pods import Pod
 
 NOW = 10_000.0
@@ -98,3 +109,103 @@ def test_what_the_server_leaves_out_is_as_if_it_were_empty() -> None:
     """Otherwise each pass would write the object again."""
     assert covers({}, {"replicas": 0, "paused": False, "name": "", "labels": {}, "args": []})
     assert not covers({}, {"replicas": 1})
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("voters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_a_majority(voters: int, needed: int) -> None:
+    assert majority(voters) == needed
+
+
+NO_LEADER = group(member(0), member(1), member(2))
+UNREADY = Pod(uid="p", template="new", ready=False, created=0.0, running=True)
+STOPPED = replace(UNREADY, running=False)
+
+
+def three(*, first: Peer | None = None, second: Member | None = None, settled: bool = True) -> Group:
+    """n0 leads. `first`: what it says of n1; `second`: n2."""
+    leads = leader(first or peer(1), peer(2))
+    assert leads.answer is not None
+    return group(replace(leads, answer=replace(leads.answer, settled=settled)), member(1), second or member(2))
+
+
+@pytest.mark.parametrize(
+    ("found", "number", "why"),
+    [
+        (three(), 0, ""),
+        (three(), 1, ""),
+        (three(), 7, ""),
+        (NO_LEADER, 1, "the group has no known leader"),
+        (three(settled=False), 1, "a membership change is not committed yet"),
+        (three(settled=False), 7, ""),
+        (three(first=peer(1, connected=False)), 1, ""),
+        (
+            three(first=peer(1, connected=False)),
+            2,
+            "only 1 of 3 voters would remain healthy; 2 are required",
+        ),
+        (
+            three(second=member(2, pod=UNREADY)),
+            1,
+            "only 1 of 3 voters would remain healthy; 2 are required",
+        ),
+        (group(leader(voters=(0,))), 0, "only 0 of 1 voters would remain healthy; 1 are required"),
+    ],
+)
+def test_why_a_group_cannot_do_without_a_member(found: Group, number: int, why: str) -> None:
+    assert without(found, number) == why
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"answer": None}, True),  # the leader and Kubernetes hear it
+        ({"pod": UNREADY}, False),
+        ({"pod": None}, False),
+        ({"answer": Answer("follower", 5, 0, ready=False, fatal="no space")}, False),
+        ({"answer": Answer("follower", 5, 0, ready=False, sound=False)}, False),
+    ],
+)
+def test_the_word_of_a_voter_about_itself(changes: dict[str, object], counts: bool) -> None:
+    assert sound(three(second=member(2, **changes)), 2) is counts
+
+
+def test_without_a_leader_no_voter_is_healthy_and_no_member_is_known() -> None:
+    assert [sound(NO_LEADER, number) for number in range(4)] == [False] * 4
+    assert (tuple(voters_of(NO_LEADER)), tuple(learners_of(NO_LEADER)), is_settled(NO_LEADER)) == ((), (), False)
+
+
+@pytest.mark.parametrize(
+    ("found", "which", "idle"),
+    [
+        (three(), member(1), False),
+        (three(), leader(peer(1), peer(2)), False),
+        (three(), member(1, pod=None), True),
+        (three(), member(1, pod=STOPPED), True),
+        (three(first=peer(1, connected=False)), member(1), True),
+        (three(), member(3), True),  # it is not a voter
+        (NO_LEADER, member(1), False),
+        (NO_LEADER, member(1, pod=STOPPED), True),
+    ],
+)
+def test_who_takes_no_part(found: Group, which: Member, idle: bool) -> None:
+    assert takes_no_part(found, which) is idle
+
+
+@pytest.mark.parametrize(
+    ("found", "allowed", "preferred", "chosen"),
+    [
+        (three(), range(3), range(3), 1),
+        (three(), range(3), (2,), 2),
+        (three(), (2,), range(3), 2),
+        (three(), (), range(3), None),
+        (three(first=peer(1, connected=False)), range(3), (1,), 2),
+        (three(first=peer(1, lag_bytes=9)), range(3), range(3), 2),
+        (NO_LEADER, range(3), range(3), None),
+    ],
+)
+def test_who_takes_over(found: Group, allowed: Collection[int], preferred: Collection[int], chosen: int | None) -> None:
+    assert successor(found, 0, allowed, preferred) == chosen
