@@ -1,7 +1,7 @@
-"""What kopf watches, and the one thing it is told to do about it: say which cluster, or which job, to look at.
+"""The watches of kopf. A handler adds the key of the cluster or job to the queue, and does nothing else.
 
-Nothing is decided here, and nothing is written: kopf keeps no annotations, finalizers or progress on anybody's objects
-(it does so for handlers of changes, not for `on.event`). An event that is lost costs until the next resync.
+Handlers of `on.event` keep no annotations, finalizers or progress in objects of users, unlike change handlers. A lost
+event delays a reconciliation until the next resync.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ OWNED = (
     *(kube.PODS, kube.STATEFUL_SETS, kube.SERVICES, kube.CLAIMS, kube.CONFIG_MAPS),
     *(kube.SERVICE_ACCOUNTS, kube.DISRUPTION_BUDGETS, kube.NETWORK_POLICIES),
 )
-"""Kinds with the labels of a cluster or a job. Of these only ours are sent to us: Secrets are not watched at all."""
+"""Kinds with the labels of a cluster or a job. A label selector limits the watches; Secrets are not watched."""
 OF_TOPICS = (kube.TOPICS, kube.CONSUMER_GROUPS)
 
 WATCH_SECONDS = 240
-"""Each watch is ended by the server after this, and begun anew."""
+"""Timeout of a watch at the server; kopf then starts a new watch."""
 SILENCE_SECONDS = 70.0
-"""A watch on which nothing came, not even a bookmark, is taken for dead: the server sends one a minute."""
+"""A watch without any event for so long counts as broken: the server sends a bookmark every minute."""
 
 
 def settings_for_kopf(operator: Settings) -> kopf.OperatorSettings:
-    """Quiet, without peers (the lease keeps others out), and with watches that do not outlive their connection."""
+    """Returns settings of kopf: no events, no peering (the lease replaces it), and watches with timeouts."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.peering.standalone = True
-    settings.scanning.disabled = True  # else it wants to watch CRDs and namespaces of the whole cluster
+    settings.scanning.disabled = True  # otherwise kopf watches CRDs and namespaces of the whole cluster
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.watching.connect_timeout = 10
@@ -54,7 +54,7 @@ def settings_for_kopf(operator: Settings) -> kopf.OperatorSettings:
 
 
 def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
-    """The handlers. `look_at` is called in the loop of the operator, often, and must not wait."""
+    """Returns the handlers. They call `look_at` often, in the event loop; it must not block."""
     registry = kopf.OperatorRegistry()
 
     def on_cluster(name: str, namespace: str, **_: Any) -> None:
@@ -103,7 +103,7 @@ def _selector(resource: kube.Resource) -> tuple[str, str, str]:
 
 
 def login(*, settings: kopf.OperatorSettings, logger: Any, **_: Any) -> kopf.ConnectionInfo | None:
-    """Kopf's own simple ways: without this it would import all of the official client's models to read one file."""
+    """Logs in with the simple methods of kopf. Its default imports all models of the official client."""
     return kopf.login_with_service_account(settings=settings, logger=logger) or kopf.login_with_kubeconfig(
         settings=settings, logger=logger
     )

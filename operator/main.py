@@ -46,16 +46,16 @@ from tallystick.operator.topics.reconcile import TopicsReconciler
 logger = logging.getLogger(__name__)
 
 DISCOVER_SECONDS = 30.0
-"""A cluster, or a job, whose events were all lost is found after this."""
+"""Interval of listing all clusters and jobs, to find those whose events were lost."""
 LEASE_LOST = 3
 LIMIT_PASSES = 3
-"""As many times as long as one pass may take, without progress, and the operator is not healthy."""
+"""The operator is unhealthy after so many times the limit of a pass without progress."""
 
 Work = Callable[[Key], Awaitable[float | None]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Everything is told by the environment: see `settings.py`."""
+    """Runs the command and returns its exit status. Environment variables configure it: see `settings.py`."""
     if arguments if arguments is not None else sys.argv[1:]:
         print(__doc__, file=sys.stderr)
         return 2
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(f"tally-operator: {error}", file=sys.stderr)
         return 2
-    except Exception as error:  # the official client has no common base for what is wrong with its configuration
+    except Exception as error:  # the official client has no common base class for configuration errors
         print(f"tally-operator: cannot configure the API server: {error}", file=sys.stderr)
         return 2
     try:
@@ -76,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def run(settings: Settings, kube: Kube) -> int:
-    """The exit status."""
+    """Waits for the lease, then leads. Returns the exit status."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # kopf sets its own while it runs, and ends then
+    for number in (signal.SIGTERM, signal.SIGINT):  # kopf replaces the handlers while it runs, and ends on a signal
         loop.add_signal_handler(number, stop.set)
     metrics = Metrics()
     lease = Lease(
@@ -107,7 +107,7 @@ async def run(settings: Settings, kube: Kube) -> int:
 
 
 async def _key(kube: Kube, settings: Settings) -> bytes:
-    """Waited for: without it no node can be asked anything."""
+    """Returns the key of the operator. Retries, because no request to a node is possible without it."""
     wait = 1.0
     while True:
         try:
@@ -155,8 +155,8 @@ def _queue(
 
 
 async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, stop: asyncio.Event) -> int:
-    """Until a signal comes, or one of the tasks ends."""
-    import kopf  # here: half of the memory is of kopf's and its imports, and one that stands by needs none of it
+    """Runs until a signal arrives or a task ends. Returns the exit status."""
+    import kopf  # imported late: kopf needs half of the memory, and a standby operator does not use it
 
     from tallystick.operator.handlers import registry_for, settings_for_kopf
 
@@ -194,7 +194,7 @@ async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, 
 
 
 def _end_if_lost(keeping: asyncio.Task[None]) -> None:
-    """At once: a thread may be about to send a request that is not ours to make any more."""
+    """Ends the process at once: a thread may be about to send a request that only the holder of the lease may send."""
     if not keeping.cancelled() and isinstance(keeping.exception(), LeaseLostError):
         logger.critical("lost the lease: %s", keeping.exception())
         logging.shutdown()
@@ -202,8 +202,7 @@ def _end_if_lost(keeping: asyncio.Task[None]) -> None:
 
 
 async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
-    """Looks for clusters and jobs that nobody told of: a watch may be broken, or have begun before its kind was
-    there."""
+    """Lists clusters and jobs and adds unknown ones to the queue: a watch may be broken, or older than its kind."""
     namespaces: Sequence[str | None] = settings.watch_namespaces or (None,)
     kinds = ((CLUSTERS, (Kind.CLUSTER, Kind.TOPICS)), (STORE_JOBS, (Kind.JOB,)))
     while True:
@@ -222,13 +221,13 @@ async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
 
 
 def _lives(job: Json) -> bool:
-    """There may be something to do about a StoreJob: its end is not told yet, or it goes by itself."""
+    """Whether a StoreJob needs a reconciliation: it has not ended, or it expires."""
     phase, ttl = (job.get("status") or {}).get("phase"), (job.get("spec") or {}).get("ttlSecondsAfterFinished")
     return phase not in OVER or ttl is not None
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
-    """Whether `work` ended before `stop` was set; else it is cancelled."""
+    """Returns whether `work` ended before `stop` was set; otherwise cancels it."""
     doing, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BANNED = {
     r"whoever": "name the subject: the client, the user, the caller",
     r"anew": "again, create a new one",
-    r"(?:is|are|was) none": "is not valid, does not exist, is absent",
+    r"(?:is|are|was) (?-i:none)": "is not valid, does not exist, is absent",
     r"of itself": "name the subject",
     r"bears?": "tolerates, can lose",
     r"mend(?:s|ed)?": "repair, correct",

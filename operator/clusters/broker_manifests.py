@@ -1,8 +1,7 @@
-"""One member of a group: BrokerNode, claim, Services, and a StatefulSet of one pod, replaced only when we say so.
+"""Objects of one member: BrokerNode, claim, Services, and a StatefulSet of one pod with the strategy OnDelete.
 
-The pod's template carries a digest of itself, `tallystick.dev/template`. A pod whose digest is another one is outdated.
-What a member is told only for its very first start (`groupBootstrap`) is not in the digest: that it goes away is no
-reason to restart anything.
+The pod template contains its own digest, `tallystick.dev/template`. A pod with another digest is outdated. Settings for
+the first start (`groupBootstrap`) are not part of the digest, so removing them restarts no pod.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from tallystick.operator.core.manifests import (
 from tallystick.operator.core.names import FIRST_MEMBERS, FORMED, HTTP, RAFT, REMOTING, TEMPLATE, VIP
 
 LINGER_SECONDS = 35
-"""A broker that is stopped passes on what clients send until they have looked at their routes, every 30 s, so that no
-send fails in a rolling update. It ends at once when no client is connected."""
+"""A stopping broker forwards requests until clients have updated their routes, every 30 s, so that no send fails in a
+rolling update. It ends at once when no client is connected."""
 GRACE_SECONDS = LINGER_SECONDS + 40
-"""For a broker that is told to stop: it hands over, lingers, writes its tables, flushes."""
+"""Termination grace period: a broker transfers leadership, lingers, writes its tables and flushes."""
 HOST_ADDRESS = "$(HOST_IP)"
-"""In an address: that of the machine that the pod runs on, filled in by Kubernetes."""
+"""Placeholder in an address: Kubernetes replaces it with the address of the node of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """What the objects of one member depend on besides the cluster's spec."""
+    """The input of the objects of one member, besides the spec of the cluster."""
 
     group: int
     member: int
     formed: bool
-    """The group has had a leader once: its disks may hold messages, and nobody makes it anew."""
+    """The group has had a leader: its volumes may hold messages, so it must not be bootstrapped again."""
     first: tuple[int, ...]
-    """Who votes in the group that is made at the first start."""
+    """The initial voters of the group."""
     external: str = ""
-    """host:port for clients outside; empty: there is none (yet)."""
+    """host:port for clients outside; empty: unknown or disabled."""
 
 
 def broker_node(cluster: Cluster, group: int, member: int) -> Json:
@@ -63,7 +62,7 @@ def broker_node(cluster: Cluster, group: int, member: int) -> Json:
 
 
 def claim(cluster: Cluster, plan: MemberPlan, size: str) -> Json:
-    """Owned by nobody: it outlives the cluster, and one of the same name finds it again."""
+    """Returns a claim without an owner: it is kept when the cluster is deleted, and a new cluster uses it again."""
     names, storage = names_of(cluster), cluster.spec.storage
     spec: Json = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
     if storage.storage_class is not None:
@@ -80,18 +79,18 @@ def claim(cluster: Cluster, plan: MemberPlan, size: str) -> Json:
 
 
 def members_text(members: Sequence[int]) -> str:
-    """`n0;n1;n2`, as in RocketMQ's settings."""
+    """Returns members in the form of RocketMQ's settings: `n0;n1;n2`."""
     return ";".join(f"n{member}" for member in members)
 
 
 def members_of(text: str) -> tuple[int, ...]:
-    """The reverse of `members_text`; nothing for what is no such text."""
+    """Parses a text of `members_text`; returns no members for any other text."""
     parts = [part.strip().removeprefix("n") for part in text.split(";") if part.strip()]
     return tuple(sorted(int(part) for part in parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def services(cluster: Cluster, group: int, member: int, node_uid: str) -> list[Json]:
-    """The stable address of a member, ready or not: the others have to reach one that catches up. And the way in."""
+    """Returns the Service of a member, which also publishes a pod that is not ready, and the external Service."""
     names, listener = names_of(cluster), cluster.spec.listener
     labels, selector = names.member_labels(group, member), _selector(cluster, group, member)
     owner = owned_by(BROKER_NODES, names.node(group, member), node_uid)
@@ -122,7 +121,7 @@ def services(cluster: Cluster, group: int, member: int, node_uid: str) -> list[J
 
 
 def template_digest(cluster: Cluster, plan: MemberPlan) -> str:
-    """Of all that a pod of this member starts with, but for how its group is made."""
+    """Returns the digest of pod and configuration of a member, without the bootstrap settings."""
     return digest([_pod(cluster, plan, first_start=False), broker_toml(cluster)])
 
 
@@ -160,7 +159,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
     group_selector = names.broker_selector() | {"tallystick.dev/group": str(group)}
     peers = ";".join(
         f"n{other}-{names.host(names.node(group, other))}:{RAFT}" for other in range(MAX_MEMBERS)
-    )  # all that there can ever be: who is a member is decided by the group
+    )  # all possible members: the group decides who is a member
     variables: dict[str, str] = {
         "TALLY_BROKERNAME": names.group(group),
         "TALLY_DLEGERSELFID": f"n{member}",
@@ -176,7 +175,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         variables["TALLY_GROUPBOOTSTRAP"] = "true"
         variables["TALLY_GROUPBOOTSTRAPMEMBERS"] = members_text(plan.first)
     host_address: list[Any] = []
-    if HOST_ADDRESS in plan.external:  # it stands before what names it
+    if HOST_ADDRESS in plan.external:  # a variable must be defined before the one that references it
         host_address = [
             {"name": "HOST_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.hostIP"}}}
         ]
@@ -195,7 +194,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         "startupProbe": probe("/healthz", "http", period=1, failures=180),
         "livenessProbe": probe("/healthz", "http", period=10, failures=6, timeout=5),
         "readinessProbe": probe("/readyz", "http", period=2, failures=2),
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # why it does not start, in the status
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the status then contains why a container does not start
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": "data", "mountPath": "/data"},

@@ -1,6 +1,6 @@
-"""Carries out one step that `steps.py` decided on, and tells people about it.
+"""Carries out one step of `decide.py` and records an event.
 
-Each is safe to be cut off after any write and begun anew: the next pass sees how far it came and decides again.
+Each step can be interrupted after any write and retried: the next pass observes the state and decides again.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tallystick.operator.core.node_api import NodeName
 logger = logging.getLogger(__name__)
 
 CHANGE_SECONDS = 15.0
-"""For a leader to hand over, or to have a change of members committed."""
+"""Timeout for a transfer of leadership or a membership change."""
 
 
 class BlockedError(Exception):
-    """It cannot be done now, by somebody else's word: the leader's, or a disruption budget's."""
+    """The leader or a PodDisruptionBudget does not permit the step now."""
 
 
 async def carry_out(context: Context, cluster: Cluster, objects: Objects, observed: Observed, step: Step) -> None:
-    """KubeError, NodeError, BlockedError: it was not done, or not all of it."""
+    """Carries out a step. KubeError, NodeError, BlockedError: the step is not done, or only in part."""
     names = Names(cluster.namespace, cluster.name)
     name = names.node(step.group, step.member)
     logger.info("%s %s: %s", step.action.value, name, step.message, extra={"step": step.action.value, "node": name})
@@ -78,7 +78,7 @@ class _Work:
         self._step = step
 
     async def stop_pod(self) -> None:
-        """A ready pod by eviction, so that its group's budget counts everybody's evictions together."""
+        """Evicts a ready pod, so that the PodDisruptionBudget counts all evictions together; deletes another pod."""
         pod, namespace = self._member.pod, self._cluster.namespace
         if pod is None:
             return
@@ -89,7 +89,7 @@ class _Work:
             else:
                 await self._context.kube.delete(kube.PODS, namespace, name, uid=pod.uid)
         except (NotFoundError, ConflictError):
-            pass  # that very pod is gone already
+            pass  # this pod no longer exists
         except UnavailableError as error:
             if error.status == 429:
                 raise BlockedError(str(error)) from error
@@ -103,13 +103,13 @@ class _Work:
         try:
             await self._context.kube.delete(kube.PODS, self._cluster.namespace, name, uid=pod.uid, grace_seconds=0)
         except (NotFoundError, ConflictError):
-            pass  # its machine came back, and has let go of it
+            pass  # its Kubernetes node has confirmed that it stopped
 
     async def replace(self) -> None:
-        """First the claim, which stays as long as its pod; then the wish, which is on its way; then the pod.
+        """Deletes the claim, which exists as long as its pod; then removes the annotation; then stops the pod.
 
-        Cut off after the first, the claim that is being deleted is the reason to go on. Cut off before the wish is
-        taken back, the wish finds a claim that is going, and is taken back without a second one (`reconcile.py`).
+        Interrupted after the first write, the next pass continues because the claim is being deleted. Interrupted
+        before the annotation is removed, `reconcile.py` removes it without a second replacement.
         """
         namespace, member = self._cluster.namespace, self._member
         claim = member.claim
@@ -118,7 +118,7 @@ class _Work:
             try:
                 await self._context.kube.delete(kube.CLAIMS, namespace, name, uid=claim.uid)
             except (NotFoundError, ConflictError):
-                pass  # it is another one already
+                pass  # the name already belongs to a new claim
         await self.take_back_wish()
         await self.stop_pod()
 
@@ -129,7 +129,7 @@ class _Work:
             await self._context.kube.patch(kube.BROKER_NODES, self._cluster.namespace, name, body)
 
     async def delete_node(self) -> None:
-        """The claim is marked before: without its node nothing else tells that its member has left."""
+        """Annotates the claim before: without the BrokerNode only the claim records that the member has left."""
         member, namespace = self._member, self._cluster.namespace
         if member.claim is not None:
             body = {"metadata": {"annotations": {LEFT: "true"}}}
@@ -139,10 +139,10 @@ class _Work:
         try:
             await self._context.kube.delete(kube.BROKER_NODES, namespace, name, uid=self._step.uid)
         except (NotFoundError, ConflictError):
-            pass  # it is gone
+            pass  # the BrokerNode no longer exists
 
     async def ask_leader(self, method: str, path: str, body: object) -> None:
-        """The leader that the decision was made with, and no other: another one may know another membership."""
+        """Sends a request to the leader on whose membership the decision is based, and to no other member."""
         group = next(group for group in self._observed.groups if group.number == self._step.group)
         assert group.leader is not None, "no change is decided on without a leader"
         node = NodeName(self._cluster.namespace, self._cluster.name, group.number, group.leader.number)

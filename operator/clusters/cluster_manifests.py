@@ -26,12 +26,12 @@ def names_of(cluster: Cluster) -> Names:
 
 
 def owner_of(cluster: Cluster) -> Json:
-    """The reference to a cluster in what it owns."""
+    """Returns the owner reference for objects of a cluster."""
     return owned_by(CLUSTERS, cluster.name, cluster.uid)
 
 
 def broker_toml(cluster: Cluster) -> str:
-    """The settings that all brokers share; each one's own are in its environment, and so are `spec.config`'s."""
+    """Returns the settings that all brokers share. Those of one broker and `spec.config` are environment variables."""
     spec = cluster.spec
     lines = (
         "[broker]",
@@ -60,7 +60,7 @@ def config_map(cluster: Cluster) -> Json:
 
 
 def service_account(cluster: Cluster) -> Json:
-    """An account without rights, so that pods do not run under the namespace's default one, which may have some."""
+    """Returns a service account without permissions; the default account of the namespace may have some."""
     names = names_of(cluster)
     content = {"automountServiceAccountToken": False}
     return manifest(
@@ -69,12 +69,12 @@ def service_account(cluster: Cluster) -> Json:
 
 
 def admin_secret(cluster: Cluster, token: str) -> Json:
-    """What the brokers' admin API asks for. Created once, never read: the operator can work the token out again."""
+    """Returns the Secret with the admin token. It is created once and never read; the operator can derive the token."""
     return _token_secret(cluster, names_of(cluster).admin, token)
 
 
 def reader_secret(cluster: Cluster, token: str) -> Json:
-    """What the brokers ask for before they hand out files of their stores, and nothing else: for jobs."""
+    """Returns the Secret with the token with which jobs read files of stores."""
     return _token_secret(cluster, names_of(cluster).reader, token)
 
 
@@ -84,7 +84,7 @@ def _token_secret(cluster: Cluster, name: str, token: str) -> Json:
 
 
 def disruption_budget(cluster: Cluster, group: int) -> Json:
-    """One member of a group at a time; one that is not ready may always be evicted, as it takes nothing away."""
+    """Returns the budget of a group: one member at a time. A pod that is not ready can always be evicted."""
     names = names_of(cluster)
     selector = names.broker_selector() | {key: names.group_labels(group)[key] for key in ("tallystick.dev/group",)}
     content = {
@@ -105,10 +105,9 @@ def disruption_budget(cluster: Cluster, group: int) -> Json:
 
 
 def network_policies(cluster: Cluster, operator: Mapping[str, str]) -> list[Json]:
-    """Client ports for `clientsFrom`, Raft for the members, HTTP for the operator, for metrics, and brokers' for jobs.
+    """Returns the policies: client ports for `clientsFrom`, Raft for members, HTTP for operator, Prometheus and jobs.
 
-    `operator`: labels of the operator's pods, in any namespace. Health probes come from the machine itself, which
-    network policies let through.
+    `operator`: labels of the pods of the operator in any namespace. Network policies never block probes of the kubelet.
     """
     names, spec = names_of(cluster), cluster.spec
     clients: Json = {"from": list(spec.clients_from)} if spec.clients_from else {}
@@ -121,7 +120,7 @@ def network_policies(cluster: Cluster, operator: Mapping[str, str]) -> list[Json
     raft = {"ports": _ports(RAFT), "from": [brokers]}
     broker_rules: list[Json] = [{"ports": _ports(REMOTING, VIP), **clients}, raft, http, files]
     server_rules: list[Json] = [{"ports": _ports(NAME_SERVER, NAME_SERVER_OUTSIDE), **clients}, http]
-    if spec.clients_from:  # whoever else is kept out: brokers register, and members ask each other
+    if spec.clients_from:  # other clients are blocked, but brokers register and members forward requests
         broker_rules.append({"ports": _ports(REMOTING, VIP), "from": [brokers, servers]})
         server_rules.append({"ports": _ports(NAME_SERVER), "from": [brokers]})
     return [
@@ -141,7 +140,7 @@ def _ports(*numbers: int) -> list[Json]:
 
 
 def pod_spec(spec: ClusterSpec, placement: Placement, account: str, container: Json, volumes: Sequence[Json]) -> Json:
-    """A pod of one container that knows nothing of the API server."""
+    """Returns the spec of a pod with one container and without a token for the API server."""
     found: Json = {
         "serviceAccountName": account,
         "automountServiceAccountToken": False,

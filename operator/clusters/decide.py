@@ -1,20 +1,20 @@
-"""The next step of a cluster: pure, from what was seen and what is wanted. At most one is done, then all is seen anew.
+"""The next step of a cluster. Pure: it follows from the observed and the wanted state. Each pass does at most one step.
 
-    what             when                                         only if
-    ReplaceNode      its claim is going, lost, or given up        the others are a sound majority
-    ForceDeletePod   its machine does not let go of it            the others are a sound majority, and it is silent
-    RestartMember    its pod is outdated or stuck, and not ready  the same, or it takes no part anyhow
-    AddMember        it is wanted and no member                   no other change is open; a learner first
-    PromoteMember    it is a learner                              it caught up, and the others are sound
-    RemoveMember     it votes and is not wanted                   all that are wanted vote, and are a sound majority
-    DeleteNode       it is not wanted and is no member            that is committed
-    RestartMember    its pod is outdated, and ready               all others are ready, and a sound majority;
-                                                                  nothing else in the cluster is under way
-    MoveLeader       one of these is about the leader             there is a sound successor
+    step             when                                         only if
+    ReplaceNode      its claim is deleted or lost, or on request  a majority is healthy without it
+    ForceDeletePod   its Kubernetes node does not respond         the same, and it is unresponsive
+    RestartMember    its pod is outdated or stuck, and not ready  the same, or it takes no part
+    AddMember        it is wanted and not a member                no membership change is open; as a learner
+    PromoteMember    it is a learner                              it has caught up, enough voters are healthy
+    RemoveMember     it is a voter and not wanted                 all wanted members vote, and a majority is healthy
+    DeleteNode       it is not wanted and not a member            the membership is committed
+    RestartMember    its pod is outdated and ready                all others are ready and a majority is healthy;
+                                                                  no other step in the cluster is in progress
+    MoveLeader       one of these steps concerns the leader       there is a healthy successor
 
-The order of the table is the order of precedence, and followers come before a leader. What is wanted and cannot be done
-now is a `Hold` with its reason; nothing here is an error. A group of one member has nobody to hold on meanwhile: it is
-restarted all the same, since it would never be otherwise, but its disk is never given up.
+The table is in the order of precedence; followers come before a leader. A step that is wanted but not permitted now is
+a `Hold` with its reason. A group with one member cannot keep its quorum: the member is restarted anyway, because it
+could never be restarted otherwise, but its volume is never replaced.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tallystick.operator.clusters.quorum import (
 )
 
 STUCK_SECONDS = 300.0
-"""Silent and not ready for so long, with peers that are fine: restarted. Doubled each time that it did not help."""
+"""A member that is unresponsive and not ready for so long, with healthy peers, is restarted. Doubled after each try."""
 LONGEST_STUCK_SECONDS = 3600.0
 FORCE_SECONDS = 120.0
-"""After its time to stop is over a pod is given this to go. A machine that is gone never says that it has."""
+"""Time that a pod may exceed its deletion time. A failed Kubernetes node never confirms that its pod stopped."""
 DEAD_SECONDS = 120.0
-"""A group of which no pod was ready for so long has no leader to wait for."""
+"""A group without a ready pod for so long has no leader to wait for."""
 
 
 class Action(Enum):
@@ -58,22 +58,22 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do to one member. `uid`: of the pod that it is about, so that no other one is hit."""
+    """One step for one member. `uid`: UID of the object that it affects, so that no newer object is affected."""
 
     action: Action
     group: int
     member: int
     reason: str
-    """A word for programs."""
+    """Machine-readable reason."""
     message: str
     uid: str = ""
     to: int | None = None
-    """MoveLeader: who is to lead."""
+    """MoveLeader: number of the new leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A step that is wanted and cannot be done now."""
+    """A step that is wanted but not permitted now."""
 
     action: Action
     group: int
@@ -84,7 +84,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the steps lead to. `templates`: digest of each member's pod, by group and member; None: not known yet."""
+    """The wanted state. `templates`: digest of the pod template by group and member; None: unknown yet."""
 
     groups: int
     replicas: int
@@ -99,7 +99,7 @@ class Decision:
 
 
 def decide(observed: Observed, wanted: Wanted) -> Decision:
-    """The first step in the order of precedence that nothing speaks against, and all that are held back before it."""
+    """Returns the first permitted step in the order of precedence, and the holds before it."""
     holds: list[Hold] = []
     for found in _candidates(observed, wanted):
         if isinstance(found, Hold):
@@ -119,12 +119,12 @@ def _candidates(observed: Observed, wanted: Wanted) -> Iterator[Step | Hold]:
 
 
 def outdated(wanted: Wanted, member: Member) -> bool:
-    """It has a pod that was made from another template than the wanted one."""
+    """Whether its pod was created from another template than the wanted one."""
     template = wanted.templates.get((member.group, member.number))
     return member.pod is not None and template is not None and member.pod.template != template
 
 
-# -- disks and machines that are lost ----------------------------------------------------------------------------------
+# -- lost volumes and Kubernetes nodes ---------------------------------------------------------------------------------
 
 
 def _replacements(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
@@ -144,7 +144,7 @@ def _why_replace(member: Member) -> tuple[str, str] | None:
     claim, pod = member.claim, member.pod
     stays = pod is not None and not pod.deleting
     if claim is None:
-        return None  # made anew without a step, and the pod that waits for it finds it
+        return None  # the layout creates it without a step, and its pending pod uses it
     if claim.deleting:
         return ("ClaimDeleted", "the claim is being deleted, but the pod still uses it") if stays else None
     if claim.lost:
@@ -162,9 +162,9 @@ def _forced(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step |
         if pod is None or pod.deleting_since is None or observed.now < pod.deleting_since + FORCE_SECONDS:
             continue
         if member.answer is not None or member.refused:
-            continue  # it runs: its machine is not gone, and will say so
+            continue  # it is running: its Kubernetes node responds and will confirm the deletion
         if group.leader is not None and not takes_no_part(group, member):
-            continue  # by the leader's word it runs: it is only we who do not hear it
+            continue  # the leader reaches it: only the connection to the operator is broken
         where = f"Kubernetes node {pod.node_name} has not confirmed that the pod stopped"
         missing = without(group, member.number)
         if missing:
@@ -190,7 +190,7 @@ def _unready_restarts(observed: Observed, wanted: Wanted, group: Group) -> Itera
 
 
 def _is_stuck(observed: Observed, group: Group, member: Member) -> bool:
-    """Running, silent for long, and its peers are fine. A container that ends by itself is the kubelet's to restart."""
+    """Whether it runs and has been unresponsive for long, with healthy peers. The kubelet restarts other containers."""
     pod = member.pod
     if pod is None or not pod.running or pod.waiting or pod.unready_since is None:
         return False
@@ -211,7 +211,7 @@ def _ready_restarts(observed: Observed, wanted: Wanted, group: Group) -> Iterato
 def _guarded(
     observed: Observed, wanted: Wanted, group: Group, member: Member, action: Action, reason: str, message: str
 ) -> Step | Hold:
-    """A step that stops the member's pod, if the group can do without it; a change of leader first, if it leads."""
+    """Returns a step that stops the pod of a member if the group can lose it; for a leader, its transfer first."""
 
     def hold(why: str, text: str) -> Hold:
         return Hold(action, group.number, member.number, why, f"{message}; {text}")
@@ -237,7 +237,7 @@ def _guarded(
 
 
 def _costs_nothing(observed: Observed, group: Group, member: Member, action: Action) -> bool:
-    """Stopping its pod takes nothing away, and no disk goes with it that may hold what only few others have."""
+    """Whether stopping its pod does not weaken the group, and deletes no volume that may hold needed data."""
     claim = member.claim
     if (action is Action.REPLACE or _goes_with_pod(member)) and not (claim is not None and claim.lost):
         return False
@@ -245,12 +245,12 @@ def _costs_nothing(observed: Observed, group: Group, member: Member, action: Act
 
 
 def _goes_with_pod(member: Member) -> bool:
-    """Its claim is being deleted, and only its pod still keeps it."""
+    """Whether its claim is being deleted and exists only as long as its pod."""
     return member.claim is not None and member.claim.deleting
 
 
 def _moved(wanted: Wanted, group: Group, member: Member, step: Step) -> Step | Hold:
-    """The same step, or the change of leadership that has to come before it."""
+    """Returns the transfer of leadership that must precede the step, or a hold without a successor."""
     fresh = [each.number for each in group.members if not outdated(wanted, each)]
     to = successor(group, member.number, range(wanted.replicas), fresh)
     if to is None:
@@ -261,7 +261,7 @@ def _moved(wanted: Wanted, group: Group, member: Member, step: Step) -> Step | H
 
 
 def _underway_elsewhere(observed: Observed, member: Member) -> str:
-    """What was begun elsewhere in the cluster and has not come back; empty: nothing."""
+    """Returns why a disruptive step of another member is still in progress; empty: no such step."""
     step = observed.underway
     if step is None or step.action not in (Action.RESTART.value, Action.REPLACE.value, Action.FORCE.value):
         return ""
@@ -287,7 +287,7 @@ def _other_unready(group: Group, member: Member) -> str:
 
 
 def _is_dead(observed: Observed, group: Group) -> bool:
-    """No pod of it was ready for long: it serves nobody, and there is no majority to keep."""
+    """Whether no pod has been ready for long: the group serves no clients and has no quorum to keep."""
     pods = [member.pod for member in group.members if member.pod is not None]
     return group.leader is None and all(
         pod.unready_since is not None and observed.now - pod.unready_since >= DEAD_SECONDS for pod in pods
@@ -298,7 +298,7 @@ def _is_dead(observed: Observed, group: Group) -> bool:
 
 
 def _additions(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
-    """One at a time: a learner is promoted, or taken out, before there is another."""
+    """Yields one addition at a time: a learner is promoted or removed before another one is added."""
     if not is_settled(group):
         return
     voters, learners = voters_of(group), learners_of(group)
@@ -333,7 +333,7 @@ def _promotion(group: Group, member: Member) -> Step | Hold:
 
 
 def _removals(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
-    """Those with the highest numbers first."""
+    """Yields removals, the highest number first."""
     voters, learners = voters_of(group), learners_of(group)
     for number in sorted((*voters, *learners), reverse=True):
         if number < wanted.replicas:
@@ -346,7 +346,7 @@ def _removals(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step
             yield step
         else:
             yield _removal(observed, wanted, group, step)
-        return  # the next one when this one is gone
+        return  # one removal at a time
 
 
 def _removal(observed: Observed, wanted: Wanted, group: Group, step: Step) -> Step | Hold:

@@ -1,8 +1,8 @@
-"""Whether an object has to be written: pure, so that a pass over a cluster that is as it should be writes nothing.
+"""Whether an object must be written. Pure. A pass over a cluster that matches its spec writes nothing.
 
-The server changes what it is given: it fills in defaults, and writes `1024Mi` as `1Gi`. So a manifest is compared only
-where it says something, and what the server made of it when we last applied it is as good as what we asked for. A field
-that a manifest no longer has is found by the digest of the manifest, kept as an annotation of the object.
+The API server changes objects: it sets defaults and writes `1024Mi` as `1Gi`. So an object is compared only in the
+fields of its manifest, and the result of the last apply counts as equal. A field that was removed from the manifest
+changes the digest of the manifest, which is an annotation of the object.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from tallystick.operator.core.names import APPLIED
 from tallystick.operator.core.quantity import same
 
 KEYS = ("name", "mountPath", "containerPort", "port", "uid", "type", "key", "topologyKey")
-"""What tells the elements of a list from each other, in this order: the first that all of them have."""
+"""Fields that identify the elements of a list: the first one that all elements have."""
 
 
 def stamped(manifest: Json) -> Json:
-    """The manifest with its own digest as an annotation."""
+    """Returns the manifest with its digest as an annotation."""
     metadata = manifest["metadata"]
     annotations = dict(metadata.get("annotations") or {}) | {APPLIED: digest(manifest)}
     return manifest | {"metadata": metadata | {"annotations": annotations}}
 
 
 def differs(live: Json | None, wanted: Json, settled: str | None) -> bool:
-    """Whether `wanted` (stamped) has to be applied over `live`.
+    """Whether `wanted` (stamped) must be applied.
 
-    `settled`: `mark` of what came out when it was applied last, None: this process has not applied it yet.
+    `settled`: `mark` of the result of the last apply; None: this process has not applied it yet.
     """
     if live is None:
         return True
@@ -39,12 +39,12 @@ def differs(live: Json | None, wanted: Json, settled: str | None) -> bool:
 
 
 def mark(live: Json, wanted: Json) -> str:
-    """Stands for what an object says where a manifest says something."""
+    """Returns a digest of an object, limited to the fields of a manifest."""
     return digest(_projection(live, wanted))
 
 
 def covers(live: Any, wanted: Any) -> bool:
-    """Everything that `wanted` says is so in `live`; quantities may be written differently."""
+    """Whether `live` has all fields of `wanted`; quantities may be written differently."""
     if live is None:
         return wanted in (None, 0, False, "", [], {})
     if isinstance(wanted, dict):

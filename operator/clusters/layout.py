@@ -1,8 +1,8 @@
-"""What should stand in the API server for a cluster as it was seen: pure, manifests in the order to apply them.
+"""The objects of a cluster. Pure: manifests in the order in which they are applied.
 
-A claim and a Service come before the StatefulSet that needs them, and the mark that a group has formed before the
-template that no longer makes one. Objects are made and mended in every pass; to take something away is a step, but for
-what the spec switches on and off.
+A claim and a Service come before the StatefulSet that needs them, and the annotation that a group has formed before the
+template without the bootstrap settings. Every pass creates and corrects objects. Deletions are steps, except for
+objects that the spec enables and disables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPERATOR_LABELS = {"app.kubernetes.io/name": "tallystick-operator"}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`manifests`: all that can be had now. `waits`: members and what is missing before theirs are complete."""
+    """`manifests`: the objects that can be applied now. `waits`: members, and what their other objects wait for."""
 
     manifests: tuple[Json, ...]
     templates: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
@@ -32,12 +32,12 @@ class Layout:
 
 
 def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
-    """What the steps lead to."""
+    """Returns the wanted state for the decision."""
     return Wanted(cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused)
 
 
 def shared_manifests(cluster: Cluster) -> list[Json]:
-    """What does not depend on anything that was seen; the Secret is not among them (see `reconcile.py`)."""
+    """Returns the objects that do not depend on the observed state, except Secrets (see `writing.py`)."""
     found = [
         cluster_manifests.service_account(cluster),
         cluster_manifests.config_map(cluster),
@@ -52,7 +52,7 @@ def shared_manifests(cluster: Cluster) -> list[Json]:
 
 
 def is_obsolete(cluster: Cluster, body: Json, manifests: tuple[Json, ...]) -> bool:
-    """Whether an object of the cluster is one that the spec has switched off."""
+    """Whether the spec has disabled an object of the cluster."""
     kind, name = body["kind"], body["metadata"]["name"]
     if kind == "Service" and not name.endswith("-external"):
         return False
@@ -64,11 +64,11 @@ def is_obsolete(cluster: Cluster, body: Json, manifests: tuple[Json, ...]) -> bo
 
 
 def placed(group: Group, replicas: int) -> tuple[int, ...]:
-    """Members of a group that have objects: those wanted, and those that were not let go yet.
+    """Returns the members of a group that have objects: wanted members, and members that have not left yet.
 
-    A group that has not formed has those that it was begun with, and no others: members that began with different ideas
-    of who votes could elect two leaders. One that has formed and has no leader may need every disk that never left it:
-    a cluster that was deleted and made again with fewer replicas than the group has voters.
+    A group that has not formed has its initial members only: members that start with different initial voters could
+    elect two leaders. A formed group without a leader may need every volume that has not left it, for example after a
+    cluster was deleted and created again with fewer replicas than the group has voters.
     """
     if not group.formed:
         return group.first or tuple(range(replicas))
@@ -83,7 +83,7 @@ def placed(group: Group, replicas: int) -> tuple[int, ...]:
 
 
 def layout(cluster: Cluster, observed: Observed) -> Layout:
-    """Everything of a cluster."""
+    """Returns all objects of a cluster."""
     manifests, waits = shared_manifests(cluster), []
     templates: dict[tuple[int, int], str | None] = {}
     for group in observed.groups:
@@ -100,7 +100,7 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
 
 
 def plan_of(cluster: Cluster, group: Group, member: Member) -> MemberPlan | None:
-    """None: its address for clients outside is not known yet."""
+    """Returns the input of the objects of a member; None: its external address is unknown yet."""
     listener = cluster.spec.listener
     external = member.external
     if listener.type is External.NODE_PORT and external:
@@ -114,11 +114,11 @@ def plan_of(cluster: Cluster, group: Group, member: Member) -> MemberPlan | None
 
 
 def _member_manifests(cluster: Cluster, group: Group, member: Member, plan: MemberPlan | None) -> Iterator[Json | str]:
-    """The objects of a member, or what they wait for."""
+    """Yields the objects of a member, or what they wait for."""
     yield broker_manifests.broker_node(cluster, group.number, member.number)
     if member.node_uid is None:
         yield "waiting for the BrokerNode"
-        return  # it owns the rest
+        return  # it owns the other objects
     yield from broker_manifests.services(cluster, group.number, member.number, member.node_uid)
     first = group.first or tuple(range(cluster.spec.replicas))
     about_claim = MemberPlan(group.number, member.number, group.formed, first)
@@ -133,11 +133,11 @@ def _member_manifests(cluster: Cluster, group: Group, member: Member, plan: Memb
 
 
 def rebirth_doubt(group: Group, member: Member) -> str:
-    """Why a claim that is missing must not be made anew yet; empty: it may.
+    """Returns why a missing claim must not be created again yet; empty: it can be created.
 
-    In a group that has formed, a member with an empty disk is brought up to date by the others. In one that has not,
-    it would be told to make the group, which is wrong if the group formed unseen: then it may already have promised
-    something. That no leader can have been there is proved by a majority of the others who never heard of one.
+    In a formed group, the other members replicate to a member with an empty volume. In a group that has not formed, the
+    member would bootstrap the group, which is wrong if the group has formed unobserved: the member may already have
+    voted. If a majority of the others reports that it never knew a leader, there was none.
     """
     if group.formed or not group.first or member.stateful_set is None:
         return ""
@@ -157,6 +157,6 @@ def rebirth_doubt(group: Group, member: Member) -> str:
 
 
 def _size(cluster: Cluster, claim: Claim | None) -> str:
-    """Claims grow and never shrink."""
+    """Returns the size of a claim. Claims never shrink."""
     wanted = cluster.spec.storage.size
     return larger(wanted, claim.requested) if claim is not None and claim.requested else wanted

@@ -1,6 +1,6 @@
-"""Name servers: a StatefulSet of processes without disks, with a name each for brokers and one name for clients.
+"""Objects of the name servers: a StatefulSet without volumes, a headless Service for brokers, a Service for clients.
 
-Kubernetes itself rolls them, one at a time: they hold nothing but what brokers tell them every half minute.
+Kubernetes updates them one at a time. Their only state is what brokers register every 30 seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tallystick.operator.core.manifests import apart, container_security, enviro
 from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE
 
 SETTLED_SECONDS = 35
-"""Brokers register every 30 s: before that, a new name server may not know all of them, and no other is restarted."""
+"""minReadySeconds: brokers register every 30 s, so a new name server knows all brokers before the next restart."""
 
 
 def name_server_services(cluster: Cluster) -> list[Json]:
@@ -21,7 +21,7 @@ def name_server_services(cluster: Cluster) -> list[Json]:
     headless = {
         "spec": {
             "clusterIP": "None",
-            "publishNotReadyAddresses": True,  # brokers find one while it starts, which is what makes it useful
+            "publishNotReadyAddresses": True,  # brokers must find a name server that is starting, and register
             "selector": selector,
             "ports": [port("nameserver", NAME_SERVER)],
         }

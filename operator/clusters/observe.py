@@ -1,4 +1,4 @@
-"""Looks at a cluster: all of its objects in the API server, and what its nodes say. Nothing is decided here."""
+"""Reads the state of a cluster: its objects from the API server, and the answers of its nodes. Decides nothing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ KINDS: tuple[Resource, ...] = (
     *(kube.CONFIG_MAPS, kube.SERVICE_ACCOUNTS, kube.DISRUPTION_BUDGETS, kube.NETWORK_POLICIES),
 )
 ASK_SECONDS = 3.0
-"""For a member to say how its group is. Longer makes every pass over a cluster with a silent one so long."""
+"""Timeout for the state of a member. An unresponsive member delays each pass by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look: objects, and what members said."""
+    """Objects and answers, read at one time."""
 
     objects: Objects
     answers: dict[tuple[int, int], object]
 
 
 async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
-    """KubeError: the API server did not tell. Silence of nodes is an answer."""
+    """Reads a cluster. KubeError: the API server did not respond. Errors of nodes are values of `answers`."""
     names = Names(cluster.namespace, cluster.name)
     lists = await asyncio.gather(
         *(context.kube.list(resource, cluster.namespace, names.selector()) for resource in KINDS)

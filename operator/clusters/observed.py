@@ -1,7 +1,7 @@
-"""What a pass saw of a cluster, as values: all that the decisions in `steps.py` and `conditions.py` may look at.
+"""The observed state of a cluster as values: the input of `decide.py`, `layout.py` and `status.py` besides the spec.
 
-Small on purpose: a field that no decision reads is not here. Times are seconds since 1970, as the API server's are.
-"What a member says" (`Answer`) is None for one that did not answer: nothing is concluded from silence but that.
+It contains only fields that a decision or the status uses. Times are seconds since 1970. An `Answer` of None means that
+the member did not respond; nothing else follows from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from tallystick.operator.core.pods import Pod
 
 HEARD_SECONDS = 3.0
-"""A peer that has answered none of its leader's heartbeats for so long counts as gone, connected or not."""
+"""A peer that has answered no heartbeat of its leader for so long counts as disconnected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,43 +21,43 @@ class Claim:
     uid: str
     created: float = 0.0
     lost: bool = False
-    """Its volume is gone: Kubernetes says so, and there is no way back."""
+    """Kubernetes reports that its volume is lost, which is final."""
     deleting: bool = False
     formed: bool = False
     left: bool = False
-    """Its member has left the group: what is on it is not needed for a majority."""
+    """Its member has left the group: a majority does not need its data."""
     first: tuple[int, ...] = ()
     requested: str = ""
     capacity: str = ""
     """Empty: not bound yet."""
     resizing: str = ""
-    """What its growing waits for, empty: it does not grow."""
+    """Progress of its expansion; empty: it is not being expanded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another member, as the leader sees it."""
+    """Another member, as reported by the leader."""
 
     member: int
     connected: bool
     lag_bytes: int | None
     sound: bool = True
-    """Its disk takes writes, and it has forgotten nothing."""
+    """Its disk accepts writes, and its votes are not in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a member says of its group (GET /group)."""
+    """The state of a group as reported by a member (GET /group)."""
 
     role: str
     term: int
     leader: int | None
     ready: bool
-    """It leads, and has committed an entry of its term."""
+    """It is the leader and has committed an entry of its term."""
     voters: tuple[int, ...] = ()
     learners: tuple[int, ...] = ()
     settled: bool = True
-    """The membership that it knows of is committed."""
+    """Its membership is committed."""
     commit_index: int = -1
     fatal: str = ""
     last_error: str = ""
@@ -70,9 +70,9 @@ class Answer:
 
     @property
     def formed(self) -> bool:
-        """The group has been made: somebody was elected, so a majority has its first membership on disk.
+        """Whether the group has formed: a leader was elected, so a majority has the first membership on disk.
 
-        That this member has it proves nothing: it may be the only one that has started yet.
+        The membership of this member alone proves nothing: it may be the only one that has started.
         """
         return self.leader is not None or self.role == "leader" or self.commit_index >= 0
 
@@ -82,24 +82,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of one group: its objects, and what it says."""
+    """One member of one group: its objects and its answer."""
 
     group: int
     number: int
     node_uid: str | None = None
-    """Of its BrokerNode; None: there is none."""
+    """UID of its BrokerNode; None: it does not exist."""
     replace: bool = False
-    """A person asked for a new, empty disk."""
+    """A user requested a new, empty volume."""
     claim: Claim | None = None
     stateful_set: str | None = None
-    """Digest of the template that its StatefulSet has; None: there is none."""
+    """Digest of the pod template of its StatefulSet; None: it does not exist."""
     pod: Pod | None = None
     external: str = ""
     answer: Answer | None = None
     refused: str = ""
-    """It answered, and does not talk to us: why."""
+    """Why its answer cannot be used; empty: it answered, or it did not respond."""
     stuck_restarts: int = 0
-    """How often it was restarted for being stuck, since it was ready last."""
+    """Number of restarts because it was stuck, since it was last ready."""
 
     @property
     def ready(self) -> bool:
@@ -107,7 +107,7 @@ class Member:
 
     @property
     def exists(self) -> bool:
-        """There is anything of it that runs or will run."""
+        """Whether it has an object that runs or will run."""
         return self.node_uid is not None or self.stateful_set is not None or self.pod is not None
 
 
@@ -115,27 +115,27 @@ class Member:
 class Group:
     number: int
     members: tuple[Member, ...]
-    """Those that exist or are wanted, by number."""
+    """Existing and wanted members, by number."""
 
     def member(self, number: int) -> Member | None:
         return next((member for member in self.members if member.number == number), None)
 
     @property
     def leader(self) -> Member | None:
-        """Who says that it leads and can; of several (one was cut off) the one of the newest term."""
+        """The member that reports to be a ready leader; of several, the one of the newest term."""
         leading = [member for member in self.members if member.answer is not None and member.answer.leads]
         return max(leading, key=lambda member: member.answer.term if member.answer else -1, default=None)
 
     @property
     def formed(self) -> bool:
-        """It has had a leader once, by a mark on any disk or by anybody's word."""
+        """Whether it has ever had a leader, according to any claim or any member."""
         return any(member.claim is not None and member.claim.formed for member in self.members) or any(
             member.answer is not None and member.answer.formed for member in self.members
         )
 
     @property
     def first(self) -> tuple[int, ...]:
-        """Who votes in it first, as noted on its disks when they were made; nothing: no disk was made yet."""
+        """The initial voters, as recorded on its claims; empty: no claim exists yet."""
         noted = (member.claim.first for member in self.members if member.claim is not None and member.claim.first)
         return next(noted, ())
 
@@ -145,15 +145,15 @@ class NameServers:
     wanted: int
     ready: int
     updated: int
-    """Pods of the newest template; Kubernetes rolls them itself."""
+    """Pods with the newest template. Kubernetes updates them."""
     current: bool
-    """Kubernetes has seen what is wanted."""
+    """Whether Kubernetes has processed the newest template."""
     external: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """The step that was noted in the status before it was done."""
+    """The disruptive step in the status, written before it was carried out."""
 
     action: str
     target: str
@@ -170,7 +170,7 @@ class Observed:
     name_servers: NameServers
     underway: Underway | None = None
     refusals: tuple[str, ...] = field(default=())
-    """What the API server would not let us do, for people."""
+    """Errors of the API server for objects that it rejected."""
     resize_refusals: tuple[str, ...] = field(default=())
 
     @property
@@ -179,7 +179,7 @@ class Observed:
 
 
 def understood(answer: Any) -> Answer:
-    """From the body of GET /group. KeyError, TypeError, ValueError: it is none."""
+    """Parses the body of GET /group. KeyError, TypeError, ValueError: it is invalid."""
     peers = tuple(
         Peer(
             member=int(peer["member"]),

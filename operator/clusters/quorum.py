@@ -1,7 +1,7 @@
-"""Whether a group can do without a member: the arithmetic that every disruptive step asks, in one place.
+"""Whether a group can lose a member. Every disruptive step uses these functions. Pure.
 
-A voter counts as *sound* if Kubernetes says that its pod is ready, the leader says that it is connected and close
-behind, and nobody says that its disk or its memory of votes is in doubt. Silence of any of them is a no.
+A voter is healthy (`sound`) if its pod is ready, the leader reports that it is connected and at most CLOSE_BYTES
+behind, and no member reports an error of its disk or doubt about its votes. Missing information counts as not healthy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from tallystick.operator.clusters.observed import Group, Member
 
 CLOSE_BYTES = 32 << 20
-"""A voter that lacks more of the leader's log than this is not counted on."""
+"""A voter that is further behind the leader's log is not healthy."""
 
 
 def majority(voters: int) -> int:
@@ -19,7 +19,7 @@ def majority(voters: int) -> int:
 
 
 def sound(group: Group, number: int) -> bool:
-    """Whether a voter can be counted on now, by the leader's word and by Kubernetes'."""
+    """Whether a voter is healthy, according to the leader and Kubernetes."""
     leader, member = group.leader, group.member(number)
     if leader is None or leader.answer is None or member is None or not member.ready:
         return False
@@ -36,7 +36,7 @@ def close(lag_bytes: int | None) -> bool:
 
 
 def voters_of(group: Group) -> Collection[int]:
-    """By the leader's word; nobody, if nobody leads."""
+    """Returns the voters that the leader reports; empty without a leader."""
     leader = group.leader
     return leader.answer.voters if leader is not None and leader.answer is not None else ()
 
@@ -47,13 +47,13 @@ def learners_of(group: Group) -> Collection[int]:
 
 
 def is_settled(group: Group) -> bool:
-    """Somebody leads, and no change of members is open."""
+    """Whether there is a leader, and its membership is committed."""
     leader = group.leader
     return leader is not None and leader.answer is not None and leader.answer.settled
 
 
 def without(group: Group, number: int) -> str:
-    """Why the group cannot do without this member; empty: a majority of its voters is sound besides."""
+    """Returns why the group cannot lose this member; empty: a majority of its voters is healthy without it."""
     if group.leader is None:
         return "the group has no known leader"
     voters = voters_of(group)
@@ -69,10 +69,10 @@ def without(group: Group, number: int) -> str:
 
 
 def takes_no_part(group: Group, member: Member) -> bool:
-    """Stopping it takes nothing away from the group: it does not run, or the leader neither counts nor hears it.
+    """Whether stopping a member does not weaken its group: it is not running, not a voter, or not connected.
 
-    Who cannot be heard by us may be heard by the others, so without a leader's word only a container that does not run
-    is known to do nothing.
+    The other members may reach a member that the operator does not. So without a report of the leader, only a container
+    that is not running takes no part.
     """
     if member.pod is None or not member.pod.running:
         return True
@@ -86,7 +86,7 @@ def takes_no_part(group: Group, member: Member) -> bool:
 
 
 def successor(group: Group, number: int, allowed: Collection[int], preferred: Collection[int]) -> int | None:
-    """Who should lead instead of this member: sound, preferred if there is one, the least behind."""
+    """Returns the next leader: a healthy voter of `allowed`, preferably of `preferred`, with the lowest lag."""
     leader = group.leader
     if leader is None or leader.answer is None:
         return None

@@ -1,6 +1,6 @@
-"""From objects of the API server and answers of nodes to the values of `observed.py`.
+"""Converts objects of the API server and answers of nodes to the values of `observed.py`.
 
-Pure, and forgiving: what an object does not say is taken for "no", as every decision takes that for a reason to wait.
+Pure. A missing field counts as "no", because every decision then waits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tallystick.operator.core.times import seconds
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What the API server has of one cluster: by kind, then by name."""
+    """The objects of one cluster, by kind and name."""
 
     cluster: Json
     by_kind: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Objects:
 
 
 Answers = Mapping[tuple[int, int], Any]
-"""By group and member: the body of GET /group, or the NodeError; nothing for those that were not asked."""
+"""By group and member: the body of GET /group, or the NodeError. Members that were not asked are missing."""
 
 
 def read(
@@ -70,7 +70,7 @@ def read(
     refusals: tuple[str, ...] = (),
     resize_refusals: tuple[str, ...] = (),
 ) -> Observed:
-    """`stuck_restarts`: by node, how often it was restarted in vain."""
+    """Returns the observed state. `stuck_restarts`: by node, the number of restarts that did not help."""
     names = Names(cluster.namespace, cluster.name)
     numbers = _numbers(cluster, objects)
     groups = tuple(
@@ -94,7 +94,7 @@ def read(
 
 
 def running_members(cluster: Cluster, objects: Objects) -> list[tuple[int, int]]:
-    """Those whose container runs: worth asking."""
+    """Returns the members with a running container: only these can answer."""
     names = Names(cluster.namespace, cluster.name)
     found = []
     for group, members in sorted(_numbers(cluster, objects).items()):
@@ -106,7 +106,7 @@ def running_members(cluster: Cluster, objects: Objects) -> list[tuple[int, int]]
 
 
 def _numbers(cluster: Cluster, objects: Objects) -> dict[int, set[int]]:
-    """Members that are wanted or that anything is left of, by group."""
+    """Returns members that are wanted or have an object, by group."""
     numbers: dict[int, set[int]] = {group: set(range(cluster.spec.replicas)) for group in range(cluster.spec.groups)}
     for kind in ("BrokerNode", "StatefulSet", "Pod", "PersistentVolumeClaim"):
         for body in objects.all(kind):
@@ -114,7 +114,7 @@ def _numbers(cluster: Cluster, objects: Objects) -> dict[int, set[int]]:
             group, member = str(labels.get(GROUP_LABEL, "")), str(labels.get(MEMBER_LABEL, ""))
             if not (group.isdecimal() and member.isdecimal()):
                 continue
-            # A claim alone makes no group: it may be left of one that this cluster never had.
+            # A claim alone does not add a group: it may belong to an earlier cluster of the same name.
             if kind != "PersistentVolumeClaim" or int(group) in numbers:
                 numbers.setdefault(int(group), set()).add(int(member))
     return numbers
@@ -154,8 +154,8 @@ def _member(
 
 
 def _answer(found: Any, group: str, member: int) -> tuple[Answer | None, str]:
-    """What a member said, and why it is not believed. Addresses may lead elsewhere for a moment: who answers says who
-    it is, and another one's words are not its own."""
+    """Returns the answer of a member, or why it is rejected. An address may lead to another member for a short time, so
+    an answer contains the identity of its sender."""
     if found is None or isinstance(found, UnreachableError):
         return None, ""
     if isinstance(found, NodeError):
@@ -199,7 +199,7 @@ def _resizing(status: Json, wanted: str, capacity: str) -> str:
 
 
 def _template_of(body: Json) -> str:
-    """Of what its controller has seen; before that, a new pod may still be of the old one."""
+    """Returns the digest that the controller has processed; before that, a new pod may have the old template."""
     metadata, status = body["metadata"], body.get("status") or {}
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
         return ""
@@ -208,7 +208,7 @@ def _template_of(body: Json) -> str:
 
 
 def _external(cluster: Cluster, service: Json | None, target: int, pod: Pod | None) -> str:
-    """host:port for clients outside. With an empty host: the port is known, and no machine yet."""
+    """Returns host:port for clients outside. The host is empty if the pod has no Kubernetes node yet."""
     listener = cluster.spec.listener
     if service is None or listener.type is External.NONE or service["spec"].get("type") != listener.type.value:
         return ""
@@ -241,7 +241,7 @@ def _name_servers(cluster: Cluster, names: Names, objects: Objects) -> NameServe
 
 
 def underway_of(status: Json) -> Underway | None:
-    """The disruptive step that the status notes as begun; None: none is, or the one there is held back."""
+    """Returns the disruptive step that the status records as started; None: there is none, or it is blocked."""
     step = status.get("step") or {}
     action, reason = str(step.get("action", "")), str(step.get("reason", ""))
     if reason.startswith(HELD) or action not in {each.value for each in DISRUPTIVE}:

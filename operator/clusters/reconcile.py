@@ -1,12 +1,12 @@
-"""One pass over one cluster: look, make and mend, decide, note, do at most one step. The order is the contract.
+"""One pass over one cluster. The order of its parts makes it safe to interrupt it anywhere.
 
-    1. look at everything anew
-    2. apply what differs from its manifest, in an order in which each cut leaves something sound
+    1. observe: read all objects and ask all members
+    2. apply objects that differ from their manifests, in an order that is valid after each write
     3. decide on a step (pure)
-    4. write the status, with the step in it if it is a disruptive one: noted before it is done
-    5. look again; if the same step is still the right one, do it
+    4. write the status; a disruptive step is recorded before it is carried out
+    5. observe again; carry out the step if the decision is still the same
 
-So a pass that is cut off anywhere is mended by the next, of this operator or of another one.
+The next pass, of this operator or another one, continues an interrupted pass.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from tallystick.operator.core.work_queue import Key
 logger = logging.getLogger(__name__)
 
 ROUNDS = 4
-"""Looks in one pass while writing brings something new: a BrokerNode's uid, a Service's port."""
+"""Limit of observations in one pass. Writes produce new values, such as the UID of a BrokerNode."""
 MOVING_SECONDS = 1.0
-"""Until the next look at a cluster that is on its way: nodes tell nobody when they have caught up."""
+"""Interval of passes during a change: no event reports that a member has caught up."""
 STEPPED_SECONDS = 0.3
 
 
 @dataclass(slots=True)
 class _Memory:
-    """Of one cluster, for the life of the process; losing it does no harm."""
+    """Memory about one cluster for the life of the process. Losing it is harmless."""
 
     stuck_restarts: dict[str, int] = field(default_factory=dict)
     blocked: str = ""
-    """What spoke against the last step that was tried."""
+    """Why the last step failed; empty: it did not."""
 
 
 class ClusterReconciler:
-    """`reconcile` is the work of the queue for keys of clusters."""
+    """Runs the passes for keys of clusters."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -58,11 +58,11 @@ class ClusterReconciler:
         self._memory: dict[tuple[str, str], _Memory] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """Seconds until the next pass; None: the cluster is gone. KubeError: not done, try again."""
+        """Runs one pass. Returns the seconds until the next; None: the cluster does not exist. KubeError: retry."""
         body = await self._context.kube.find(kube.CLUSTERS, key.namespace, key.name)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
-            return None  # owner references do the rest, and claims stay
+            return None  # garbage collection deletes the objects, and claims are kept
         try:
             cluster = Cluster.parse(body, self._context.settings.node_image)
         except SpecError as error:
@@ -105,7 +105,7 @@ class ClusterReconciler:
         )
 
     async def _clear_marks(self, cluster: Cluster, observed: Observed) -> bool:
-        """Marks that are out of date: a wish whose claim is on its way, "left" of a member that is wanted again."""
+        """Removes outdated annotations: `replace` after its claim was deleted, `left` of a wanted member."""
         names, changed = Names(cluster.namespace, cluster.name), False
         for member in observed.members:
             claim = member.claim
@@ -169,7 +169,7 @@ class ClusterReconciler:
                         kube.BROKER_NODES, cluster.namespace, node["metadata"]["name"], new
                     )
                 except NotFoundError:
-                    pass  # deleted a moment ago: the next pass sees it
+                    pass  # the next pass observes that it was deleted
         self._context.metrics.saw_cluster(
             cluster.namespace, cluster.name, status["phase"], status["nodes"], status["ready"]
         )

@@ -1,6 +1,7 @@
-"""What a BrokerCluster asks for, as values. Defaults are those of the CRD, for objects that never met it.
+"""The spec of a BrokerCluster as values, with the defaults of the CRD.
 
-The schema refuses most of what cannot be; what it cannot see (settings that the operator itself gives) is refused here.
+The schema rejects most invalid specs. This module checks them again, and rejects settings that the operator manages in
+any spelling.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tallystick.operator.core.names import PAUSED, is_set
 E = TypeVar("E", bound=Enum)
 
 MAX_MEMBERS = 5
-"""Members that a group can ever have: all of them stand in everybody's dLegerPeers, so scaling changes no pod."""
+"""Maximum number of members. dLegerPeers of every pod contains all of them, so scaling restarts no pod."""
 
 OWN_SETTINGS = frozenset(
     {
@@ -35,11 +36,12 @@ OWN_SETTINGS = frozenset(
         *("preferredleaderid", "readtokenfile", "storepathcommitlog", "storepathrootdir", "viplistenerenable"),
     }
 )
-"""Settings (in lower case: names count in any case) that follow from the rest of the spec."""
+"""Settings that the operator manages, in lower case. The CEL rules of spec.config contain the same list; a test compares
+both."""
 
 
 class SpecError(ValueError):
-    """The cluster cannot be as it is asked for; only its author can mend it. `field`: where."""
+    """The spec is invalid; retrying will not help. `field`: the path of the invalid field."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -57,7 +59,7 @@ class Durability(Enum):
 
 
 class External(Enum):
-    """How clients outside of the cluster reach brokers."""
+    """How clients outside the Kubernetes cluster reach brokers."""
 
     NONE = "None"
     NODE_PORT = "NodePort"
@@ -66,7 +68,7 @@ class External(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where pods run and what they may use: Kubernetes' own words, handed on."""
+    """Scheduling and resources of pods, copied to the pod spec."""
 
     resources: Json = field(default_factory=dict)
     node_selector: Json = field(default_factory=dict)
@@ -87,7 +89,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A member's disk. `size`: a quantity; it grows only. Without a class: the cluster's default one."""
+    """The volume of a member. `size`: a quantity that never shrinks. Without a class: the default storage class."""
 
     size: str = "10Gi"
     storage_class: str | None = None
@@ -96,7 +98,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The way in from outside. `host`: told to clients in place of an address that is found (NodePort only)."""
+    """External access. `host`: replaces the address of the Kubernetes node (NodePort only)."""
 
     type: External = External.NONE
     host: str = ""
@@ -124,11 +126,11 @@ class ClusterSpec:
     disruption_budget: bool = True
     network_policy: bool = True
     clients_from: tuple[Json, ...] = ()
-    """NetworkPolicyPeers that may reach the clients' ports; none: everybody."""
+    """NetworkPolicyPeers that may connect to the client ports; empty: all."""
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any], default_image: str) -> ClusterSpec:
-        """SpecError: it cannot be so."""
+        """Parses a spec. SpecError: it is invalid."""
         storage, external = spec.get("storage") or {}, (spec.get("listeners") or {}).get("external") or {}
         servers, policy = spec.get("nameServers") or {}, spec.get("networkPolicy") or {}
         return cls(
@@ -162,7 +164,7 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A BrokerCluster: who it is, and what it asks for."""
+    """A BrokerCluster: its identity and its spec."""
 
     namespace: str
     name: str
@@ -173,7 +175,7 @@ class Cluster:
 
     @classmethod
     def parse(cls, body: Json, default_image: str) -> Cluster:
-        """SpecError: see ClusterSpec.parse."""
+        """Parses a BrokerCluster. SpecError: see ClusterSpec.parse."""
         metadata = body["metadata"]
         return cls(
             namespace=metadata["namespace"],

@@ -1,7 +1,6 @@
-"""The status of a cluster as people and programs read it: pure, from what was seen and decided, and the status before.
+"""The status of clusters and nodes. Pure: it follows from the observed state, the decision and the previous status.
 
-Conditions have a reason that does not change between versions and a sentence for people. `lastTransitionTime` moves
-when the status moves, and nothing in here counts bytes or seconds exactly: a status that says the same is not written.
+An unchanged state produces an equal status, which is not written again. See `core/conditions.py` for conditions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tallystick.operator.core.names import NAME_SERVER, Names
 from tallystick.operator.core.times import timestamp
 
 HELD = "waits: "
-"""What the reason of a step in the status begins with while it is held back, and nothing of it was done."""
+"""Prefix of the reason of a step in the status while the step is blocked and was not started."""
 DISRUPTIVE = (Action.RESTART, Action.REPLACE, Action.FORCE)
 
 
@@ -29,7 +28,7 @@ DISRUPTIVE = (Action.RESTART, Action.REPLACE, Action.FORCE)
 def cluster_status(
     cluster: Cluster, observed: Observed, layout: Layout, decision: Decision, underway: Underway | None, before: Json
 ) -> Json:
-    """All of BrokerCluster.status. `underway`: the step that is noted from now on; `before`: the status so far."""
+    """Returns BrokerCluster.status. `underway`: the disruptive step in progress; `before`: the previous status."""
     names = Names(cluster.namespace, cluster.name)
     count = cluster.spec.groups * cluster.spec.replicas
     ready = sum(member.ready for member in _wanted_members(cluster, observed))
@@ -60,7 +59,7 @@ def cluster_status(
 
 
 def failed_status(generation: int, now: float, reason: str, message: str, before: Json) -> Json:
-    """Of a cluster that cannot be as it is asked for: what is known of it stays, and it says why nothing goes on."""
+    """Returns the status for an invalid spec: it keeps the known state and reports the error."""
     conditions = [
         Condition("Ready", False, reason, message),
         Condition("Progressing", False, reason, message),
@@ -73,7 +72,7 @@ def failed_status(generation: int, now: float, reason: str, message: str, before
 
 
 def next_underway(observed: Observed, names: Names, step: Step | None) -> Underway | None:
-    """The disruptive step to note before it is done; else the one that is noted, until its target is ready again."""
+    """Returns the disruptive step to record: a new one, otherwise the recorded one until its target is ready."""
     if step is not None and step.action in DISRUPTIVE:
         target = names.node(step.group, step.member)
         noted = observed.underway
@@ -95,7 +94,7 @@ def _wanted_members(cluster: Cluster, observed: Observed) -> list[Member]:
 
 
 def _present_replicas(cluster: Cluster, observed: Observed) -> int:
-    """Members in each group now: of the group that has the fewest, as that is what is still to be done."""
+    """Returns the number of members of the smallest group, for kubectl scale."""
     counts = [sum(member.exists for member in group.members) for group in observed.groups]
     return min(counts, default=0)
 
@@ -125,7 +124,7 @@ def _complaints(names: Names, group: Group) -> list[str]:
 
 
 def node_error(member: Member) -> str:
-    """What is wrong with a member, as far as anybody says; empty: nothing."""
+    """Returns the error that the pod or the member reports; empty: no error."""
     pod = member.pod
     if pod is not None and pod.waiting:
         return f"{pod.waiting}: {pod.message}" if pod.message else pod.waiting
@@ -333,7 +332,7 @@ def _of(groups: Sequence[str]) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """At most five of them, so that a big cluster's sentence can be read."""
+    """Joins at most five texts, so that messages of large clusters stay readable."""
     more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
     return ", ".join(texts[:5]) + more
 
@@ -342,7 +341,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def rounded(lag_bytes: int) -> int:
-    """A lag for people: two digits, and 0 below 1 MiB, so that a status under load says the same for a while."""
+    """Rounds a lag to two digits, and to 0 below 1 MiB, so that the status rarely changes under load."""
     if lag_bytes < 1 << 20:
         return 0
     scale = int(10 ** (len(str(lag_bytes)) - 2))
@@ -352,7 +351,7 @@ def rounded(lag_bytes: int) -> int:
 def node_status(
     cluster: Cluster, observed: Observed, layout: Layout, group: Group, member: Member, generation: int, before: Json
 ) -> Json:
-    """All of BrokerNode.status."""
+    """Returns BrokerNode.status."""
     names, pod = Names(cluster.namespace, cluster.name), member.pod
     name, answer = names.node(member.group, member.number), member.answer
     status: Json = {

@@ -1,8 +1,7 @@
-"""Makes and mends objects: what differs from its manifest is applied, the rest is left alone.
+"""Creates and corrects objects: applies those that differ from their manifests.
 
-What the server refuses (quota, admission, a field that cannot change) is collected, told in the cluster's conditions,
-and tried again in a while; the other objects go on. What is only late (a conflict, a server that does not answer) ends
-the pass, which is tried again.
+Objects that the API server rejects (a quota, an admission policy, an immutable field) are reported in the conditions
+and retried later; the other objects are written. A conflict or a missing response ends the pass, which is retried.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from tallystick.operator.core.kube import (
 logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS = 60.0
-"""What was refused is tried again after this."""
+"""Interval of retries of a rejected object."""
 SECRET_SECONDS = 300.0
-"""A Secret that exists cannot be seen by us: its creation is tried this often, in case somebody deleted it."""
+"""Interval of creating a Secret: the operator cannot read whether a user has deleted it."""
 
 _Name = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one round of writing. `written`: how many objects."""
+    """Result of writing. `written`: number of objects."""
 
     written: int = 0
     refusals: list[str] = field(default_factory=list)
@@ -46,7 +45,7 @@ class Outcome:
 
 
 class Writer:
-    """Remembers, for the life of the process, what the server made of what it was given, and what it refused."""
+    """Writes objects. It remembers results and rejections of the API server for the life of the process."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -55,13 +54,13 @@ class Writer:
         self._secrets: dict[_Name, float] = {}
 
     def forget(self, namespace: str, cluster: str) -> None:
-        """A cluster is gone, and so is what was remembered of it."""
+        """Forgets a deleted cluster."""
         for memory in (self._settled, self._refused, self._secrets):
             for name in [each for each in memory if each[1] == namespace and _is_of(cluster, each[2])]:
                 del memory[name]
 
     async def write(self, cluster: Cluster, objects: Objects, layout: Layout) -> Outcome:
-        """KubeError, but for refusals."""
+        """Writes the objects that differ and deletes disabled ones. KubeError, except for rejections."""
         outcome = Outcome()
         for manifest in layout.manifests:
             await self._write_one(objects, stamped(manifest), outcome)
@@ -73,8 +72,7 @@ class Writer:
         return outcome
 
     async def ensure_secrets(self, cluster: Cluster) -> list[str]:
-        """Creates the Secrets with the cluster's tokens if they are not there. Returns why one may not; empty: they
-        are."""
+        """Creates the Secrets with the tokens of a cluster. Returns the errors of rejected ones."""
         token, where = self._context.token, (cluster.namespace, cluster.name)
         wanted = (admin_secret(cluster, token(*where)), reader_secret(cluster, token.reader(*where)))
         return [refusal for manifest in wanted if (refusal := await self._ensure_secret(cluster, manifest))]
@@ -87,9 +85,9 @@ class Writer:
             await self._context.kube.create(SECRETS, cluster.namespace, manifest)
             self._context.metrics.writes.labels("Secret").inc()
         except ConflictError:
-            pass  # it is there, and what is in it follows from its name
+            pass  # it exists, and its content follows from its name
         except (ForbiddenError, InvalidError) as error:
-            return str(error)  # somebody else may have made it; else its pods wait, and say for what
+            return str(error)  # an administrator may have created it; otherwise its pods report what they wait for
         self._secrets[name] = self._context.now() + SECRET_SECONDS
         return ""
 

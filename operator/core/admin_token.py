@@ -1,9 +1,9 @@
-"""The tokens that a cluster's nodes ask for, worked out from one key of the operator, so that they need not be read.
+"""Tokens for the HTTP API of nodes, derived from one key, so that the operator never has to read them.
 
-The operator keeps one random key in a Secret of its own namespace. A cluster's token is the key's HMAC of the
-cluster's name; the token that only reads the files of its stores is the HMAC of that name and a word. Each is written
-to a Secret of the cluster, for pods, and never read back: the operator may not read Secrets in the namespaces that it
-looks after, where other people's are.
+The operator keeps one random key in a Secret in its own namespace. The admin token of a cluster is the HMAC of the
+cluster's name; the token that only permits reading the files of its stores is the HMAC of that name with a prefix. The
+operator writes each token to a Secret for the pods of the cluster. It cannot read Secrets in watched namespaces,
+because these contain Secrets of users.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ KEY_BYTES = 32
 
 
 class AdminTokens:
-    """Called with namespace and cluster, gives the token."""
+    """Derives tokens. A call with namespace and cluster returns the admin token."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def __call__(self, namespace: str, cluster: str) -> str:
-        """64 hexadecimal digits."""
+        """Returns the admin token: 64 hexadecimal digits."""
         return self._derived(f"{namespace}/{cluster}")
 
     def reader(self, namespace: str, cluster: str) -> str:
-        """64 hexadecimal digits, from which the other token cannot be worked out."""
-        return self._derived(f"reader/{namespace}/{cluster}")  # no name has a slash, so no admin token is this
+        """Returns the token for reading files: 64 hexadecimal digits. The admin token cannot be derived from it."""
+        return self._derived(f"reader/{namespace}/{cluster}")  # names contain no slash, so no admin token equals it
 
     def _derived(self, name: str) -> str:
         return hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()
 
 
 async def load_key(kube: Kube, namespace: str) -> bytes:
-    """The operator's key, made if there is none. KubeError; ValueError: there is a Secret that is none."""
+    """Returns the key of the operator, created if it does not exist. KubeError; ValueError: the Secret has no key."""
     found = await kube.find(SECRETS, namespace, KEY_NAME)
     if found is None:
         made: Json = {
@@ -50,7 +50,7 @@ async def load_key(kube: Kube, namespace: str) -> bytes:
         }
         try:
             found = await kube.create(SECRETS, namespace, made)
-        except ConflictError:  # another operator was quicker
+        except ConflictError:  # another operator created it first
             found = await kube.get(SECRETS, namespace, KEY_NAME)
     key = base64.b64decode((found.get("data") or {}).get("key") or "")
     if len(key) < KEY_BYTES:

@@ -21,7 +21,7 @@ MAX_MESSAGE = 1000
 class Condition:
     type: str
     status: bool | None
-    """None: nobody can tell."""
+    """None: unknown."""
     reason: str
     message: str = ""
 
@@ -29,7 +29,7 @@ class Condition:
 def merged(
     previous: Iterable[Mapping[str, Any]], now: float, generation: int, found: Iterable[Condition]
 ) -> list[Json]:
-    """Conditions as the API writes them; one whose status is as before keeps the time of its change."""
+    """Returns conditions in the format of the API. A condition with an unchanged status keeps its transition time."""
     before = {each.get("type"): each for each in previous}
     listed = []
     for condition in found:

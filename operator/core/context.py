@@ -1,4 +1,4 @@
-"""What every pass is given: the way to the API server, to the nodes, and to whoever has to hear of it."""
+"""The dependencies of every reconciliation: API server, nodes, events, metrics and settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tallystick.operator.core.work_queue import Key
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One for the process."""
+    """One instance for the process."""
 
     kube: Kube
     nodes: NodeApi
@@ -24,8 +24,8 @@ class Context:
     events: Events
     metrics: Metrics
     token: AdminTokens
-    """Of a namespace's cluster: what its nodes ask for."""
+    """Returns the admin token of a cluster, by namespace and name."""
     look_at: Callable[[Key], None]
-    """Asks for a pass of a key, soon."""
+    """Adds a key to the queue."""
     now: Callable[[], float]
-    """Seconds since 1970: for what people read. Waits are measured by the loop's clock."""
+    """Seconds since 1970, for timestamps. Intervals are measured with the clock of the event loop."""

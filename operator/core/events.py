@@ -1,8 +1,7 @@
-"""Events on clusters and nodes: what was done, and why, where `kubectl describe` shows it.
+"""Kubernetes Events on clusters and nodes: what the operator did, and why. `kubectl describe` shows them.
 
-One Event for each occasion. The same sentence about the same object within ten minutes counts up the one that is there,
-so that something tried again every few seconds does not fill the server's store. An event that cannot be written is
-dropped: nothing depends on it.
+The same message about the same object within ten minutes increments the count of the existing Event, so that retries do
+not fill the store of the API server. An Event that cannot be written is dropped: nothing depends on it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Reference:
 
 
 class Events:
-    """`now()` is seconds since 1970, `instance` the name of this operator's pod."""
+    """Writes Events. `now()` returns seconds since 1970; `instance` is the name of this operator's pod."""
 
     def __init__(self, kube: Kube, instance: str, now: Callable[[], float]) -> None:
         self._kube = kube
@@ -48,7 +47,7 @@ class Events:
         self._recent: OrderedDict[tuple[Reference, str, str], tuple[str, int, float]] = OrderedDict()
 
     async def post(self, about: Reference, reason: str, message: str, *, warning: bool = False) -> None:
-        """`reason` is a word in CamelCase that programs may look for, `message` a sentence for people."""
+        """Writes an Event. `reason` is machine-readable, in CamelCase; `message` is for humans. Errors are logged."""
         message, now = message[:MAX_MESSAGE], self._now()
         same = (about, reason, message)
         name, count, since = self._recent.get(same, ("", 0, 0.0))

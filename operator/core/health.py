@@ -1,7 +1,7 @@
-"""The operator's own HTTP port: /healthz, /readyz, /metrics.
+"""The HTTP port of the operator: /healthz, /readyz, /metrics.
 
-It is healthy as long as work gets done: no cluster waits or is worked for longer than a few passes may take, and passes
-do end. One that does not lead has nothing to do, and is healthy and ready: it stands by.
+The operator is healthy while it makes progress: no key is due or running for longer than a few passes may take, and
+passes end. An operator on standby has no work; it is healthy and ready.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tallystick.operator.core.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What health is judged by, at one moment. Seconds."""
+    """The input of the health check at one moment. Times are in seconds."""
 
     leads: bool
     keys: int = 0
@@ -27,7 +27,7 @@ class Pulse:
 
 
 def trouble(pulse: Pulse, limit_seconds: float) -> str:
-    """Why only a restart can help; empty: it works."""
+    """Returns why the process must be restarted; empty: it is healthy."""
     if not pulse.leads or not pulse.keys:
         return ""
     if pulse.longest_wait > limit_seconds:
@@ -59,7 +59,7 @@ def application(metrics: Metrics, pulse: Callable[[], Pulse], limit_seconds: flo
 
 @asynccontextmanager
 async def serving(app: web.Application, port: int) -> AsyncIterator[int]:
-    """Serves it on all addresses; gives the port. OSError: it is taken."""
+    """Serves an application on all addresses and yields the port. OSError: the port is in use."""
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
     try:

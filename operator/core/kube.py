@@ -1,13 +1,13 @@
-"""The API server, asked in plain dictionaries: the official client's connections, none of its models.
+"""A client of the API server with plain dictionaries. It uses the connections of the official client, not its models.
 
-A pass reads what there is with `list` and `get`, never from a cache: what it decides on includes what it wrote a moment
-ago. Reads are cheap here (a dozen objects a cluster), a decision on an old picture is not.
+A pass reads with `list` and `get`, never from a cache, so its decisions include its own latest writes. Reads are cheap
+(a dozen objects for each cluster); decisions on old state are not.
 
-Writes that say how something has to be are server-side applies with one field manager and `force`: whoever else set one
-of these fields loses it, whoever set others keeps them. Marks of a moment (an annotation, `storage` of a claim) are
-merge patches, which an apply does not take away.
+Desired state is written with server-side apply, one field manager and `force`: the operator takes over the fields that
+it sets and leaves all other fields to their managers. Transient changes (an annotation, `storage` of a claim) are merge
+patches, which an apply does not remove.
 
-The client blocks, so it runs in a pool of threads of its own; its size bounds the requests under way.
+The client blocks, so it runs in its own thread pool. The size of the pool limits the concurrent requests.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ FIELD_MANAGER = "tallystick-operator"
 GROUP = "tallystick.dev"
 VERSION = "v1beta1"
 PAGE = 500
-"""Objects in one answer to a list: bounds what an answer takes in memory."""
+"""Objects in one response to a list. It limits the memory for a response."""
 TIMEOUT_SECONDS = (5.0, 20.0)
-"""To connect, and between two bytes of an answer."""
+"""Timeouts for connecting, and between two bytes of a response."""
 
 Json = dict[str, Any]
-"""An object of the API as it is sent."""
+"""An object of the API, decoded from JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A namespaced kind: where it is, and what it is called."""
+    """A namespaced kind: API path, plural and kind."""
 
     api: str
     plural: str
@@ -48,7 +48,7 @@ class Resource:
         return self.api.removeprefix("apis/").removeprefix("api/")
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """Below the server's address. Without a namespace: those of all namespaces."""
+        """Returns the URL path. Without a namespace: the objects of all namespaces."""
         parts = [self.api]
         if namespace is not None:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -82,14 +82,14 @@ BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in RESOU
 
 
 class KubeError(Exception):
-    """The API server did not do it. `status`: its HTTP status, 0: there was no answer. `reason`: its word for it.
+    """A request failed. `status`: the HTTP status, 0 without a response. `reason`: the reason of the API server.
 
     KubeError
-      NotFoundError      there is no such object (or kind)
-      ConflictError      it exists already, or is not as it was
-      ForbiddenError     we may not, or a rule of the cluster is against it (quota, admission)
-      InvalidError       it is not well-formed: only its author can mend it
-      UnavailableError   no answer, too many requests, or a fault of the server: later
+      NotFoundError      the object or its kind does not exist
+      ConflictError      the object already exists, or it has changed
+      ForbiddenError     a permission is missing, or a quota or an admission policy rejects the request
+      InvalidError       the object is invalid; retrying does not help
+      UnavailableError   no response, too many requests, or a server error; retrying may help
     """
 
     def __init__(self, message: str, *, status: int, reason: str = "") -> None:
@@ -119,7 +119,7 @@ class UnavailableError(KubeError):
 
 
 def error_of(status: int, body: bytes, about: str) -> KubeError:
-    """The error that an answer stands for. Its message is what the server says, and of what."""
+    """Returns the error for a response. Its message contains the request and the message of the server."""
     try:
         answer = orjson.loads(body)
     except ValueError:
@@ -133,9 +133,9 @@ def error_of(status: int, body: bytes, about: str) -> KubeError:
 
 
 class Connection(Protocol):
-    """One request, blocking: method, path, query, body and its type; status and body of the answer.
+    """Sends one request and blocks. Returns status and body of the response.
 
-    UnavailableError: there was none.
+    UnavailableError: there is no response.
     """
 
     def __call__(
@@ -144,14 +144,14 @@ class Connection(Protocol):
 
 
 class Kube:
-    """What the operator asks of an API server. Every method may raise any KubeError."""
+    """The requests to the API server. Every method may raise any KubeError."""
 
     def __init__(self, connection: Connection, *, threads: int = 8) -> None:
         self._connection = connection
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kube")
 
     def close(self) -> None:
-        """Ends the threads; requests under way are waited for by nobody."""
+        """Stops the threads without waiting for running requests."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json:
@@ -159,14 +159,14 @@ class Kube:
         return answer
 
     async def find(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """As `get`; None: there is none."""
+        """Like `get`; returns None if the object does not exist."""
         try:
             return await self.get(resource, namespace, name)
         except NotFoundError:
             return None
 
     async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> list[Json]:
-        """All that match the label selector. Their kind and apiVersion are filled in: the server leaves them out."""
+        """Returns all objects that match a label selector, with kind and apiVersion, which the server omits."""
         found: list[Json] = []
         query = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
         while True:
@@ -179,15 +179,15 @@ class Kube:
             query["continue"] = more
 
     async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
-        """ConflictError: there is one with this name."""
+        """Creates an object. ConflictError: the name already exists."""
         query = {"fieldManager": FIELD_MANAGER}
         answer: Json = await self._ask("POST", resource.path(namespace), query, body)
         return answer
 
     async def apply(self, body: Json, *, subresource: str | None = None) -> Json:
-        """Server-side apply of an object that names its kind, namespace and name: created or changed.
+        """Creates or changes an object by server-side apply. The object contains kind, namespace and name.
 
-        Fields that an earlier apply named and this one does not are taken away.
+        Fields of an earlier apply that are missing in this one are removed.
         """
         resource, metadata = BY_KIND[body["kind"]], body["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"], subresource)
@@ -196,20 +196,20 @@ class Kube:
         return answer
 
     async def apply_status(self, resource: Resource, namespace: str, name: str, status: Json) -> Json:
-        """All of an object's status. NotFoundError: it is gone (an apply of a status makes no object)."""
+        """Applies the complete status of an object. NotFoundError: the object does not exist."""
         metadata = {"namespace": namespace, "name": name}
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}
         return await self.apply(body, subresource="status")
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        """JSON merge patch: null removes. With metadata.resourceVersion in it, ConflictError if it changed."""
+        """Sends a JSON merge patch; null removes a field. ConflictError: its metadata.resourceVersion is outdated."""
         query = {"fieldManager": FIELD_MANAGER}
         path = resource.path(namespace, name)
         answer: Json = await self._ask("PATCH", path, query, body, "application/merge-patch+json")
         return answer
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        """ConflictError: its resourceVersion is not the one in `body`."""
+        """Replaces an object. ConflictError: the resourceVersion in `body` is outdated."""
         query = {"fieldManager": FIELD_MANAGER}
         answer: Json = await self._ask("PUT", resource.path(namespace, name), query, body)
         return answer
@@ -223,9 +223,9 @@ class Kube:
         uid: str | None = None,
         grace_seconds: int | None = None,
     ) -> None:
-        """Begins its deletion; dependents go in the background. NotFoundError: it is gone already.
+        """Deletes an object; dependents are deleted in the background. NotFoundError: it does not exist.
 
-        With `uid`: only that very object; ConflictError: another one has its name.
+        With `uid`, ConflictError if an object with another UID has this name.
         """
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid is not None:
@@ -235,7 +235,7 @@ class Kube:
         await self._ask("DELETE", resource.path(namespace, name), {}, body)
 
     async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
-        """As `delete` of that very pod, if its disruption budget allows it. UnavailableError (429): it does not now."""
+        """Evicts a pod with this UID. UnavailableError (429): a PodDisruptionBudget does not permit it now."""
         body: Json = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -265,8 +265,8 @@ class Kube:
 
 
 def connect(threads: int = 8) -> Connection:
-    """The API server of the cluster that we run in; elsewhere the one of KUBECONFIG or ~/.kube/config."""
-    # Imported here: it takes a second and 30 MiB, and nobody who tests against a fake needs it.
+    """Connects to the API server of the cluster of this pod, otherwise that of KUBECONFIG or ~/.kube/config."""
+    # Imported late: it takes a second and 30 MiB, and tests with a fake connection do not need it.
     import urllib3
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
@@ -274,7 +274,7 @@ def connect(threads: int = 8) -> Connection:
 
     configuration = Configuration()
     configuration.connection_pool_maxsize = threads
-    configuration.retries = False  # what is tried again is decided by who asked
+    configuration.retries = False  # the caller decides about retries
     load_configuration(configuration)
     client = ApiClient(configuration)
     client.user_agent = FIELD_MANAGER
@@ -301,7 +301,7 @@ def connect(threads: int = 8) -> Connection:
 
 
 def load_configuration(configuration: Any) -> None:
-    """Address, authorities and credentials into the client's configuration object."""
+    """Sets address, certificate authorities and credentials of the client."""
     from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME, load_incluster_config
     from kubernetes.config.kube_config import load_kube_config
 

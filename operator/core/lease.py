@@ -1,8 +1,8 @@
-"""One operator at a time: a Lease of coordination.k8s.io, renewed at a third of its time, given back at the end.
+"""Leader election of operators: a Lease of coordination.k8s.io, renewed every third of its duration.
 
-Clocks of machines differ, so the time in the record is for people only. Who waits for the lease measures with its own
-clock how long the record has not changed; who holds it measures how long ago its last renewal was *begun*, and ends its
-process well before anybody else can take over. A record is only ever replaced in the version that was read.
+Clocks differ between machines, so the times in the record are informative only. A waiting operator measures with its
+own clock for how long the record has not changed. The holder measures the time since the *start* of its last renewal,
+and ends its process well before another operator can take over. A record is replaced only in the version that was read.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tallystick.operator.core.kube import LEASES, ConflictError, Json, Kube, Kub
 logger = logging.getLogger(__name__)
 
 RENEWALS = 3
-"""In the time that a lease lasts."""
+"""Number of renewals during the duration of the lease."""
 GIVE_UP = 2 / 3
-"""Of the lease's time without a renewal: then it counts as lost."""
+"""Fraction of the duration without a renewal after which the lease counts as lost."""
 
 
 class LeaseLostError(Exception):
-    """Somebody else has it, or may have it soon. Whatever goes on now is not ours to do."""
+    """Another operator holds the lease or can take it soon. This process must stop all work."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """What a waiting operator has seen of the record, by its own clock."""
+    """The last version of the record that a waiting operator read, and when, by its own clock."""
 
     version: str = ""
     since: float = 0.0
 
     def is_free(self, record: Json, now: float, identity: str) -> bool:
-        """Whether it may be taken: nobody has it, we do (a process before this one), or it has not changed for long."""
+        """Whether the lease can be taken: it has no holder, an earlier process of ours holds it, or it has expired."""
         spec, version = record.get("spec") or {}, record["metadata"]["resourceVersion"]
         if version != self.version:
             self.version, self.since = version, now
@@ -44,7 +44,7 @@ class Watched:
 
 
 class Lease:
-    """`identity` names this process among operators; `clock` never goes back (seconds)."""
+    """`identity` is the unique name of this process; `clock` returns seconds that never go back."""
 
     def __init__(
         self, kube: Kube, namespace: str, name: str, identity: str, seconds: float, clock: Callable[[], float]
@@ -60,17 +60,17 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Nobody else can have it yet."""
+        """Whether no other operator can hold the lease yet."""
         return self._record is not None and self._clock() - self._renewed < self._seconds
 
     async def acquire(self) -> None:
-        """Waits until it is ours. Errors of the API server are waited out."""
+        """Waits until this process holds the lease. Retries after errors of the API server."""
         watched = Watched()
         while not await self._try(watched):  # noqa: ASYNC110
             await asyncio.sleep(self._seconds / RENEWALS)
 
     async def keep(self) -> None:
-        """Renews it for ever. LeaseLostError: it is lost, or could not be renewed in time."""
+        """Renews the lease until it is cancelled. LeaseLostError: the lease was taken or not renewed in time."""
         while True:
             await asyncio.sleep(self._seconds / RENEWALS)
             began = self._clock()
@@ -88,7 +88,7 @@ class Lease:
                     raise LeaseLostError("the lease could not be renewed in time") from error
 
     async def release(self) -> None:
-        """Lets the next one in at once; if that fails, when it expires."""
+        """Releases the lease, so that the next operator can take it at once. After an error, it expires."""
         record, self._record = self._record, None
         if record is None:
             return
@@ -109,7 +109,7 @@ class Lease:
             else:
                 return False
         except ConflictError:
-            return False  # another one was quicker
+            return False  # another operator was first
         except KubeError as error:
             logger.warning("could not read the lease: %s", error)
             return False

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on standard error. Bodies of requests or objects are never logged, so no secrets."""
+"""Logs: one JSON object per line on standard error. Bodies of requests and objects are never logged: no secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """`time`, `level`, `logger`, `message`; what was given as `extra`; `error` with the traceback."""
+    """Formats `time`, `level`, `logger`, `message`, the fields of `extra`, and `error` with the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -28,17 +28,17 @@ class JsonFormatter(logging.Formatter):
 
 
 def _is_plain(value: object) -> bool:
-    """kopf hands whole objects along with its records: they stay out."""
+    """kopf attaches whole objects to its records; they are not logged."""
     return value is None or isinstance(value, str | int | float)
 
 
 def configure(level: str) -> None:
-    """For the whole process. Libraries are heard from warnings on."""
+    """Configures logging of the process. Libraries log warnings and errors only."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    logging.getLogger("py.warnings").setLevel(logging.ERROR)  # of libraries, about libraries
+    logging.getLogger("py.warnings").setLevel(logging.ERROR)  # warnings of libraries about other libraries
     logging.getLogger("tallystick").setLevel(level)
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Pieces that all manifests are made of: the object itself, its owner, restricted pods, probes, hashes."""
+"""Parts of manifests: metadata, owner references, security contexts, probes, digests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def manifest(
     owner: Json | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Json:
-    """An object as it is applied. `content`: what stands beside its metadata."""
+    """Returns an object to apply. `content`: its fields besides metadata."""
     metadata: Json = {"name": name, "namespace": namespace, "labels": dict(labels)}
     if annotations:
         metadata["annotations"] = dict(annotations)
@@ -33,7 +33,7 @@ def manifest(
 
 
 def owned_by(resource: Resource, name: str, uid: str) -> Json:
-    """The owner's reference: what is deleted takes along what it owns, with or without an operator."""
+    """Returns an owner reference. Garbage collection deletes the object with its owner, without the operator."""
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -45,18 +45,18 @@ def owned_by(resource: Resource, name: str, uid: str) -> Json:
 
 
 def digest(value: Any) -> str:
-    """Sixteen hexadecimal digits that stand for a value of JSON."""
+    """Returns a digest of a JSON value: sixteen hexadecimal digits."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 def pod_security() -> Json:
-    """Of a pod: what the "restricted" level of pod security asks for."""
+    """Returns a pod security context for the restricted Pod Security Standard."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
         "runAsGroup": USER,
         "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",  # a volume of a terabyte is not walked at every start
+        "fsGroupChangePolicy": "OnRootMismatch",  # avoids changing the owner of all files at every start
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
@@ -70,7 +70,7 @@ def container_security() -> Json:
 
 
 def apart(selector: Mapping[str, str]) -> Json:
-    """Affinity: rather not on a machine that has one of these pods already."""
+    """Returns an affinity: preferably on different Kubernetes nodes."""
     term = {"labelSelector": {"matchLabels": dict(selector)}, "topologyKey": "kubernetes.io/hostname"}
     preferred = [{"weight": 100, "podAffinityTerm": term}]
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
@@ -86,10 +86,10 @@ def probe(path: str, port: str, *, period: int, failures: int, timeout: int = 3)
 
 
 def environment(values: Mapping[str, str]) -> list[Json]:
-    """Variables in the order given, which matters where one names another."""
+    """Returns environment variables in the given order, because a variable can reference earlier ones."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def port(name: str, number: int, target: str | None = None) -> Json:
-    """Of a Service."""
+    """Returns a port of a Service."""
     return {"name": name, "port": number, "targetPort": target or name, "protocol": "TCP"}

@@ -1,4 +1,4 @@
-"""What the operator shows of itself to Prometheus: passes, steps, clusters, and how much memory it takes."""
+"""Metrics of the operator for Prometheus: passes, steps, clusters and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PASS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 def resident_bytes() -> int:
-    """Of this process now; where /proc cannot tell, the most it ever was."""
+    """Returns the resident memory of this process; without /proc, its maximum so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -21,7 +21,7 @@ def resident_bytes() -> int:
 
 
 class Metrics:
-    """All series of one operator, in a registry of their own."""
+    """All series of one operator, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -70,17 +70,17 @@ class Metrics:
         self._phases: dict[tuple[str, str], tuple[str, int, int]] = {}
 
     def saw_cluster(self, namespace: str, name: str, phase: str, nodes: int, ready: int) -> None:
-        """What a pass found. A cluster counts in one phase."""
+        """Records the state that a pass found. A cluster counts in one phase."""
         self._phases[namespace, name] = (phase, nodes, ready)
         self._show()
 
     def forgot_cluster(self, namespace: str, name: str) -> None:
-        """It is gone."""
+        """Removes a deleted cluster."""
         self._phases.pop((namespace, name), None)
         self._show()
 
     def text(self) -> bytes:
-        """Prometheus' text format."""
+        """Returns the metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     def _show(self) -> None:

@@ -1,4 +1,4 @@
-"""What everything of a cluster is called and labelled: names are a contract with people and with volumes."""
+"""Names, labels and annotations of all objects of a cluster. Users and existing volumes depend on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLUSTER = f"{GROUP}/cluster"
 GROUP_LABEL = f"{GROUP}/group"
 MEMBER_LABEL = f"{GROUP}/member"
 JOB_LABEL = f"{GROUP}/job"
-"""On everything of a StoreJob, which belongs to it, and not to its cluster."""
+"""Label of all objects of a StoreJob. Such objects do not belong to the cluster."""
 
 # Annotations: users set the first two, the operator the others.
 PAUSED = f"{GROUP}/paused"
@@ -24,24 +24,24 @@ TEMPLATE = f"{GROUP}/template"
 APPLIED = f"{GROUP}/applied"
 
 REMOTING, VIP, RAFT, HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE = 10911, 10909, 10912, 8080, 9876, 9877
-"""Ports of the pods. RocketMQ's own; Raft stands where its HA did."""
+"""Ports of the pods, as in RocketMQ. Raft uses the port of its HA service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of one cluster."""
+    """The names of the objects of one cluster."""
 
     namespace: str
     cluster: str
 
     @property
     def name_server(self) -> str:
-        """StatefulSet, and the Service for clients."""
+        """StatefulSet, and Service for clients."""
         return f"{self.cluster}-nameserver"
 
     @property
     def name_server_headless(self) -> str:
-        """The Service that gives each name server a name."""
+        """Headless Service: it gives each name server a DNS name."""
         return f"{self.cluster}-nameserver-headless"
 
     @property
@@ -58,7 +58,7 @@ class Names:
 
     @property
     def reader(self) -> str:
-        """The Secret with the token that lets jobs read files of the brokers' stores over HTTP."""
+        """Secret with the token with which jobs read files of stores over HTTP."""
         return f"{self.cluster}-reader"
 
     @property
@@ -70,7 +70,7 @@ class Names:
         return f"{self.cluster}-broker"
 
     def group(self, group: int) -> str:
-        """RocketMQ's brokerName, the name of the log, and the group's disruption budget."""
+        """RocketMQ's brokerName, and the PodDisruptionBudget of the group."""
         return f"{self.cluster}-{group}"
 
     def node(self, group: int, member: int) -> str:
@@ -87,16 +87,16 @@ class Names:
         return f"{self.node(group, member)}-external"
 
     def host(self, service: str) -> str:
-        """A Service's name as pods resolve it, in whatever domain the cluster has."""
+        """Returns the DNS name of a Service, independent of the cluster domain."""
         return f"{service}.{self.namespace}.svc"
 
     def name_servers(self, count: int) -> str:
-        """RocketMQ's namesrvAddr: each one, as a broker registers with all of them."""
+        """Returns RocketMQ's namesrvAddr with all name servers: a broker registers with each of them."""
         pods = (f"{self.name_server}-{number}.{self.name_server_headless}" for number in range(count))
         return ";".join(f"{self.host(pod)}:{NAME_SERVER}" for pod in pods)
 
     def labels(self, component: str | None = None) -> dict[str, str]:
-        """What every object of the cluster carries."""
+        """Returns the labels of every object of the cluster."""
         labels = {
             "app.kubernetes.io/name": "tallystick",
             "app.kubernetes.io/instance": self.cluster,
@@ -112,15 +112,15 @@ class Names:
         return self.group_labels(group) | {MEMBER_LABEL: str(member)}
 
     def selector(self) -> str:
-        """Label selector of all that belongs to the cluster, and to no job that reads it."""
+        """Returns the label selector of the objects of the cluster, without those of jobs."""
         return f"{CLUSTER}={self.cluster},app.kubernetes.io/managed-by={FIELD_MANAGER},!{JOB_LABEL}"
 
     def broker_selector(self) -> dict[str, str]:
-        """Labels that broker pods have, and no others."""
+        """Returns labels that only broker pods have."""
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "broker"}
 
     def job_selector(self) -> dict[str, str]:
-        """Labels that pods of jobs over the cluster's volumes have, and no others."""
+        """Returns labels that only pods of StoreJobs of the cluster have."""
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "job"}
 
     def name_server_selector(self) -> dict[str, str]:
@@ -128,5 +128,5 @@ class Names:
 
 
 def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:
-    """Whether an annotation of ours says "true"."""
+    """Whether an annotation has the value "true"."""
     return str((metadata.get("annotations") or {}).get(annotation, "")).lower() == "true"

@@ -1,7 +1,7 @@
-"""The HTTP API of broker nodes, with the cluster's token: JSON in, JSON out, and three kinds of "no".
+"""A client of the HTTP API of broker nodes: JSON, authenticated with the token of the cluster.
 
-Reads are asked of every member; changes are for a group's leader, which others name when they refuse (409 with
-`leader`). Who led last is remembered, so that a change is mostly one request.
+Every member answers reads. Only the leader of a group accepts changes; other members reject them and name the leader
+(409 with `leader`). The client remembers the last leader, so most changes need one request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_CONNECTIONS = 64
-"""At once, to all nodes together; more wait."""
+"""Limit of concurrent connections to all nodes; further requests wait."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,17 +29,17 @@ class NodeName:
     member: int
 
     def __str__(self) -> str:
-        """What its BrokerNode, StatefulSet and Service are called."""
+        """Returns the name of its BrokerNode, StatefulSet and Service."""
         return f"{self.cluster}-{self.group}-{self.member}"
 
 
 class NodeError(Exception):
-    """A node did not do it.
+    """A request to a node failed.
 
     NodeError
-      UnreachableError      there was no answer, or none in time: it may be done or not
-      NodeRefusedError      it says no, with its reason
-        UnauthorizedError   it does not know our token
+      UnreachableError      no response in time; the change may have been made
+      NodeRefusedError      the node rejected the request, with a reason
+        UnauthorizedError   the node rejected the token
     """
 
 
@@ -48,7 +48,7 @@ class UnreachableError(NodeError):
 
 
 class NodeRefusedError(NodeError):
-    """`status`: HTTP's; `leader`: who leads the group as far as the node knows, None: it does not say."""
+    """`status`: the HTTP status; `leader`: the leader of the group that the node knows, None: unknown."""
 
     def __init__(self, message: str, *, status: int, leader: int | None = None) -> None:
         super().__init__(message)
@@ -61,13 +61,15 @@ class UnauthorizedError(NodeRefusedError):
 
 
 def node_session() -> aiohttp.ClientSession:
-    """A connection for each request: one through a Service stays with the process that took it, whoever runs there
-    by now, and a node that was asked while it started went on to answer as one that starts."""
+    """Returns a session with a new connection for each request.
+
+    A reused connection through a Service could stay on the old process of a restarted node.
+    """
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=MAX_CONNECTIONS))
 
 
 class NodeApi:
-    """Asks nodes. `token(namespace, cluster)`: what they want to see."""
+    """Sends requests to nodes. `token(namespace, cluster)` returns the token of a cluster."""
 
     def __init__(self, session: aiohttp.ClientSession, url_template: str, token: Callable[[str, str], str]) -> None:
         self._session = session
@@ -78,7 +80,7 @@ class NodeApi:
     async def ask(
         self, node: NodeName, method: str, path: str, body: Any = None, *, timeout_seconds: float = 5.0
     ) -> Any:
-        """The JSON of the answer (None: it has none). Every NodeError."""
+        """Returns the JSON of the response, None for an empty one. It may raise any NodeError."""
         base = self._url_template.format(node=node, namespace=node.namespace)
         headers = {"Authorization": f"Bearer {self._token(node.namespace, node.cluster)}"}
         data = None if body is None else orjson.dumps(body)
@@ -110,11 +112,10 @@ class NodeApi:
         *,
         timeout_seconds: float = 5.0,
     ) -> Any:
-        """Asks the leader of the group whose members `nodes` are; who says that another one leads is believed.
+        """Sends a request to the leader of the group with the members `nodes`, following the leader that members name.
 
-        Nobody is asked twice, so this ends; the last error is the one that is raised. After an UnreachableError
-        nobody else is asked to *change* something unless a member names itself as leader by taking it: changes have to
-        be such that doing them twice is doing them once.
+        Each member is asked at most once; the last error is raised. After an UnreachableError the next members are
+        asked, so a change must be idempotent.
         """
         if not nodes:
             raise UnreachableError(f"{method} {path}: the group has no members")
@@ -158,7 +159,7 @@ def _understood(node: NodeName, about: str, status: int, content: bytes) -> Any:
 
 
 async def every(calls: Sequence[Any]) -> list[Any]:
-    """Results of awaitables that may fail with NodeError, errors among them as values; any other error is raised."""
+    """Returns the results of awaitables, with NodeErrors as values. Other errors are raised."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, NodeError):

@@ -1,4 +1,4 @@
-"""Pods of the API server as values, as far as any reconciler looks at them."""
+"""Pods of the API server as values, with the fields that reconcilers use. Times are seconds since 1970."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tallystick.operator.core.times import seconds
 class Pod:
     uid: str
     template: str
-    """Digest of the template that it was made from."""
+    """Digest of the pod template from which it was created."""
     ready: bool
     created: float
     started: float | None = None
-    """When a machine took it; None: none did yet. Its volume is the one that its claim had then."""
+    """When a kubelet accepted the pod; None: not yet. It uses the volume that its claim had at this time."""
     unready_since: float | None = None
     """None: it is ready."""
     deleting_since: float | None = None
-    """Since when it should be gone: its time to stop is over. The process may run on, where nobody can see it."""
+    """When its termination grace period ended; None: it is not being deleted. Its process may still be running."""
     running: bool = False
-    """Its container runs, as far as its machine has told."""
+    """Whether its container is running, as reported by the kubelet."""
     waiting: str = ""
-    """Why its container does not run, in Kubernetes' word: CrashLoopBackOff, ImagePullBackOff, Unschedulable, ..."""
+    """Why its container is not running: CrashLoopBackOff, ImagePullBackOff, Unschedulable, ..."""
     message: str = ""
     node_name: str = ""
     host_address: str = ""
@@ -65,7 +65,7 @@ def pod_of(body: Json) -> Pod:
 
 
 def _waiting(container: Json, conditions: Mapping[Any, Json]) -> tuple[str, str]:
-    """Why the container does not run, and what it said when it ended last."""
+    """Returns why the container is not running, and the last line of its last termination message."""
     state = container.get("state") or {}
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
     last = str(ended.get("message") or "").strip().splitlines()[-1:] or [""]

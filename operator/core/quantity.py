@@ -1,4 +1,4 @@
-"""Kubernetes' quantities: `10Gi`, `500m`, `1e3`. Exact, as sizes are compared and must never go down by rounding."""
+"""Quantities of Kubernetes: `10Gi`, `500m`, `1e3`. Exact, because rounding must never lower a size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BINARY = {name: 10 * power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti"
 
 
 def quantity(text: str) -> Fraction:
-    """ValueError: it is no quantity."""
+    """Parses a quantity. ValueError: the text is not a quantity."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a quantity")
@@ -24,12 +24,12 @@ def quantity(text: str) -> Fraction:
 
 
 def larger(one: str, other: str) -> str:
-    """The larger of two, as it was written; the first of equal ones. ValueError: one is no quantity."""
+    """Returns the larger text, the first one if both are equal. ValueError: a text is not a quantity."""
     return one if quantity(one) >= quantity(other) else other
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two texts are one quantity; False if one is none."""
+    """Whether two texts are the same quantity; False if a text is not a quantity."""
     try:
         return quantity(one) == quantity(other)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the operator is told by its environment. What clusters are like stands in their resources, not here."""
+"""Settings of the operator process, from environment variables. The resources contain the settings of clusters."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from string import Formatter
 
 
 class SettingsError(ValueError):
-    """A variable has a value that cannot be. The message names it."""
+    """A variable is missing or invalid. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One operator process. Each field is the variable with its name in capitals, unless it says otherwise."""
+    """Settings of one process. The variable of a field has the same name in upper case, unless stated otherwise."""
 
     node_image: str
-    """TALLYSTICK_NODE_IMAGE: what clusters run that name no image themselves."""
+    """TALLYSTICK_NODE_IMAGE: image of clusters without spec.image."""
     pod_name: str
-    """Who holds the lease. Two operators with one name would both believe that they hold it."""
+    """Identity of the holder of the lease. It must be unique: two operators with one name would both hold the lease."""
     pod_namespace: str
-    """Where the lease and the operator's own key are."""
+    """Namespace of the lease and of the key of the operator."""
     watch_namespaces: tuple[str, ...] = ()
-    """Comma-separated; empty: all. One that is left out is not looked at, and its clusters stay as they are."""
+    """Watched namespaces, separated by commas; empty: all. Clusters in other namespaces are not reconciled."""
     lease_name: str = "tallystick-operator"
     lease_seconds: float = 15.0
-    """How long a silent holder keeps others out: what a killed operator costs. Renewed at a third of it."""
+    """Time until another operator takes over from one that was killed. The lease is renewed every third of it."""
     http_port: int = 8081
     node_url_template: str = "http://{node}.{namespace}.svc:8080"
-    """Where a member's HTTP is; {node} and {namespace} are replaced."""
+    """URL of the HTTP API of a member; {node} and {namespace} are replaced."""
     resync_seconds: float = 10.0
-    """A cluster about which there is no news is looked at this often. Shorter costs a dozen requests each time."""
+    """Interval of reconciling a cluster without events. Each time costs a dozen requests."""
     workers: int = 4
-    """Clusters that are worked at once."""
+    """Number of concurrent passes."""
     kube_threads: int = 8
-    """Requests to the API server under way at once."""
+    """Number of concurrent requests to the API server."""
     pass_seconds: float = 60.0
-    """A pass that takes longer is ended, and tried again."""
+    """Time limit of a pass. A longer pass is cancelled and retried."""
     log_level: str = "INFO"
     jobs_image: str = ""
-    """TALLYSTICK_JOBS_IMAGE: what StoreJobs run that name no image themselves. Empty: those say that."""
+    """TALLYSTICK_JOBS_IMAGE: image of StoreJobs without spec.image. Empty: such a StoreJob cannot start."""
     jobs_priority_class: str = ""
-    """Of the pods of StoreJobs, so that brokers come before them; empty: none."""
+    """Priority class of the pods of StoreJobs; empty: no priority class."""
 
     @classmethod
     def parse(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """From the environment. SettingsError: a value cannot be, or one is missing that has no default."""
+        """Parses environment variables. SettingsError: a value is invalid, or a required variable is missing."""
         template = environment.get("NODE_URL_TEMPLATE") or "http://{node}.{namespace}.svc:8080"
         unknown = {name for _, name, _, _ in Formatter().parse(template) if name} - {"node", "namespace"}
         if unknown or not template.startswith(("http://", "https://")):

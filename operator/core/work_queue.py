@@ -1,10 +1,9 @@
-"""Which key is to be worked when: one pass for any number of events, one pass of a key at a time, later after failures.
+"""The work queue: it merges events of a key, runs one pass of a key at a time, and backs off after failures.
 
-A key that was once added stays: it comes up again after every pass, so that what no event tells of (a node that fell
-behind, a leader that changed) is seen within the time that the pass asked for. A pass that finds nothing to look after
-any more says so, and its key is forgotten.
+A key stays in the queue: it is due again after every pass, after the time that the pass returned, so that changes
+without an event (a lagging node, a new leader) are seen. A pass returns None to remove its key.
 
-`Schedule` decides and knows no clock; `WorkQueue` waits and calls.
+`Schedule` is pure: it gets the time as an argument. `WorkQueue` waits and calls.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from enum import Enum
 logger = logging.getLogger(__name__)
 
 MIN_GAP_SECONDS = 0.2
-"""Between the end of a pass and the next of the same key: a pass sees its own writes as events."""
+"""Minimum time between two passes of a key, because the writes of a pass cause events."""
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
 
 
 class Kind(Enum):
-    """What is looked at. Each kind has one function that does a pass."""
+    """Kind of a key. Each kind has one function that runs a pass."""
 
     CLUSTER = "cluster"
     TOPICS = "topics"
     JOB = "job"
-    """Of a StoreJob, whose name stands in the key in place of a cluster's."""
+    """A StoreJob; the key contains its name instead of the name of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A cluster, as one concern sees it, or a job: two kinds of one cluster are worked side by side."""
+    """A cluster or its topics, or a job. Passes of different kinds of one cluster run concurrently."""
 
     namespace: str
     name: str
@@ -47,20 +46,20 @@ class Key:
 @dataclass(slots=True)
 class _Entry:
     due: float
-    """When it is to be worked; while it runs: when again, infinity if nobody asked."""
+    """Time of the next pass; during a pass, infinity until an event arrives."""
     running_since: float | None = None
     failures: int = 0
     not_before: float = 0.0
 
 
 class Schedule:
-    """Times are seconds of any clock that does not go back."""
+    """The due times of keys, in seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self._entries: dict[Key, _Entry] = {}
 
     def add(self, key: Key, now: float, delay: float = 0.0) -> None:
-        """Look at `key`, no later than in `delay` seconds. Many calls before a pass begins are one."""
+        """Makes `key` due in at most `delay` seconds. Several calls before a pass starts count as one."""
         entry = self._entries.get(key)
         if entry is None:
             self._entries[key] = _Entry(due=now + delay)
@@ -68,7 +67,7 @@ class Schedule:
             entry.due = min(entry.due, max(now + delay, entry.not_before))
 
     def take(self, now: float) -> Key | None:
-        """A key whose time has come; it is running until `done`. The one that waits longest comes first."""
+        """Returns the key that has been due for longest; None: no key is due. It runs until `done` or `failed`."""
         due = [
             (entry.due, str(key), key)
             for key, entry in self._entries.items()
@@ -82,7 +81,7 @@ class Schedule:
         return key
 
     def done(self, key: Key, now: float, again_seconds: float | None) -> None:
-        """The pass ended well. None: there is nothing to look after, unless an event came meanwhile."""
+        """The pass succeeded. With None the key is removed, unless an event arrived during the pass."""
         entry = self._ended(key, now, MIN_GAP_SECONDS)
         entry.failures = 0
         if again_seconds is not None:
@@ -91,7 +90,7 @@ class Schedule:
             del self._entries[key]
 
     def failed(self, key: Key, now: float) -> float:
-        """The pass failed; events do not hurry the next one. Returns the seconds until it."""
+        """The pass failed. Returns the seconds until the retry; events do not shorten them."""
         backoff = min(FIRST_BACKOFF_SECONDS * 2.0 ** self._entries[key].failures, LONGEST_BACKOFF_SECONDS)
         entry = self._ended(key, now, backoff)
         entry.failures = min(entry.failures + 1, 16)
@@ -99,11 +98,11 @@ class Schedule:
         return backoff
 
     def next_due(self) -> float:
-        """When the first key that is not running is due; infinity: none is."""
+        """Returns the earliest due time of all keys that are not running; infinity without such a key."""
         return min((e.due for e in self._entries.values() if e.running_since is None), default=float("inf"))
 
     def longest_wait(self, now: float) -> float:
-        """Seconds that the key waits, or runs, which does so longest. 0: nothing is due."""
+        """Returns the longest time in seconds that a key has been due or running; 0 without such a key."""
         since = (e.due if e.running_since is None else e.running_since for e in self._entries.values())
         return max(0.0, *(now - moment for moment in since), 0.0)
 
@@ -123,10 +122,10 @@ class Schedule:
 
 
 class WorkQueue:
-    """Calls `work(key)` for what is due, `workers` keys at a time.
+    """Calls `work(key)` for due keys, at most `workers` concurrently.
 
-    `work` returns the seconds until the key is looked at again, None: never. What it raises is a failure of this pass
-    alone; `failed(key, error, seconds)` is told. `ended(key, seconds, error)` hears of each pass.
+    `work` returns the seconds until the next pass, None: remove the key. An exception fails this pass only.
+    `ended(key, seconds, error)` is called after each pass.
     """
 
     def __init__(
@@ -144,10 +143,10 @@ class WorkQueue:
         self._ended = ended
         self._news = asyncio.Event()
         self.last_pass_ended: float | None = None
-        """Of the loop's clock, None: none did yet. Failed ones count: they ended."""
+        """End of the last pass by the clock of the event loop, also of a failed one; None: no pass has ended yet."""
 
     def add(self, key: Key, delay: float = 0.0) -> None:
-        """From the loop's thread only."""
+        """Adds a key. It must be called in the thread of the event loop."""
         self.schedule.add(key, self._now(), delay)
         self._news.set()
 
@@ -156,7 +155,7 @@ class WorkQueue:
         return self.schedule.longest_wait(self._now())
 
     async def run(self) -> None:
-        """Works until it is cancelled; passes under way are cancelled with it."""
+        """Runs until it is cancelled, which cancels running passes as well."""
         free = asyncio.Semaphore(self._workers)
         async with asyncio.TaskGroup() as passes:
             while True:
@@ -176,7 +175,7 @@ class WorkQueue:
                 async with asyncio.timeout(None if wait == float("inf") else max(wait, 0.001)):
                     await self._news.wait()
             except TimeoutError:
-                pass  # the next one is due
+                pass  # the next key is due
 
     async def _one(self, key: Key) -> None:
         began, error = self._now(), None
