@@ -10,7 +10,7 @@ NAMESPACE = "e2e-crd-rules"
 
 
 def test_every_case(installed: Lab) -> None:
-    """In a namespace that no operator looks after."""
+    """Uses a namespace that no operator watches."""
     installed.release.scale(0)
     kubectl("create", "namespace", NAMESPACE)
     try:

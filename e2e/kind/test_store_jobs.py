@@ -124,7 +124,7 @@ def test_a_flipped_bit_in_a_queue_is_named(orders: Brokers, jobs: Jobs, lab: Lab
 
 
 def test_rebuilt_files_are_the_brokers(orders: Brokers, jobs: Jobs, lab: Lab) -> None:
-    """Queues and index, made anew from the log of a live broker and compared with its own."""
+    """Rebuilds queues and index from the log of a running broker and compares them with those of the broker."""
     ended = jobs.run("rebuild", "rebuild", output={"claim": {"name": CLAIM, "path": "rebuilt"}})
     assert ended.result["verdict"] == "Clean", ended.log
     assert ended.figures["differing"] == 0, ended.log
@@ -143,7 +143,7 @@ def test_without_workers_of_their_own_volumes_are_read_over_http(orders: Brokers
 
 
 def test_two_groups(namespace: str, lab: Lab, jobs: Jobs) -> None:
-    """Each is a log of its own: replicas are compared within a group, and an export has both."""
+    """Each group has its own log: an audit compares replicas within a group, and an export has both groups."""
     brokers, own = Brokers(lab.api, namespace, "pair"), Jobs(lab.api, namespace, "pair")
     brokers.apply({"groups": 2, "replicas": 1, "nameServers": {"replicas": 1}})
 

@@ -36,8 +36,7 @@ OWN_SETTINGS = frozenset(
         *("preferredleaderid", "readtokenfile", "storepathcommitlog", "storepathrootdir", "viplistenerenable"),
     }
 )
-"""Settings that the operator manages, in lower case. The CEL rules of spec.config contain the same list; a test compares
-both."""
+"""Settings that the operator manages, in lower case. The CEL rules of spec.config contain the same settings."""
 
 
 class SpecError(ValueError):

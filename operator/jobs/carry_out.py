@@ -48,7 +48,7 @@ class Hands:
             return Refusal(reasons.REFUSED, str(error))
 
     async def _own(self, job: Job, wanted: Json) -> Refusal | None:
-        """Made, or brought up to date, if it is this job's; what is somebody else's is left alone."""
+        """Creates or updates an object of this job. Objects of other owners are not changed."""
         resource, name = BY_KIND[wanted["kind"]], wanted["metadata"]["name"]
         live = await self._kube.find(resource, job.namespace, name)
         if live is None:
@@ -66,13 +66,13 @@ class Hands:
         try:
             await self._kube.create(kube.SECRETS, job.namespace, secret(job, random.token_hex(SECRET_BYTES)))
         except ConflictError:
-            pass  # of an attempt before, or of a pass that was cut off: what is in it is as good
+            pass  # created by an earlier attempt or an interrupted pass; its content is equally valid
         return None
 
     async def start(self, job: Job, seen: Seen) -> Refusal | None:
-        """The pods that are missing: workers, then the driver. Why one is refused; None: all are there."""
+        """Creates missing pods: workers, then the driver. Returns why one is rejected; None: all exist."""
         plan, there = seen.plan, {pod.name for pod in seen.pods}
-        assert plan is not None and plan["attempt"] == job.attempt, "pods are made by the plan of their attempt"
+        assert plan is not None and plan["attempt"] == job.attempt, "pods are created from the plan of their attempt"
         names, frame = names_of(job), await self._frame(job)
         left = max(int(job.deadline - seen.now), 1)
         workers = [
@@ -93,7 +93,7 @@ class Hands:
         metadata = pod["metadata"]
         try:
             await self._kube.create(kube.PODS, metadata["namespace"], pod)
-        except ConflictError:  # all of ours were listed a moment ago
+        except ConflictError:  # this pass has listed all pods of the job
             return Refusal(reasons.REFUSED, f"Pod {metadata['name']} exists and does not belong to this StoreJob")
         except (ForbiddenError, InvalidError) as error:
             return Refusal(reasons.REFUSED, str(error))
@@ -113,7 +113,7 @@ class Hands:
             try:
                 await self._kube.delete(kube.PODS, job.namespace, pod.name, uid=pod.uid)
             except (NotFoundError, ConflictError):
-                pass  # that very pod is gone already
+                pass  # this pod no longer exists
 
         await asyncio.gather(*map(delete, pods))
 
@@ -122,4 +122,4 @@ class Hands:
         try:
             await self._kube.delete(kube.STORE_JOBS, namespace, name, uid=uid)
         except (NotFoundError, ConflictError):
-            pass  # gone, or another one has its name
+            pass  # it no longer exists, or the name belongs to a new StoreJob

@@ -1,16 +1,16 @@
-"""What happens next to a run: pure, from its status so far and what was seen. One step a pass.
+"""The next step of a run. Pure: it follows from the previous status and the observed state. Each pass does one step.
 
     (new), SubmissionFailed ─▶ Submitted ─▶ Running ─▶ Succeeding ─▶ Completed
              ▲    │                ▲  └────────┴────▶ Failing ────▶ Failed
-             └────┘ cannot start   └ PendingRerun ◀──── an attempt failed, and one is left
-    Suspended ◀── from all of these but the last two columns; and back to the beginning
+             └────┘ cannot start   └ PendingRerun ◀──── an attempt failed, and a retry is left
+    Suspended ◀── from all phases except the last two columns; the run then starts again
 
-What makes it safe to be cut off between any two writes:
+It is safe to interrupt a pass between any two writes:
 
-1. The plan of an attempt is written when none of the job's pods is there, and before the status names the attempt. Its
-   pods are made only while both name the same one: pods of two attempts, or of two plans, never meet.
-2. Workers are made first, the driver last: once it is there, nothing is missing.
-3. How an attempt ended is in the status before any of its pods is deleted.
+1. The plan of an attempt is written while no pod of the job exists, and before the status names the attempt. Pods are
+   created only while both name the same attempt, so pods of two attempts or plans never run together.
+2. Workers are created first, the driver last. Once the driver exists, the set of pods is complete.
+3. The status contains how an attempt ended before any of its pods is deleted.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tallystick.operator.jobs.result import Result, outcome
 from tallystick.operator.jobs.spec import Job
 
 KUBELET_SECONDS = 20.0
-"""A driver that runs is stopped at its deadline by its machine, which keeps its log; we wait for that."""
+"""Time for the kubelet to stop a running driver at its deadline. Unlike a deletion, this keeps its log."""
 
 
 class Action(Enum):
-    """What is done besides the status."""
+    """What a pass does besides writing the status."""
 
     NOTHING = "nothing"
     PREPARE = "prepare"
-    """Choose volumes, write the plan; then the status, then `START`."""
+    """Choose volumes and write the plan; then write the status, then `START`."""
     START = "start"
-    """Make the pods of the plan that are missing."""
+    """Create missing pods of the plan."""
     DELETE_PODS = "delete pods"
     EXPIRE = "expire"
     """Delete the StoreJob itself."""
@@ -45,21 +45,21 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`phase`, `attempt` and the rest stand in the status before `action` is done; but for PREPARE, see
-    `reconcile.py`."""
+    """The status contains `phase`, `attempt` and the other fields before `action` is carried out, except for PREPARE:
+    see `reconcile.py`."""
 
     phase: Phase
     action: Action = Action.NOTHING
     attempt: int = 0
     reason: str = ""
-    """Why it failed or cannot start, one word; empty: it does not say."""
+    """Machine-readable reason why it failed or cannot start; empty: none of these."""
     message: str = ""
     result: Result | None = None
     delete: tuple[JobPod, ...] = field(default=())
 
 
 def decide(job: Job, seen: Seen) -> Decision:
-    """The next step of a run (a StoreJob without a schedule)."""
+    """Returns the next step of a run (a StoreJob without a schedule)."""
     match job.phase:
         case Phase.COMPLETED | Phase.FAILED:
             return _over(job, seen)
@@ -75,14 +75,14 @@ def decide(job: Job, seen: Seen) -> Decision:
 
 
 def held(job: Job, decision: Decision, refusal: Refusal) -> Decision:
-    """Instead of PREPARE: it cannot start now."""
+    """Returns the decision that replaces PREPARE if the run cannot start now."""
     phase = Phase.PENDING_RERUN if job.phase == Phase.PENDING_RERUN else Phase.SUBMISSION_FAILED
     attempt = job.attempt if phase is Phase.PENDING_RERUN else 0
     return Decision(phase, Action.NOTHING, attempt, refusal.reason, refusal.message)
 
 
 def _waiting(job: Job, seen: Seen) -> Decision:
-    """Nothing of it was begun, or it was suspended, or could not start."""
+    """The run has not started, was suspended, or could not start."""
     if seen.pods:
         return Decision(
             Phase.SUBMISSION_FAILED,
@@ -101,7 +101,7 @@ def _waiting(job: Job, seen: Seen) -> Decision:
 
 
 def _between(job: Job, seen: Seen) -> Decision:
-    """An attempt failed; the next begins when nothing is left of it."""
+    """An attempt failed. The next one starts when its pods are deleted."""
     last = str(job.status.get("message") or "")
     if seen.now >= job.deadline:
         return _failed(job, seen, Refusal(reasons.DEADLINE_EXCEEDED, _late(job)))
@@ -158,14 +158,14 @@ def _without_driver(job: Job, seen: Seen) -> Decision:
 
 
 def _still_refused(job: Job) -> tuple[str, str]:
-    """Why its pods could not be made so far, which stands until they are; empty: nobody refused them."""
+    """Returns why the API server rejected its pods, until they exist; empty: it rejected none."""
     conditions = job.status.get("conditions") or ()
     started: Json = next((each for each in conditions if each["type"] == "Started"), {})
     return (str(started["reason"]), str(started["message"])) if started.get("status") == "False" else ("", "")
 
 
 def _failed(job: Job, seen: Seen, failure: Refusal) -> Decision:
-    """The attempt is over. A deadline is the last word; else there may be another attempt."""
+    """The attempt has ended. There may be a retry, but not after the deadline."""
     told = f"attempt {job.attempt}: {failure.message}"
     if failure.reason != reasons.DEADLINE_EXCEEDED and job.attempt <= job.spec.max_retries:
         return Decision(Phase.PENDING_RERUN, Action.DELETE_PODS, job.attempt, failure.reason, told, None, _going(seen))
@@ -185,7 +185,7 @@ def _suspended(seen: Seen) -> Decision:
 
 
 def _ending(job: Job, seen: Seen) -> Decision:
-    """Over, and the workers go. That they are gone is not waited for: a machine that is lost never says so."""
+    """The attempt has ended; its workers are deleted. A failed Kubernetes node never confirms it, so no pass waits."""
     phase, last = Phase(job.phase), str(job.status.get("message") or "")
     if left := seen.unfinished():
         return Decision(phase, Action.DELETE_PODS, job.attempt, "", last, None, left)
@@ -196,7 +196,7 @@ def _ending(job: Job, seen: Seen) -> Decision:
 def _over(job: Job, seen: Seen) -> Decision:
     phase, last = Phase(job.phase), str(job.status.get("message") or "")
     assert phase in OVER
-    if left := seen.unfinished():  # made by a request of an operator that is gone, which came late
+    if left := seen.unfinished():  # created by a delayed request of an earlier operator
         return Decision(phase, Action.DELETE_PODS, job.attempt, "", last, None, left)
     expires = expires_at(job)
     action = Action.EXPIRE if expires is not None and seen.now >= expires else Action.NOTHING
@@ -204,7 +204,7 @@ def _over(job: Job, seen: Seen) -> Decision:
 
 
 def expires_at(job: Job) -> float | None:
-    """When a run that is over is deleted; None: never."""
+    """Returns when an ended run is deleted, in seconds since 1970; None: never."""
     completed = seconds(job.status.get("completionTime"))
     return None if completed is None or job.spec.ttl_seconds is None else completed + job.spec.ttl_seconds
 

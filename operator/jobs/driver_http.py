@@ -1,4 +1,4 @@
-"""Asks a run's driver how far it is: by its pod's address, without a token, and never in a hurry to believe it."""
+"""Reads the progress of a driver over HTTP, at the address of its pod, without a token. The answer is not trusted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MAX_BYTES = 16 << 10
 
 
 class DriverHttp:
-    """Over the operator's own session."""
+    """Sends requests with the session of the operator."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
     async def progress(self, address: str) -> Progress | None:
-        """What the driver at this address says; None: nothing that can be understood, or not in time."""
+        """Returns the progress of the driver at an address; None: no valid answer in time."""
         host = f"[{address}]" if ":" in address else address
         timeout = aiohttp.ClientTimeout(ASK_SECONDS)
         try:

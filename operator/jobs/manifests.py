@@ -1,8 +1,8 @@
-"""The objects of one run: pure, from the job and the plan of its attempt.
+"""The objects of one run. Pure: they follow from the job and the plan of its attempt.
 
-A run is a Spark cluster of its own that lives as long as it: the driver, and a worker beside each volume, which the
-claim's own affinity brings there. No pod has an account's token, writes to a broker's
-volume, or may change who owns its files: a `fsGroup` would walk over a live log.
+A run is a separate Spark cluster: a driver, and a worker for each volume, which the affinity of the volume places. No
+pod has a service account token, writes to the volume of a broker, or changes the owner of its files, as an `fsGroup`
+would.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
 PLAN_KEY, SECRET_KEY = "plan.json", "secret"
 PLAN_FILE = f"/etc/tallystick-job/{PLAN_KEY}"
 WITHOUT_CLAIM = f"{GROUP}/without-claim"
-"""On the ConfigMap: nodes whose worker has no volume, separated by commas."""
+"""Annotation of the ConfigMap: nodes whose worker mounts no volume, separated by commas."""
 DRIVER_HTTP = 8080
 GRACE_SECONDS = 5
-"""For a pod that is stopped: nothing in it is worth more."""
+"""Termination grace period: the pods have no state to save."""
 TMP_LIMIT = "4Gi"
-"""Of what a pod keeps on its machine's disk: Spark's spills, and what is read over HTTP."""
+"""Limit of local files of a pod: spilled data of Spark, and files read over HTTP."""
 OVERHEAD_MIB = 640
-"""Beside the heap, and a tenth of it: Python, Arrow's batches, and the page cache of what is written."""
+"""Memory besides 1.1 times the heap: Python, batches of Arrow, page cache of written files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What pods of jobs have in common, and no job says."""
+    """Settings of pods that do not come from the StoreJob."""
 
     image: str
     priority_class: str = ""
     pull_secrets: tuple[Json, ...] = ()
-    """The cluster's: its brokers' image mostly comes from the same registry."""
+    """Pull secrets of the cluster, because images of brokers usually come from the same registry."""
 
 
 def service(job: Job) -> Json:
-    """Without an address of its own: it gives each pod its name, ready or not."""
+    """Returns the headless Service that gives each pod a DNS name, also before it is ready."""
     names = names_of(job)
     spec = {
         "clusterIP": "None",
@@ -64,7 +64,7 @@ def service(job: Job) -> Json:
 
 
 def secret(job: Job, value: str) -> Json:
-    """What Spark's processes of this run tell each other by. Created once, never read by us."""
+    """Returns the shared secret of the Spark processes of this run. It is created once and never read."""
     names = names_of(job)
     content = {"type": "Opaque", "data": {SECRET_KEY: base64.b64encode(value.encode()).decode()}}
     return manifest(SECRETS, job.namespace, names.secret(job.uid), names.labels(), content, owner=owner_of(job))
@@ -84,7 +84,7 @@ def config_map(job: Job, plan: Json, without_claim: Iterable[str]) -> Json:
 
 
 def network_policy(job: Job) -> Json:
-    """Pods of the run reach each other on all ports; the driver's progress is for whoever asks."""
+    """Returns the policy: pods of the run reach each other on all ports; every pod can read the progress."""
     names, own = names_of(job), {"matchLabels": {JOB_LABEL: job.name}}
     rules: list[Json] = [
         {"from": [{"podSelector": own}]},
@@ -95,17 +95,17 @@ def network_policy(job: Job) -> Json:
 
 
 def worker_nodes(plan: Json) -> list[str]:
-    """Nodes that get a worker, in the plan's order."""
+    """Returns the nodes with a worker, in the order of the plan."""
     return [source["node"] for source in plan["sources"] if source["host"] is not None]
 
 
 def driver_pod(job: Job, plan: Json, frame: Frame, seconds_left: int) -> Json:
-    """`seconds_left`: what the kubelet lets it run; it then keeps the pod, and so its log."""
+    """Returns the driver pod. After `seconds_left` the kubelet stops it and keeps the pod with its log."""
     names = names_of(job)
     pod = _pod(job, frame, DRIVER, ["driver"], job.spec.driver, cpu_limit="2")
     pod |= {"hostname": "driver", "restartPolicy": "Never", "activeDeadlineSeconds": seconds_left}
     if isinstance(job.spec.output, ClaimOutput):
-        # The volume may be new, and root's. No broker's volume is mounted here.
+        # A new volume may belong to root. The driver mounts no volume of a broker.
         pod["securityContext"] |= {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
         _mount_output(pod, job.spec.output)
     labels = names.pod_labels(DRIVER, plan["attempt"])
@@ -113,7 +113,7 @@ def driver_pod(job: Job, plan: Json, frame: Frame, seconds_left: int) -> Json:
 
 
 def worker_pod(job: Job, plan: Json, node: str, frame: Frame, seconds_left: int, *, claim: bool = True) -> Json:
-    """Beside the volume of `node`, which it may only read; without a claim: somewhere."""
+    """Returns the worker of a node, which mounts the volume read-only; without `claim`, it mounts no volume."""
     names, cores = names_of(job), job.spec.executor.cores
     pod = _pod(job, frame, WORKER, ["worker"], job.spec.executor, cpu_limit=str(cores))
     pod["containers"][0]["command"] += ["--node", node]
@@ -136,7 +136,7 @@ def names_of(job: Job) -> JobNames:
 
 
 def owner_of(job: Job) -> Json:
-    """The reference to a job in what it owns."""
+    """Returns the owner reference for objects of a job."""
     return owned_by(STORE_JOBS, job.name, job.uid)
 
 

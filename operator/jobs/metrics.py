@@ -1,4 +1,4 @@
-"""What the operator shows of StoreJobs to Prometheus."""
+"""Metrics of StoreJobs for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BUCKETS = (10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
 
 
 class JobMetrics:
-    """Series of one operator. A run that is over is counted once, by the operator that saw its end."""
+    """Series of one operator. An ended run is counted once, by the operator that observed its end."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.jobs = Gauge("tallystick_operator_store_jobs", "StoreJobs in each phase.", ["phase"], registry=registry)
@@ -34,13 +34,13 @@ class JobMetrics:
         self._phases: dict[tuple[str, str], str] = {}
 
     def saw(self, namespace: str, name: str, phase: str) -> None:
-        """What a pass left it in."""
+        """Records the phase after a pass."""
         if self._phases.get((namespace, name)) != phase:
             self._phases[namespace, name] = phase
             self._show()
 
     def forgot(self, namespace: str, name: str) -> None:
-        """It is gone."""
+        """Removes a deleted StoreJob."""
         if self._phases.pop((namespace, name), None) is not None:
             self._show()
 

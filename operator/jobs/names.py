@@ -1,4 +1,4 @@
-"""What everything of a job is called and labelled: driver and workers find each other by these names."""
+"""Names and labels of the objects of a job. Driver and workers find each other by these names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tallystick.operator.core.names import CLUSTER, JOB_LABEL
 ROLE_LABEL = f"{GROUP}/job-role"
 ATTEMPT_LABEL = f"{GROUP}/job-attempt"
 NODE_LABEL = f"{GROUP}/job-node"
-"""Of a worker: the BrokerNode whose volume it is beside."""
+"""Label of a worker: the BrokerNode whose volume it reads."""
 TEMPLATE_LABEL = f"{GROUP}/job-template"
-"""Of a run: the StoreJob with the schedule that it was made from."""
+"""Label of a run: the StoreJob with the schedule that created it."""
 
 DRIVER, WORKER = "driver", "worker"
 LONGEST = 63
-"""Of a name that has to be a label of the DNS."""
+"""Maximum length of a DNS label."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobNames:
-    """Of one StoreJob."""
+    """The names of the objects of one StoreJob."""
 
     namespace: str
     job: str
@@ -34,7 +34,7 @@ class JobNames:
         return f"{self.job}-job"
 
     def secret(self, uid: str) -> str:
-        """Another one for each StoreJob of this name: we cannot see Secrets, so not whether one is left of the last."""
+        """Returns a name that differs for each UID: the operator cannot read whether an earlier Secret still exists."""
         return f"{self.job}-job-{hashlib.sha256(uid.encode()).hexdigest()[:8]}"
 
     @property
@@ -43,22 +43,22 @@ class JobNames:
 
     @property
     def driver_host(self) -> str:
-        """The driver's name for workers, whatever domain the Kubernetes cluster has."""
+        """DNS name of the driver for workers, independent of the cluster domain."""
         return f"driver.{self.shared}"
 
     def worker(self, node: str) -> str:
-        """The pod beside a BrokerNode's volume."""
+        """Returns the name of the worker pod for a BrokerNode."""
         return shortened(f"{self.job}-w-{node}")
 
     def worker_hostname(self, node: str) -> str:
         return shortened(f"w-{node}")
 
     def worker_host(self, node: str) -> str:
-        """Its name for Spark: where tasks that read this volume like to run."""
+        """Returns the host name of a worker for Spark: the preferred location of tasks that read this volume."""
         return f"{self.worker_hostname(node)}.{self.shared}"
 
     def labels(self) -> dict[str, str]:
-        """What every object of the job carries."""
+        """Returns the labels of every object of the job."""
         return {
             "app.kubernetes.io/name": "tallystick",
             "app.kubernetes.io/instance": self.cluster,
@@ -73,12 +73,12 @@ class JobNames:
         return found | ({NODE_LABEL: node} if node else {})
 
     def selector(self) -> str:
-        """Label selector of all that belongs to the job."""
+        """Returns the label selector of the objects of the job."""
         return f"{JOB_LABEL}={self.job},app.kubernetes.io/managed-by={FIELD_MANAGER}"
 
 
 def shortened(name: str) -> str:
-    """The name itself, or its beginning and eight digits that stand for all of it, if it is too long."""
+    """Returns a name that fits into a DNS label: a name that is too long is truncated and gets a digest."""
     if len(name) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -86,6 +86,6 @@ def shortened(name: str) -> str:
 
 
 def numbers_of(node: str) -> tuple[int, int]:
-    """Group and member of a BrokerNode, by its name."""
+    """Returns group and member from the name of a BrokerNode."""
     group, member = node.rsplit("-", 2)[1:]
     return int(group), int(member)

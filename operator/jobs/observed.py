@@ -1,7 +1,7 @@
-"""What a pass saw of a run, as values: all that `decide.py` and `status.py` may look at.
+"""The observed state of a run as values: the input of `decide.py` and `status.py`.
 
-Pods are those with the job's label, whatever attempt made them. Times are seconds since 1970. What is not there, or
-does not say, is taken for "not yet": only what a pod itself says of its end is an end.
+It contains all pods with the label of the job, of any attempt. Times are seconds since 1970. Missing information counts
+as "not yet": an attempt has ended only when the status of its driver pod says so.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tallystick.operator.jobs.plan import plan_of
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the driver ended. `exit_code`: None if its container never ran, or nobody knows; `reason`: Kubernetes'
-    word."""
+    """How the driver ended. `exit_code`: None if its container never ran or the code is unknown. `reason`: the reason
+    of Kubernetes."""
 
     exit_code: int | None
     reason: str = ""
@@ -28,7 +28,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class JobPod:
-    """`attempt`: 0 for a pod that does not say."""
+    """A pod of the job. `attempt`: 0 without a label."""
 
     name: str
     uid: str
@@ -39,14 +39,14 @@ class JobPod:
     deleting: bool = False
     address: str = ""
     waiting: str = ""
-    """Why it does not run, in Kubernetes' words."""
+    """Why it is not running, as reported by Kubernetes."""
     ended: Ended | None = None
-    """Of a driver: it is over, and does not begin again."""
+    """How a driver ended; None: it has not ended, or the pod is a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the driver says while it runs; `of`: None if it does not know how much there is."""
+    """Progress of a running driver. `of`: number of tasks, None: unknown."""
 
     step: str
     done: int = 0
@@ -55,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One run. `plan`: of the attempt that was prepared last; None: there is none."""
+    """The state of one run. `plan`: the plan of the last prepared attempt; None: it does not exist."""
 
     now: float
     pods: tuple[JobPod, ...] = ()
@@ -72,11 +72,11 @@ class Seen:
         return tuple(pod for pod in self.pods if pod.role != DRIVER)
 
     def planned(self, attempt: int) -> bool:
-        """There is a plan, and it is that attempt's."""
+        """Whether the plan of this attempt exists."""
         return self.plan is not None and self.plan["attempt"] == attempt
 
     def unfinished(self) -> tuple[JobPod, ...]:
-        """Pods that are of no use when the run is over, and are not on their way: all but a driver's, with its log."""
+        """Returns the pods to delete when the run has ended: all except an ended driver, which keeps its log."""
         return tuple(pod for pod in self.pods if not pod.deleting and pod.ended is None)
 
 
@@ -123,7 +123,7 @@ def _ended(status: Json) -> Ended | None:
 
 
 def progress_of(answer: object) -> Progress | None:
-    """From the body of the driver's GET /progress; None: nobody understands it."""
+    """Parses the body of the driver's GET /progress; None: it is invalid."""
     if not isinstance(answer, dict) or not isinstance(answer.get("step"), str):
         return None
     done, of = answer.get("done"), answer.get("of")

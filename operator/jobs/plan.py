@@ -1,10 +1,10 @@
-"""plan.json: what the operator tells driver and workers of one attempt. Pure.
+"""plan.json: the input of driver and workers of one attempt. Pure.
 
-It is written once an attempt, before its first pod is made, and never changed while one of them is there; what pods to
-make is read from it, so that an operator that comes after another makes the same ones. Names are the job runtime's
-(`spark/README.md`); what it does not know, it refuses.
+It is written once for each attempt, before its first pod is created, and does not change while a pod exists. Pods are
+created from it, so another operator creates the same pods. `spark/README.md` describes its fields; the job runtime
+rejects unknown fields.
 
-    sources[].host   the worker beside the volume; null: it has none, and whoever is free reads it over `http`
+    sources[].host   the worker that mounts the volume; null: no worker, so any worker reads it over `http`
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tallystick.operator.jobs.spec import ClaimOutput, Job, S3Output
 
 VERSION = 1
 EXECUTORS_WAIT_SECONDS = 60
-"""The driver begins without workers that are not there by then; what they would have read is read over HTTP."""
+"""The driver starts without workers that are not available by then; their volumes are read over HTTP."""
 STORES = "/stores"
 OUT = "/out"
 
 
 def plan(job: Job, choice: Choice, attempt: int, url_template: str) -> Json:
-    """`url_template`: where a member's HTTP is, as in the operator's settings."""
+    """Returns the plan of an attempt. `url_template`: see NODE_URL_TEMPLATE in the settings of the operator."""
     spec, names = job.spec, JobNames(job.namespace, job.name, job.spec.cluster)
     return {
         "version": VERSION,
@@ -54,12 +54,12 @@ def plan(job: Job, choice: Choice, attempt: int, url_template: str) -> Json:
 
 
 def text_of(plan: Json) -> str:
-    """As it stands in the ConfigMap."""
+    """Returns a plan as text for the ConfigMap."""
     return orjson.dumps(plan, option=orjson.OPT_INDENT_2).decode()
 
 
 def plan_of(text: str) -> Json | None:
-    """The reverse of `text_of`; None: it is none."""
+    """Parses a plan; None: the text is not a plan."""
     try:
         found = orjson.loads(text)
     except ValueError:
@@ -68,7 +68,7 @@ def plan_of(text: str) -> Json | None:
 
 
 def root(node: str) -> str:
-    """Of a broker's store, where a worker has its volume."""
+    """Returns the folder of the store in a worker that mounts the volume."""
     return f"{STORES}/{node}/store"
 
 
@@ -78,7 +78,7 @@ def _http(job: Job, node: str, url_template: str) -> str:
 
 
 def _arguments(given: Any) -> Json:
-    """All of them: what nobody gave is null, and a list of nothing is no limit."""
+    """Returns all arguments. Missing ones and empty lists are null, which means no limit."""
     return {name: given.get(name) or None for name in ("topics", "queues", "from", "to", "key", "settings")} | {
         "lagMillis": given.get("lagMillis")
     }

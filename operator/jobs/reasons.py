@@ -1,11 +1,11 @@
-"""The words of conditions and phases: programs look for them, so they stay. README.md says what each means."""
+"""Reasons and phases of jobs. Programs depend on them, so they never change. README.md describes each one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Why a run cannot start now; it is tried again until its deadline.
+# Why a run cannot start now. The operator retries until the deadline.
 CLUSTER_NOT_FOUND = "ClusterNotFound"
 CLUSTER_DELETING = "ClusterDeleting"
 GROUP_NOT_FOUND = "GroupNotFound"
@@ -15,7 +15,7 @@ OUTPUT_CLAIM_MISSING = "OutputClaimMissing"
 OUTPUT_IS_STORE = "OutputIsStore"
 NO_IMAGE = "NoImage"
 REFUSED = "Refused"
-"""By the API server: quota, admission, a name that is taken."""
+"""The API server rejected an object: a quota, an admission policy, an existing name."""
 
 # Why an attempt failed.
 NOT_DONE = "NotDone"
@@ -31,7 +31,7 @@ INVALID_SCHEDULE = "InvalidSchedule"
 
 
 class Phase(StrEnum):
-    """One word for all of it, in `status.phase`; those that people know of other operators for Spark."""
+    """The phase in `status.phase`, with the names that other Spark operators use."""
 
     SUBMITTED = "Submitted"
     RUNNING = "Running"
@@ -46,12 +46,12 @@ class Phase(StrEnum):
 
 
 OVER = frozenset({Phase.COMPLETED, Phase.FAILED})
-"""Nothing more happens to a run in these."""
+"""Phases of an ended run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something is not done now. `message` is for its author, and says what helps if anything does."""
+    """Why an action is not possible now. `message` is for users."""
 
     reason: str
     message: str

@@ -1,14 +1,13 @@
-"""One pass over one StoreJob: look, decide, say so, do it. The order is the contract.
+"""One pass over one StoreJob. The order of its parts makes it safe to interrupt it anywhere.
 
-    a run         1. look at its pods and its plan, and ask its driver how far it is
+    a run         1. observe its pods, its plan and the progress of its driver
                   2. decide (pure)
-                  3. if an attempt is to be prepared: choose volumes (pure), make Service, NetworkPolicy, Secret, then
-                     the plan
+                  3. to prepare an attempt: choose volumes; create Service, NetworkPolicy, Secret, then the plan
                   4. write the status
-                  5. make pods, delete pods, or delete the StoreJob itself
-    a template    delete runs that are of no use, make the one that is due, write the status
+                  5. create pods, delete pods, or delete the StoreJob
+    a template    delete old runs, create the run that is due, write the status
 
-So a pass that is cut off anywhere is mended by the next, of this operator or of another one: see `decide.py`.
+The next pass, of this operator or another one, continues an interrupted pass: see `decide.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ logger = logging.getLogger(__name__)
 MOVING_SECONDS = 1.0
 WAITING_SECONDS = 10.0
 TEMPLATE_SECONDS = 60.0
-"""A template is looked at this often, or when its next time is due: clocks are set."""
+"""Longest interval of passes over a template, because clocks can be adjusted."""
 EXPIRY_SECONDS = 300.0
 
 NEXT: dict[Phase, float | None] = {
@@ -62,14 +61,14 @@ NEXT: dict[Phase, float | None] = {
 
 @dataclass(slots=True)
 class _Memory:
-    """Of one StoreJob, for the life of the process; losing it does no harm."""
+    """Memory about one StoreJob for the life of the process. Losing it is harmless."""
 
     told: set[tuple[str, str]] = field(default_factory=set)
-    """Events that would be said in every pass."""
+    """Events of the last pass, to record each once."""
 
 
 class JobsReconciler:
-    """`reconcile` is the work of the queue for keys of StoreJobs."""
+    """Runs the passes for keys of StoreJobs."""
 
     def __init__(self, context: Context, drivers: Drivers, metrics: JobMetrics) -> None:
         self._context = context
@@ -80,13 +79,13 @@ class JobsReconciler:
         self._memory: dict[tuple[str, str], _Memory] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """Seconds until the next pass; None: there is nothing to do any more. KubeError: not done, try again."""
+        """Runs one pass. Returns the seconds until the next; None: nothing is left to do. KubeError: retry."""
         body = await self._kube.find(kube.STORE_JOBS, key.namespace, key.name)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._memory.pop((key.namespace, key.name), None)
             self._observer.forget(key.namespace, key.name)
             self._metrics.forgot(key.namespace, key.name)
-            return None  # owner references do the rest
+            return None  # garbage collection deletes the objects
         try:
             job = Job.parse(body)
         except JobSpecError as error:
@@ -125,7 +124,7 @@ class JobsReconciler:
         return None if expires is None else min(max(expires - seen.now, MOVING_SECONDS), EXPIRY_SECONDS)
 
     async def _prepare(self, job: Job, seen: Seen, decision: Decision) -> tuple[Decision, Seen]:
-        """Everything of an attempt but its pods; the plan last, as by it the rest is known to be there."""
+        """Creates all objects of an attempt except its pods; the plan last, because it implies the others."""
         if not (job.spec.image or self._context.settings.jobs_image):
             told = "no image for jobs is configured: set spec.image, or TALLYSTICK_JOBS_IMAGE of the operator"
             return held(job, decision, Refusal(reasons.NO_IMAGE, told)), seen
@@ -171,10 +170,10 @@ class JobsReconciler:
         wait = TEMPLATE_SECONDS if chosen.next is None else chosen.next - now
         return min(max(wait, 0.0) + 0.05, TEMPLATE_SECONDS)
 
-    # -- what people are told ------------------------------------------------------------------------------------------
+    # -- status, events and metrics -----------------------------------------------------------------------------------
 
     async def _say(self, job: Job, body: Json, seen: Seen, decision: Decision) -> Job:
-        """The status, if it says anything new; and events and figures, if the phase is another one."""
+        """Writes the status if it changed, and events and metrics if the phase changed."""
         status = run_status(job, seen, decision)
         if status == job.status:
             self._metrics.saw(job.namespace, job.name, str(decision.phase))
@@ -191,7 +190,7 @@ class JobsReconciler:
         about, told = Reference.to(body), str(job.status.get("message") or "")
         match decision.phase:
             case Phase.SUCCEEDING:
-                assert decision.result is not None, "that is how it came to succeed"
+                assert decision.result is not None, "a result precedes this phase"
                 verdict = decision.result.verdict
                 await self._context.events.post(about, verdict, told, warning=verdict in FOUND)
             case Phase.PENDING_RERUN | Phase.FAILING:
@@ -219,7 +218,7 @@ class JobsReconciler:
         metadata, before = body["metadata"], body.get("status") or {}
         status = refused_status(metadata.get("generation", 0), self._context.now(), message, before)
         if before.get("phase") in OVER and before.get("phase") != Phase.FAILED:
-            return None  # it is done, whatever it has become since
+            return None  # an ended run keeps its status when its spec changes
         if status != before:
             await self._kube.apply_status(kube.STORE_JOBS, metadata["namespace"], metadata["name"], status)
             await self._context.events.post(Reference.to(body), reasons.INVALID_SPEC, message, warning=True)

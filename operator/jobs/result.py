@@ -1,8 +1,8 @@
-"""What a driver leaves when it ends: its exit status, and at most 4 KiB of JSON that Kubernetes keeps with its pod.
+"""The result of a driver: its exit status, and at most 4 KiB of JSON in the termination message of its pod.
 
-0   done, whatever it found: the JSON is the result
-2   not done: the JSON says why
-1   a fault, and everything else
+0   completed: the JSON is the result, with any verdict
+2   not possible: the JSON contains the reason
+1   an unexpected error; so is any other status
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tallystick.operator.jobs.reasons import Refusal
 DONE, NOT_DONE = 0, 2
 MAX_TEXT = 1000
 _WORD = re.compile("[A-Za-z][A-Za-z0-9]{0,63}")
-"""A verdict: it becomes the reason of a condition, and the API server asks for a word there."""
+"""A verdict. It becomes the reason of a condition, for which the API server requires this form."""
 MAX_DIFFERENCES = 64
 MAX_SOURCES = 320
 CLEAN = "Clean"
 FOUND = frozenset({"DifferencesFound", "DamageFound"})
-"""Verdicts that somebody should hear of."""
+"""Verdicts that cause a warning event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """As it stands in the status: only what has the type that the status gives it."""
+    """The result in the form of the status; fields of a wrong type are removed."""
 
     status: Json
 
@@ -46,7 +46,7 @@ class Result:
 
 
 def outcome(ended: Ended) -> Result | Refusal:
-    """The result, or why the attempt failed."""
+    """Returns the result, or why the attempt failed."""
     said = _json(ended.message)
     if ended.exit_code == DONE:
         if isinstance(said.get("verdict"), str) and _WORD.fullmatch(said["verdict"]):

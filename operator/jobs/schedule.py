@@ -1,19 +1,17 @@
-"""When a schedule's time is: cron's five fields in a time zone. Pure: now is an argument.
+"""Scheduled times: five cron fields in a time zone. Pure: the current time is an argument.
 
-Fields, lists, steps, names, `L` and what days mean when both are given are those of Debian's cron, and so is what
-happens when clocks are changed: what runs at a fixed hour runs once, what runs every so often runs on. Kubernetes' own
-CronJob leaves out a fixed time that is skipped, and runs one that comes twice twice.
+The syntax (fields, lists, steps, names, `L`, days of month and week together) is that of Debian's cron. So is the
+behavior when clocks change: a fixed time runs once, an interval follows the clock. A CronJob of Kubernetes omits a
+fixed time that the clock skips, and runs twice at one that occurs twice.
 
-`CronSim` says which readings of a clock on the wall a schedule names, and is told of no time zone. When the clock reads
-that is said here, once for both directions, so that looking back finds what looking ahead had found:
+`CronSim` computes local times without a time zone. This module converts them to points in time, with one rule for both
+directions, so that searching backward finds the same times as searching forward:
 
-- fixed (neither minute nor hour begins with a star): when the clock first reads it; if it never does, when it is put
-  forward past it;
-- every so often: whenever the clock reads it, so twice when it is put back over it, and never when it is put forward
-  past it.
+- fixed time (neither minute nor hour starts with a star): the first occurrence, or when the clock skips it;
+- interval: every occurrence, so twice when the clock is set back over it, and never when the clock skips it.
 
-CronSim knows zones too, but forgets which of two passes through an hour it began in, and steps over times where clocks
-are changed by half an hour.
+CronSim supports time zones as well, but it does not distinguish the two occurrences of a repeated hour, and it skips
+times where clocks change by half an hour.
 """
 
 from __future__ import annotations
@@ -34,27 +32,27 @@ SHORTHANDS = {
     "@hourly": "0 * * * *",
 }
 MOST_MISSED = 100
-"""So many are counted; a CronJob warns about more, too."""
+"""Limit of counted missed times. A CronJob warns above the same limit."""
 _MINUTE = timedelta(minutes=1)
 
 
 class ScheduleError(ValueError):
-    """It is no schedule, or there is no such time zone. The message names the field."""
+    """The schedule or the time zone is invalid. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Times are seconds since 1970, whole minutes."""
+    """A schedule in a time zone. Times are seconds since 1970, in whole minutes."""
 
     expression: str
     zone: tzinfo
 
     @classmethod
     def parse(cls, text: str, zone: str) -> Schedule:
-        """ScheduleError: one of them cannot be, or there never is such a time (February 30)."""
+        """Parses a schedule. ScheduleError: a text is invalid, or no time matches (February 30)."""
         try:
             found = UTC if zone == "UTC" else ZoneInfo(zone)
-        except (KeyError, ValueError, OSError) as error:  # what ZoneInfo raises for a name that leads nowhere
+        except (KeyError, ValueError, OSError) as error:  # what ZoneInfo raises for an unknown name
             raise ScheduleError(f"spec.timeZone: unknown time zone {zone!r}") from error
         expression = SHORTHANDS.get(text, text)
         schedule = cls(expression, found)
@@ -67,7 +65,7 @@ class Schedule:
         return schedule
 
     def after(self, now: float) -> float | None:
-        """The first time after `now`; None: none in the next fifty years."""
+        """Returns the first time after `now`; None: no time in the next fifty years."""
         found: list[float] = []
         for wall in CronSim(self.expression, min(self._walls(now))):
             times = self._times(wall)
@@ -77,7 +75,7 @@ class Schedule:
         return min(found, default=None)
 
     def last(self, now: float) -> float | None:
-        """The last time up to `now`, itself included; None: none in the fifty years before."""
+        """Returns the last time up to and including `now`; None: no time in the previous fifty years."""
         found: list[float] = []
         for wall in CronSim(self.expression, max(self._walls(now // 60 * 60)) + _MINUTE, reverse=True):
             times = self._times(wall)
@@ -91,17 +89,17 @@ class Schedule:
         return not any(field.startswith("*") for field in self.expression.split()[:2])
 
     def _walls(self, now: float) -> list[datetime]:
-        """What the clock reads at `now`; within an hour that comes twice, by either pass's offset from UTC.
+        """Returns the local time at `now`, in a repeated hour with both offsets from UTC.
 
-        Whatever reads no later than the earlier one is over, in both passes; what reads later than the later one is
-        still to come, in both.
+        Local times up to the earlier one are past in both occurrences; those after the later one are in the future in
+        both.
         """
         local = datetime.fromtimestamp(now, self.zone)
         naive = local.astimezone(UTC).replace(tzinfo=None)
         return [naive + (local.replace(fold=fold).utcoffset() or timedelta()) for fold in (0, 1)]
 
     def _times(self, wall: datetime) -> list[float]:
-        """Times of a reading of the clock, ascending: one, two, or none. See the module."""
+        """Returns the times of a local time in ascending order: zero, one or two. See the module."""
         first, second = (self._reads(wall, fold) for fold in (0, 1))
         if not self._fixed:
             return sorted({time for time in (first, second) if time is not None})
@@ -111,13 +109,13 @@ class Schedule:
         return [first]
 
     def _reads(self, wall: datetime, fold: int) -> float | None:
-        """When the clock reads `wall` in the first or second pass; None: it is put forward past it."""
+        """Returns the first or second occurrence of a local time; None: the clock skips it."""
         time = wall.replace(tzinfo=self.zone, fold=fold).timestamp()
         return time if datetime.fromtimestamp(time, self.zone).replace(tzinfo=None) == wall else None
 
     def missed(self, since: float, now: float) -> tuple[float | None, int]:
-        """The last time after `since` and up to `now`, and how many there were, counted to a little over
-        MOST_MISSED."""
+        """Returns the last time after `since` and up to `now`, and the number of such times, at most
+        MOST_MISSED + 1."""
         last = self.last(now)
         if last is None or last <= since:
             return None, 0

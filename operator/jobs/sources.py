@@ -1,11 +1,11 @@
-"""Which volumes a run reads, and beside which of them it gets a worker: pure, from what is there when it starts.
+"""Which volumes a run reads, and which of them get a worker. Pure: it follows from the state when the run starts.
 
-An audit compares replicas, so it reads all members of its groups; a member whose volume cannot be read would make
-"clean" a half-truth, so the run waits for it. All other jobs read one member a group, as all hold the same log: a
-follower that is ready, rather than the leader, whom it would disturb; rather the leader than one that lags.
+An audit compares replicas, so it reads all members of its groups and waits for a volume that cannot be read: the
+verdict `Clean` requires all replicas. All other jobs read one member of each group, because all members have the same
+log: preferably a ready follower, to spare the leader; otherwise the leader rather than a lagging follower.
 
-A volume that admits one pod only (ReadWriteOncePod) gets no worker, and is read over its broker's HTTP. If that leaves
-no worker at all, one is made that has no volume: somebody has to run the tasks.
+A volume that permits one pod only (ReadWriteOncePod) gets no worker and is read over the HTTP API of its broker. A run
+without any such worker gets one that mounts no volume, to run the tasks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MANY_NODES = "ReadWriteMany"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A volume that is read. `host`: its worker's name; None: it gets none. `claim`: what the worker mounts, if
-    anything."""
+    """A volume that the run reads. `host`: host name of its worker; None: no worker. `claim`: the claim that the worker
+    mounts; None: it mounts no volume."""
 
     node: str
     group: str
@@ -38,8 +38,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a run can be made of, as the API server has it: a cluster, its BrokerNodes and claims by name, and the
-    output's claim. None: there is none."""
+    """The objects from which sources are chosen: the cluster, its BrokerNodes and claims by name, and the claim of the
+    output. None: it does not exist."""
 
     cluster: Json | None
     nodes: Mapping[str, Json]
@@ -49,14 +49,14 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`shared`: the output's volume can be mounted beside every volume."""
+    """The chosen sources. `shared`: workers can mount the volume of the output."""
 
     sources: tuple[Source, ...]
     shared: bool = False
 
 
 def choose(job: Job, scene: Scene) -> Choice | Refusal:
-    """What to read, or why the run cannot start now."""
+    """Returns the sources, or why the run cannot start now."""
     cluster = scene.cluster
     if cluster is None:
         return Refusal(
@@ -85,21 +85,21 @@ def choose(job: Job, scene: Scene) -> Choice | Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Of a group, as far as reading its volume goes."""
+    """A member as a possible source."""
 
     group: int
     number: int
     rank: int
-    """Lower is rather read."""
+    """The lowest rank is read."""
     formed: bool
-    """Its volume is one of a group that has had a leader: there may be messages on it."""
+    """The claim belongs to a formed group, so its volume may contain messages."""
     modes: tuple[str, ...]
     trouble: str
-    """Why its volume cannot be read, empty: it can."""
+    """Why its volume cannot be read; empty: it can."""
 
 
 def _members(job: Job, scene: Scene, group: int) -> list[_Member]:
-    """Of one group: for an audit by number, else the one to be read first."""
+    """Returns the members of a group: by number for an audit, otherwise by preference."""
     found = []
     for name, node in sorted(scene.nodes.items()):
         spec = node.get("spec") or {}

@@ -1,7 +1,7 @@
-"""What a StoreJob asks for, as values. Defaults are those of the CRD, for objects that never met it.
+"""The spec of a StoreJob as values, with the defaults of the CRD.
 
-The schema refuses most of what cannot be. What it cannot see (whether a schedule has a time, whether there is such a
-time zone, whether the operator knows an image) is refused here.
+The schema rejects most invalid specs. This module checks what the schema cannot: schedules without a time and unknown
+time zones.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ RUN_FIELDS = (
     *("clusterName", "job", "groups", "arguments", "executor", "driver", "output", "activeDeadlineSeconds"),
     *("maxRetries", "ttlSecondsAfterFinished", "image", "nodeSelector", "tolerations"),
 )
-"""What a run takes over from the template that it is made from."""
+"""Fields that a run copies from its template."""
 
 
 class JobSpecError(ValueError):
-    """The job cannot be as it is asked for; only its author can mend it. The message names the field."""
+    """The spec is invalid; retrying will not help. The message names the field."""
 
 
 class Concurrency(StrEnum):
-    """What happens when it is time and a run is still going."""
+    """What happens if a run is due while another is running."""
 
     ALLOW = "Allow"
     FORBID = "Forbid"
@@ -39,18 +39,17 @@ class Concurrency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Driver or worker. `resources`: Kubernetes' own words, in place of what follows from the rest; empty: none
-    given."""
+    """Settings of driver or workers. `resources`: as in a Pod; empty: derived from memory and cores."""
 
     memory_mib: int = 512
-    """Heap of the Java process."""
+    """Heap of the Java process in MiB."""
     cores: int = 1
     resources: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimOutput:
-    """`path`: a folder in it, empty for its top."""
+    """Output to a volume. `path`: a folder in it; empty: the root folder."""
 
     name: str
     path: str = ""
@@ -71,11 +70,11 @@ class JobSpec:
     cluster: str
     job: str
     groups: tuple[int, ...] | None = None
-    """None: all that the cluster has."""
+    """None: all groups of the cluster."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     executor: Process = field(default_factory=Process)
     instances: int | None = None
-    """Workers at most; None: one for each volume."""
+    """Maximum number of workers; None: one for each volume."""
     driver: Process = field(default_factory=Process)
     output: ClaimOutput | S3Output | None = None
     deadline_seconds: int = 3600
@@ -93,7 +92,7 @@ class JobSpec:
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any]) -> JobSpec:
-        """JobSpecError: it cannot be so."""
+        """Parses a spec. JobSpecError: it is invalid."""
         job = str(spec.get("job") or "")
         if job not in JOBS:
             raise JobSpecError(f"spec.job must be one of {', '.join(JOBS)}, not {job!r}")
@@ -130,7 +129,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A StoreJob: who it is, what it asks for, and what its status says so far."""
+    """A StoreJob: its identity, spec and current status."""
 
     namespace: str
     name: str
@@ -142,7 +141,7 @@ class Job:
 
     @classmethod
     def parse(cls, body: Json) -> Job:
-        """JobSpecError: see JobSpec.parse."""
+        """Parses a StoreJob. JobSpecError: see JobSpec.parse."""
         metadata = body["metadata"]
         return cls(
             namespace=metadata["namespace"],
@@ -156,17 +155,17 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """Empty: nobody has looked at it yet."""
+        """Empty: it has not been reconciled yet."""
         return str(self.status.get("phase") or "")
 
     @property
     def attempt(self) -> int:
-        """0: none was begun."""
+        """0: no attempt has started."""
         return int(self.status.get("attempt") or 0)
 
     @property
     def deadline(self) -> float:
-        """When it is stopped: counted from its start, or from its creation while it cannot start."""
+        """When the run is stopped: counted from its start, before that from its creation."""
         return (seconds(self.status.get("startTime")) or self.created) + self.spec.deadline_seconds
 
 

@@ -1,7 +1,7 @@
-"""What the status of a run says after a decision: pure, from the status before, what was seen and what was decided.
+"""The status of a run. Pure: it follows from the previous status, the observed state and the decision.
 
-It is written before the decision is carried out, so whoever comes next knows it. Nothing in here counts seconds: a
-status that says the same is not written.
+It is written before the decision is carried out, so the next pass knows the decision. An unchanged state produces an
+equal status, which is not written again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOCAL = "local"
 
 
 def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
-    """All of a run's status."""
+    """Returns the status of a run."""
     before, phase = job.status, decision.phase
     status: Json = {"observedGeneration": job.generation, "phase": str(phase)}
     if decision.message:
@@ -50,7 +50,7 @@ def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
 
 
 def refused_status(generation: int, now: float, message: str, before: Json) -> Json:
-    """Of a StoreJob that cannot be as it is asked for: only its author can mend it."""
+    """Returns the status of a StoreJob with an invalid spec; retrying will not help."""
     found = [
         Condition("Started", False, INVALID_SPEC, message),
         Condition("Complete", False, INVALID_SPEC, message),
@@ -119,7 +119,7 @@ def _conditions(job: Job, seen: Seen, decision: Decision, status: Json) -> list[
 
 
 def _local(sources: Sequence[Mapping[str, Any]], planned: int, over: bool) -> Condition:
-    """Whether every volume was read where it is. A result has room for so many sources only: the rest are not known."""
+    """Returns whether every volume was mounted. A result has space for a limited number of sources."""
     read = [source for source in sources if source.get("via")]
     if not read:
         return Condition("Local", None, "NothingRead" if over else "NotKnownYet")

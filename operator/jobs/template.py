@@ -1,9 +1,9 @@
-"""A StoreJob with a schedule: which runs to make and to take away. Pure; what a CronJob does with Jobs, in its words.
+"""A StoreJob with a schedule: which runs to create and to delete. Pure. It works as a CronJob does with Jobs.
 
-- Of the times that were missed (the operator was away, a run was going, it was suspended) the last one counts, once,
-  if it is no older than `startingDeadlineSeconds`.
-- A run's name is made from its time, so one is made once, whoever was killed before he could note it.
-- `Forbid` waits: when the run that goes on is over, the last time missed counts. `Replace` deletes it.
+- Of several missed times (the operator was unavailable, a run was active, the schedule was suspended) only the last
+  one is used, if it is not older than `startingDeadlineSeconds`.
+- The name of a run contains its scheduled time, so a restart never creates the run twice.
+- `Forbid` waits for the active run and then uses the last missed time. `Replace` deletes the active run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tallystick.operator.jobs.spec import RUN_FIELDS, Concurrency, Job
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One that was made from the template."""
+    """A run that was created from the template."""
 
     name: str
     uid: str
@@ -50,10 +50,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is done now. Deletions first, then the run is made, then the status is written."""
+    """The decision of a pass: delete runs, then create the run that is due, then write the status."""
 
     scheduled: float | None = None
-    """The time that a run is made for, or was made for already (`make` is False then); None: none is due."""
+    """The scheduled time of the run; `make` is False if the run exists already. None: no run is due."""
     make: bool = False
     delete: tuple[Run, ...] = ()
     told: tuple[Told, ...] = field(default=())
@@ -73,7 +73,7 @@ def run_of(body: Json) -> Run:
 
 
 def turn(job: Job, runs: Iterable[Run], now: float) -> Turn:
-    """`runs`: those that this very template owns."""
+    """Returns the decision. `runs`: the runs that this template owns."""
     schedule, listed = job.spec.schedule, sorted(runs, key=lambda run: (run.created, run.name))
     assert schedule is not None, "a template has a schedule"
     spent = _spent(job, listed)
@@ -107,12 +107,12 @@ def turn(job: Job, runs: Iterable[Run], now: float) -> Turn:
 
 
 def run_name(job: Job, scheduled: float) -> str:
-    """As a CronJob names its Jobs: with the minutes since 1970."""
+    """Returns the name of a run with the minutes since 1970, as a CronJob names its Jobs."""
     return f"{job.name}-{int(scheduled // 60)}"
 
 
 def run_manifest(job: Job, spec: Mapping[str, Any], scheduled: float) -> Json:
-    """`spec`: the template's, as it is written."""
+    """Returns the StoreJob of a run. `spec`: the spec of the template in the API."""
     labels = {
         "app.kubernetes.io/name": "tallystick",
         "app.kubernetes.io/managed-by": FIELD_MANAGER,
@@ -125,7 +125,7 @@ def run_manifest(job: Job, spec: Mapping[str, Any], scheduled: float) -> Json:
 
 
 def template_status(job: Job, runs: Iterable[Run], chosen: Turn, now: float) -> Json:
-    """All of a template's status, after the turn was carried out on `runs`."""
+    """Returns the status of a template after the turn was carried out on `runs`."""
     before, gone = job.status, {run.uid for run in chosen.delete}
     left = [run for run in runs if run.uid not in gone]
     active = {run.name for run in left if run.active}
@@ -152,7 +152,7 @@ def template_status(job: Job, runs: Iterable[Run], chosen: Turn, now: float) -> 
 
 
 def _spent(job: Job, runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Of those that are over, the ones beyond what is kept, the oldest first."""
+    """Returns ended runs beyond the history limits, the oldest first."""
     found: list[Run] = []
     for phase, kept in ((Phase.COMPLETED, job.spec.successes_kept), (Phase.FAILED, job.spec.failures_kept)):
         over = [run for run in runs if run.phase == phase and not run.deleting]

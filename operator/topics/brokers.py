@@ -1,7 +1,7 @@
 """`Brokers` over the HTTP admin API of the nodes.
 
-What is there is asked of a group's leader alone: a follower may not have heard of a topic that was made a moment ago,
-and then it would be taken for absent. Changes go to whoever takes them; only a leader does.
+Only the leader of a group is read: a follower may not have applied a new topic yet, which would look like a missing
+topic. Only a leader accepts changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ASK_SECONDS = 3.0
 
 
 class NodeBrokers:
-    """The brokers of a cluster, through the operator's client for nodes."""
+    """Brokers, through the client for nodes."""
 
     def __init__(self, nodes: NodeApi) -> None:
         self._nodes = nodes
@@ -78,7 +78,7 @@ class NodeBrokers:
             raise SilentError(f"{leader} returned an invalid response: {error!r}") from error
 
     async def _leader(self, group: GroupAddress) -> NodeName:
-        """Who says of itself that it leads, and is ready to. SilentError: nobody does."""
+        """Returns the member that reports to be the ready leader. SilentError: no member does."""
         waiting = {node.member: node for node in _members(group)}
         following: int | None = None
         said = "no member was asked"
@@ -97,7 +97,7 @@ class NodeBrokers:
 
 
 def _members(group: GroupAddress) -> list[NodeName]:
-    """Whoever led last comes first; also if it is a member that is about to be removed."""
+    """Returns the members of a group. The last leader is first, also if it is being removed."""
     nodes = [NodeName(group.namespace, group.cluster, group.number, member) for member in range(group.members)]
     number = group.leader.rpartition("-")[2]
     if group.leader and number.isdecimal():
@@ -111,7 +111,7 @@ def _path(kind: Kind[S], name: str) -> str:
 
 
 def _told(error: NodeError) -> RefusedError | SilentError:
-    """400: the broker will never do this. Everything else passes: it does not lead, it starts, it is cut off."""
+    """Converts an error of a node. 400: the broker rejects the change permanently. Other errors are temporary."""
     if isinstance(error, NodeRefusedError) and error.status == 400:
         return RefusedError(str(error))
     return SilentError(str(error))

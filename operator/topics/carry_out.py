@@ -1,8 +1,8 @@
-"""Carries decisions out, in the order that `decide` tells: claim, write, delete, then say so.
+"""Carries out decisions in the order of `decide.py`: claim, write, delete, then write the status.
 
-Many declarations at once, and still each in its order: all claims of a pass come before its first write. Whoever cannot
-be marked (the resource changed meanwhile, or is gone) drops out and is looked at again. All claims are one request, and
-so are the writes to one broker group; the API server has none for the status of many objects: those go a few at a time.
+A pass handles many declarations. All claims precede its first write to a broker. A declaration whose resource changed
+meanwhile or was deleted is skipped until the next pass. All claims are one request, and so are all writes to one broker
+group. The API server has no request for the status of several objects, so a few of these run concurrently.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ REFUSED_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What a pass acts with. One for the process: its two limits hold for all clusters together."""
+    """The dependencies of a pass. There is one instance, so the two limits apply to all clusters together."""
 
     kube: kube.Kube
     brokers: Brokers
     events: Events
     metrics: TopicMetrics
     kube_limit: asyncio.Semaphore
-    """Requests to the API server under way: fewer than it has threads, so that other passes get theirs."""
+    """Limit of concurrent requests to the API server, below the number of threads, which other passes need too."""
     broker_limit: asyncio.Semaphore
 
 
 @dataclass(slots=True)
 class Work(Generic[S]):
-    """One declaration in one pass."""
+    """The work for one declaration in one pass."""
 
     decision: Decision[S]
     resource_version: str
     failures: dict[str, Problem] = field(default_factory=dict)
-    """By broker group."""
+    """Errors by broker group."""
     figures: dict[str, Mapping[str, int]] = field(default_factory=dict)
     lost: bool = False
-    """It changed under our hands: look again."""
+    """The resource changed meanwhile: the next pass reads it again."""
     stuck: bool = False
-    """The API server will not have it, or does not answer."""
+    """The API server rejected a request or did not respond."""
 
     @property
     def wait_seconds(self) -> float:
-        """Until it makes sense to try again what was not done, if nothing changes before."""
+        """Seconds until a retry, unless the resource changes before."""
         if self.stuck:
             return FAILED_SECONDS
         waits = {reasons.REFUSED_BY_BROKER: REFUSED_SECONDS, reasons.NOT_EMPTY: IN_USE_SECONDS}
@@ -70,7 +70,7 @@ class Work(Generic[S]):
 
 
 class Pass(Generic[S]):
-    """One kind of one cluster, once. `now` is a time as the API writes it."""
+    """One pass over one kind of one cluster. `now`: the time in the format of the API."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Pass(Generic[S]):
         self._note_claims = claim
 
     async def carry_out(self, decisions: Sequence[Decision[S]], count: frozenset[str] = frozenset()) -> list[Work[S]]:
-        """All that `decisions` ask for. `count`: uids of those whose figures are asked for besides."""
+        """Carries out decisions. `count`: UIDs of declarations whose figures are read as well."""
         works = [
             Work(decision, decision.declaration.resource_version) for decision in decisions if not decision.nothing
         ]
@@ -173,7 +173,7 @@ class Pass(Generic[S]):
     # -- the brokers
 
     async def _write(self, pairs: Sequence[tuple[Work[S], str]]) -> None:
-        """(declaration, broker group): a request for each group and MAX_BATCH of them."""
+        """Writes pairs of declaration and broker group: one request for each group and MAX_BATCH declarations."""
         by_group: dict[str, list[Work[S]]] = {}
         for work, group in pairs:
             by_group.setdefault(group, []).append(work)
@@ -216,7 +216,7 @@ class Pass(Generic[S]):
             await self._on_each(work, kept, lambda group: self._write_one(group, kept[group]))
 
     async def _on_each(self, work: Work[S], groups: Iterable[str], do: Callable[[str], Awaitable[None]]) -> list[str]:
-        """The groups on which it was done. What failed on the others is in `work.failures`."""
+        """Returns the groups on which `do` succeeded. `work.failures` contains the errors of the others."""
         done = []
         for group in groups:
             try:
@@ -232,7 +232,7 @@ class Pass(Generic[S]):
         return done
 
     def _in_use(self, work: Work[S], group: str) -> None:
-        # Without the number: it changes all the time, and each change would be a write, an event, and a pass.
+        # The message contains no number: each change of the number would cause a write, an event and a pass.
         what = "messages" if self._kind.figures[0] == "messages" else "consumers connected"
         work.failures[group] = Problem(
             Phase.DELETING, reasons.NOT_EMPTY, f"{group} still has {what}; it is deleted when there are none"
@@ -257,18 +257,18 @@ class Pass(Generic[S]):
                         self._kind, self._addresses[group], work.decision.declaration.subject
                     )
             except BrokerError as error:
-                logger.info("%s: could not read the counters: %s", group, error)  # the old number stays
+                logger.info("%s: could not read the counters: %s", group, error)  # the previous number is kept
 
     def _failure(self, group: str, error: BrokerError) -> Problem:
         if isinstance(error, RefusedError):
             return Problem(Phase.REFUSED, reasons.REFUSED_BY_BROKER, f"{group} rejected it: {error}")
-        # The error's words are for the log: they differ each time, and a status that differs is written each time.
+        # The log contains the error. Its text varies, and a status that differs would be written again each time.
         return Problem(Phase.PENDING, reasons.WRITE_FAILED, f"{group} did not confirm the change in time; retrying")
 
-    # -- who has to hear of it
+    # -- events and metrics
 
     async def _tell(self, work: Work[S], status: Mapping[str, Any]) -> None:
-        """Events: what was put right, what was taken over, and what came to be refused since the last pass."""
+        """Writes events about corrected drift, adoptions, and new rejections."""
         decision, kind = work.decision, self._kind.kind
         declaration = decision.declaration
         about = Reference(self._resource.api_version, kind, declaration.namespace, declaration.name, declaration.uid)
@@ -297,4 +297,4 @@ WARNED = frozenset(
         *(reasons.QUEUES_NOT_LOWERED, reasons.NOT_EMPTY, reasons.GROUP_NOT_FOUND, "SystemTopic", "SystemGroup"),
     }
 )
-"""Reasons that nobody but a person does something about: they are worth an Event."""
+"""Reasons that require a user; each causes a warning event."""

@@ -1,10 +1,10 @@
-"""What is about to be ours, noted before it is made: one object of the API for many declarations.
+"""Claims: ownership that is recorded before a topic is created, in one ConfigMap for all declarations of a cluster.
 
-`status.ownedGroups` says what is ours, but it is written with the verdict, after the brokers. So that a crash in
-between leaves nothing behind that nobody knows, the claims of a pass stand in a ConfigMap first: `orders-topic-claims`,
-by the uid of the resource and the broker groups. One write for all of a pass, where one for each resource was half of
-what a thousand Topics cost. A claim is needed until the status has it; then it is left out of the next write. One whose
-resource is gone means nothing: a uid comes once.
+`status.ownedGroups` records ownership, but it is written after the brokers. A crash in between would leave a topic
+without a known owner. So the claims of a pass are written first, to the ConfigMap `orders-topic-claims`, by UID of the
+resource and broker group: one write for a whole pass, because one for each resource was half of the cost of a thousand
+Topics. A claim is needed until the status contains it; the next write then omits it. Claims of deleted resources have
+no effect, because UIDs are unique.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.spec import Declaration
 
 Claims = dict[str, frozenset[str]]
-"""By uid: names of broker groups."""
+"""Names of broker groups by UID."""
 
 _KEY = "claims.json"
 
 
 def claims_name(kind: Kind[Any], cluster: str) -> str:
-    """Of the ConfigMap; a cluster's name has at most 40 characters."""
+    """Returns the name of the ConfigMap; the name of a cluster has at most 40 characters."""
     return f"{cluster}-{kind.kind.lower()}-claims"
 
 
 def parse_claims(value: Mapping[str, Any] | None) -> Claims:
-    """From the ConfigMap. What is not understood there claims nothing: then a status may say AlreadyExists."""
+    """Parses the ConfigMap. Invalid content claims nothing; a status may then report AlreadyExists."""
     try:
         found = orjson.loads((value or {}).get("data", {}).get(_KEY, "{}"))
         return {str(uid): frozenset(map(str, groups)) for uid, groups in found.items()}
@@ -40,7 +40,7 @@ def parse_claims(value: Mapping[str, Any] | None) -> Claims:
 
 
 def claims_manifest(kind: Kind[Any], cluster: Mapping[str, Any], claims: Claims) -> dict[str, Any]:
-    """The ConfigMap. It goes with its cluster; it has none of the labels that the operator watches."""
+    """Returns the ConfigMap. The cluster owns it. It has no labels that the operator watches."""
     metadata = cluster["metadata"]
     owner = {"apiVersion": kube.CLUSTERS.api_version, "kind": "BrokerCluster"}
     return {
@@ -56,11 +56,11 @@ def claims_manifest(kind: Kind[Any], cluster: Mapping[str, Any], claims: Claims)
 
 
 def needed(claims: Claims, declarations: Collection[Declaration[S]]) -> Claims:
-    """Those that some declaration's status does not have yet."""
+    """Returns the claims that the status of their declaration does not contain yet."""
     open_ = {each.uid: claims.get(each.uid, frozenset()) - each.owned for each in declarations}
     return {uid: groups for uid, groups in open_.items() if groups}
 
 
 def with_claims(declaration: Declaration[S], claims: Claims) -> Declaration[S]:
-    """What it has claimed is its own."""
+    """Returns the declaration with its claims added to its owned groups."""
     return replace(declaration, owned=declaration.owned | claims.get(declaration.uid, frozenset()))

@@ -1,14 +1,14 @@
-"""What is to be done about one declaration, given what its cluster's leaders say they have. Pure.
+"""The decision about one declaration. Pure: it follows from the resource and the objects that the leaders report.
 
-A `Decision` is carried out in this order, and is the same or a smaller one after a crash anywhere in it:
+A `Decision` is carried out in this order. After a crash in between, the next decision is the same or a part of it:
 
-1. `finalizer`, `owned`: our mark stands in the resource, and it is noted on which groups it is ours (`claims`)
-2. `writes`: what is missing or differs is written to the groups' leaders
-3. `empty`: where deletion depends on it, these groups are asked whether it is in use; then nothing is deleted anywhere
-4. `deletes`: it is deleted on the groups
-5. `release`: if all of this succeeded, the mark is taken off, and Kubernetes forgets the resource
+1. `finalizer`, `owned`: set the finalizer of the resource, and record the owned groups (`claims`)
+2. `writes`: write missing and different objects to the leaders
+3. `empty`: for DeleteIfEmpty, check these groups; if the object is in use on one, it is deleted on none
+4. `deletes`: delete the object on these groups
+5. `release`: if everything succeeded, remove the finalizer, so that Kubernetes deletes the resource
 
-A group that nobody can speak for is left alone: what is found missing there today may be there tomorrow.
+A group without a leader is not changed: an object that seems to be missing may exist.
 """
 
 from __future__ import annotations
@@ -24,47 +24,48 @@ from tallystick.operator.topics.reasons import Phase, Problem
 from tallystick.operator.topics.spec import ADOPT, Declaration, Policy
 
 SILENT_SECONDS = 30.0
-"""A group without a leader for less than this changes nothing: an election is no news of a thousand topics."""
+"""A shorter time without a leader does not change the status, so that an election does not cause a thousand writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[S]):
-    """What to do, and what will be true of the declaration once it is done. Groups are called by their names."""
+    """What to do, and the state of the declaration afterwards. Groups are identified by their names."""
 
     declaration: Declaration[S]
     problem: Problem | None = None
-    """Why it is not, or will not be, as declared."""
+    """Why the declaration is not or will not be fulfilled."""
     finalizer: bool = False
     owned: frozenset[str] = frozenset()
     writes: Mapping[str, S] = field(default_factory=dict)
     drifts: Mapping[str, str] = field(default_factory=dict)
-    """Of the writes: those that undo what somebody did, and what that was."""
+    """The writes that correct drift, with a description of the drift, by group."""
     adopted: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()
     release: bool = False
     confirmed: Mapping[str, S] = field(default_factory=dict)
-    """What each group has once the writes are done."""
+    """The object on each group after the writes."""
     silent: tuple[str, ...] = ()
-    """Groups that nobody speaks for now: what status says of them stays."""
+    """Groups without a leader that responds. Their part of the status is kept."""
     excess: tuple[str, ...] = ()
     nothing: bool = False
-    """It is not ours to say anything about."""
+    """The status is not written either."""
 
     def problem_is(self, reason: str) -> bool:
         return self.problem is not None and self.problem.reason == reason
 
     @property
     def acts(self) -> bool:
-        """It changes something besides status."""
+        """Whether it changes something other than the status."""
         claims = self.owned != self.declaration.owned or self.finalizer != self.declaration.marked
         return bool(claims or self.writes or self.deletes or self.release)
 
 
 def holders(declarations: Iterable[Declaration[S]]) -> dict[str, Declaration[S]]:
-    """For each name on the brokers, who of those that declare it is heeded.
+    """Returns the declaration to use for each name on the brokers.
 
-    Whoever made it already, then the oldest, then by name: so that it changes only when the holder goes.
+    The order is: the one that owns the object, the oldest, the first by name. So the holder changes only when it is
+    deleted.
     """
     first: dict[str, Declaration[S]] = {}
     for each in declarations:
@@ -81,7 +82,7 @@ def _precedence(declaration: Declaration[S]) -> tuple[bool, str, str]:
 def decide(
     kind: Kind[S], declaration: Declaration[S], cluster: ClusterView[S], holder: Declaration[S] | None
 ) -> Decision[S]:
-    """`holder`: who is heeded of those that declare this name (`holders`)."""
+    """Returns the decision. `holder`: the declaration to use for this name (see `holders`)."""
     if declaration.deleting:
         return _decide_deletion(declaration, cluster)
     problem = _refused(kind, declaration, cluster, holder)
@@ -94,7 +95,7 @@ def decide(
 def _refused(
     kind: Kind[S], declaration: Declaration[S], cluster: ClusterView[S], holder: Declaration[S] | None
 ) -> Problem | None:
-    """Why nothing at all is done, or None."""
+    """Returns why the declaration is rejected or waits; None: it is carried out."""
     subject, name = declaration.subject, declaration.cluster
     if declaration.error:
         return Problem(Phase.REFUSED, reasons.INVALID_SPEC, declaration.error)
@@ -117,7 +118,7 @@ def _refused(
 
 def _decide_settings(kind: Kind[S], declaration: Declaration[S], cluster: ClusterView[S]) -> Decision[S]:
     wanted = declaration.wanted
-    assert wanted is not None, "what has no error has settings"
+    assert wanted is not None, "a declaration without an error has settings"
     foreign, silent, lacking, unknown, excess, adopted = [], [], [], [], [], []
     writes: dict[str, S] = {}
     drifts: dict[str, str] = {}
@@ -151,7 +152,7 @@ def _decide_settings(kind: Kind[S], declaration: Declaration[S], cluster: Cluste
                 drifts[name] = f"{name} had {repaired.difference(found)}"
         if more := wanted.excess(found):
             excess.append(f"{name} has {more}")
-    if foreign:  # it stays as it is everywhere, but where it is ours already
+    if foreign:  # the object is changed only on owned groups
         writes = {name: settings for name, settings in writes.items() if name in declaration.owned}
         confirmed = {name: settings for name, settings in confirmed.items() if name in declaration.owned}
         adopted = []
@@ -188,7 +189,7 @@ def _settings_problem(
 
 
 def _targets(declaration: Declaration[S], cluster: ClusterView[S]) -> list[str]:
-    """Names of the groups that it is declared for, whether the cluster has them or not."""
+    """Returns the names of the declared groups, also of those that do not exist."""
     if declaration.groups is None:
         return list(cluster.groups)
     return [group_name(declaration.cluster, number) for number in declaration.groups]
@@ -199,14 +200,14 @@ def _believable(declaration: Declaration[S], group: GroupView[S]) -> bool:
 
 
 def _may_adopt(kind: Kind[S], declaration: Declaration[S], found: S) -> bool:
-    """It is asked for; or it changes nothing, now or by deletion; or nobody chose what is there."""
+    """Whether adoption is requested, or changes nothing now or on deletion, or affects only defaults of brokers."""
     if declaration.adopt or kind.made_by_brokers(found):
         return True
     return declaration.policy is Policy.RETAIN and found == declaration.wanted
 
 
 def _decide_deletion(declaration: Declaration[S], cluster: ClusterView[S]) -> Decision[S]:
-    """It goes: on all groups where it is ours, also on those that it has not been declared for any more."""
+    """Deletes the object on all owned groups, also on those that are no longer declared."""
     if not declaration.marked:
         return Decision(declaration, owned=declaration.owned, nothing=True)
     groups = [group for name, group in cluster.groups.items() if name in declaration.owned]
@@ -219,11 +220,11 @@ def _decide_deletion(declaration: Declaration[S], cluster: ClusterView[S]) -> De
     if silent:
         problem = Problem(Phase.DELETING, reasons.GROUP_UNAVAILABLE, "; ".join(silent))
     if declaration.policy is Policy.DELETE:
-        # Also where it was not found: a member that led until a moment ago may not have heard of it yet.
+        # Also where it was not found: an earlier leader may not have applied it yet.
         return Decision(
             declaration, problem, finalizer=True, owned=declaration.owned, deletes=spoken, release=not silent
         )
-    if silent:  # it may have messages there
+    if silent:  # it may have messages on these groups
         return Decision(declaration, problem, finalizer=True, owned=declaration.owned)
     held = tuple(group.name for group in groups if group.found and declaration.subject in group.found)
     return Decision(
@@ -232,9 +233,9 @@ def _decide_deletion(declaration: Declaration[S], cluster: ClusterView[S]) -> De
 
 
 def kept_while_in_use(decision: Decision[S], cluster: ClusterView[S], deleted: Collection[str]) -> dict[str, S]:
-    """What to write while a deletion waits because it is in use: it stays as declared until it can go everywhere.
+    """Returns what to write while a deletion waits: the object matches its spec until it can be deleted everywhere.
 
-    `deleted`: groups where it just went, before it was seen that it is in use elsewhere.
+    `deleted`: groups on which it was just deleted, before it was found to be in use on another group.
     """
     wanted, subject = decision.declaration.wanted, decision.declaration.subject
     if wanted is None:

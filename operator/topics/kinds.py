@@ -1,4 +1,4 @@
-"""The two kinds that are kept here, as values: where to ask for them, what they may be called, what is RocketMQ's own.
+"""The two kinds as values: their path in the admin API, valid names, and reserved names of RocketMQ.
 
 Sources: TopicValidator, TopicConfigManager, SubscriptionGroupManager of RocketMQ 4.8.0.
 """
@@ -34,31 +34,31 @@ _SYSTEM_GROUPS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[S]):
-    """One kind of resource, and the thing on a broker that it stands for."""
+    """One kind of resource, and its object on a broker."""
 
     kind: str
     path: str
-    """Of the brokers' HTTP admin API."""
+    """Path in the HTTP admin API of brokers."""
     plural: str
-    """Under this name its answer lists them."""
+    """Field of the response with the list of objects."""
     noun: str
     name_field: str
-    """Of the spec: what it is called on the brokers, if not like the resource."""
+    """Field of the spec with the name on the brokers, if it differs from metadata.name."""
     finalizer: str
     system_reason: str
     max_name_bytes: int
-    """A consumer group's is part of its retry topic's."""
+    """The name of a consumer group is part of the name of its retry topic."""
     from_spec: Callable[[str, Mapping[str, Any]], S]
     from_wire: Callable[[Mapping[str, Any]], S]
     system: Callable[[str, str], str]
-    """(name, cluster) -> why nobody may declare it, in words; empty: it may be."""
+    """(name, cluster) -> why the name is reserved; empty: it is not."""
     figures: tuple[str, ...]
-    """What its answer about a single one counts. The first says whether it is in use, for DeleteIfEmpty."""
+    """Counters of one object. DeleteIfEmpty uses the first one."""
     made_by_brokers: Callable[[S], bool]
-    """Nobody chose these settings: a broker made them for a client that came with an unknown name."""
+    """Whether these are the settings that a broker creates for an unknown name."""
 
     def name_problem(self, name: str) -> str:
-        """Why this cannot be a name on a broker; empty: it can."""
+        """Returns why a name is invalid; empty: it is valid."""
         if not _NAME.fullmatch(name):
             return (
                 f"{name!r} is not a valid {self.noun} name: use letters, digits, _ - % | (set spec.{self.name_field})"
@@ -69,7 +69,7 @@ class Kind(Generic[S]):
 
 
 def group_name(cluster: str, number: int) -> str:
-    """What a broker group is called: RocketMQ's brokerName."""
+    """Returns the name of a broker group: RocketMQ's brokerName."""
     return f"{cluster}-{number}"
 
 
@@ -101,7 +101,7 @@ TOPIC = Kind(
     from_wire=TopicSettings.from_wire,
     system=_system_topic,
     figures=("messages",),
-    made_by_brokers=lambda found: False,  # it may be made by a producer, but then there are messages in it
+    made_by_brokers=lambda found: False,  # a producer can create it, but it then contains messages
 )
 CONSUMER_GROUP = Kind(
     kind="ConsumerGroup",

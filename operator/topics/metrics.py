@@ -1,4 +1,4 @@
-"""What the keeping of topics and consumer groups shows to Prometheus."""
+"""Metrics of topics and consumer groups for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class TopicMetrics:
-    """Series in the operator's registry. `kind`: Topic or ConsumerGroup."""
+    """Series in the registry of the operator. `kind`: Topic or ConsumerGroup."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.declared = Gauge(
@@ -42,7 +42,7 @@ class TopicMetrics:
         self._phases: dict[tuple[str, str, str], Counting[str]] = {}
 
     def saw(self, kind: str, namespace: str, cluster: str, phases: Iterable[str]) -> None:
-        """The phases of all declarations of one cluster, in place of those seen before; none: it is forgotten."""
+        """Replaces the phases of the declarations of one cluster; without phases, the cluster is removed."""
         counted = Counting(phases)
         if counted:
             self._phases[kind, namespace, cluster] = counted

@@ -1,4 +1,4 @@
-"""What a pass knows of a cluster when it decides: its broker groups, and what each one's leader says it has."""
+"""The observed state of a cluster as values: its broker groups, and the objects that the leader of each reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tallystick.operator.topics.kinds import S, group_name
 
 @dataclass(frozen=True, slots=True)
 class GroupView(Generic[S]):
-    """One broker group. `found` is None if nobody could say: then `reason` says why, and for how long it is so."""
+    """One broker group. `found`: None without a leader that responds; `reason` and `silent_seconds` then say why and
+    for how long."""
 
     name: str
     found: Mapping[str, S] | None
@@ -21,7 +22,7 @@ class GroupView(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView(Generic[S]):
-    """One cluster; `formed`: some group of it has had a leader, so there is something to ask."""
+    """One cluster. `formed`: a group of it has had a leader."""
 
     name: str
     exists: bool = True
@@ -31,12 +32,12 @@ class ClusterView(Generic[S]):
 
     @property
     def going(self) -> bool:
-        """There is nothing to keep here, and nothing to wait for."""
+        """Whether the cluster does not exist or is being deleted."""
         return not self.exists or self.deleting
 
 
 def group_names(cluster: Mapping[str, Any] | None) -> list[str]:
-    """Broker groups that a BrokerCluster asks for, in their order."""
+    """Returns the broker groups of a BrokerCluster, in their order."""
     if cluster is None:
         return []
     count = int((cluster.get("spec") or {}).get("groups") or 1)
@@ -44,6 +45,6 @@ def group_names(cluster: Mapping[str, Any] | None) -> list[str]:
 
 
 def formed_groups(cluster: Mapping[str, Any]) -> dict[str, str]:
-    """Those that have formed by the cluster's status, with the member that led last (empty: not known)."""
+    """Returns the formed groups according to the status, with their last leader (empty: unknown)."""
     rows = (cluster.get("status") or {}).get("groups") or ()
     return {str(row.get("name")): str(row.get("leader") or "") for row in rows if row.get("formed")}

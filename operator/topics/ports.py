@@ -1,4 +1,4 @@
-"""What a pass needs of brokers, as a protocol; the API server is asked through `core/kube.py`."""
+"""The interface of brokers that a pass uses, as a protocol."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Protocol
 from tallystick.operator.topics.kinds import Kind, S
 
 MAX_BATCH = 500
-"""Of one write. Its answer is one entry in the group's log for all of them."""
+"""Maximum number of objects in one write, which is one entry in the log of the group."""
 
 
 class BrokerError(Exception):
-    """The leader of a broker group did not do it.
+    """A request to the leader of a broker group failed.
 
     BrokerError
-      SilentError     nobody leads the group, or there was no answer: it may be done or not
-      RefusedError    it says no, with its reason
-        InUseError    it is not empty
+      SilentError     no leader, or no response; the change may have been made
+      RefusedError    the leader rejected the request, with a reason
+        InUseError    the object is in use
     """
 
 
@@ -36,7 +36,7 @@ class InUseError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class GroupAddress:
-    """One broker group. `leader` is who led last as far as the cluster's status knows; empty: not known."""
+    """One broker group. `leader`: its last leader according to the status of the cluster; empty: unknown."""
 
     namespace: str
     cluster: str
@@ -50,16 +50,16 @@ class GroupAddress:
 
 
 class Brokers(Protocol):
-    """Leaders of broker groups. Every method may raise any BrokerError; doing a thing twice is doing it once."""
+    """Leaders of broker groups. Every method is idempotent and may raise any BrokerError."""
 
     async def read(self, kind: Kind[S], group: GroupAddress) -> Mapping[str, S]:
-        """All that the leader has, by name. Of followers nobody is asked: they may not have heard of the last ones."""
+        """Returns all objects of the leader by name. Followers may not have applied the latest ones."""
 
     async def write(self, kind: Kind[S], group: GroupAddress, settings: Sequence[S]) -> Mapping[str, str]:
-        """Make or replace, at most MAX_BATCH; done when a majority has them. Returns those refused: name -> reason."""
+        """Creates or replaces at most MAX_BATCH objects on a majority. Returns rejections: name -> reason."""
 
     async def delete(self, kind: Kind[S], group: GroupAddress, name: str, *, if_empty: bool) -> None:
-        """Gone when this returns, also if it was not there. InUseError: `if_empty`, and it is not."""
+        """Deletes an object; a missing one is no error. InUseError: with `if_empty`, the object is in use."""
 
     async def figures(self, kind: Kind[S], group: GroupAddress, name: str) -> Mapping[str, int]:
-        """The kind's `figures` of one; empty: there is no such."""
+        """Returns the counters of an object; empty: it does not exist."""

@@ -1,4 +1,4 @@
-"""The words of conditions: programs look for them, so they stay. What each means to people is in README.md."""
+"""Reasons and phases of topics. Programs depend on them, so they never change. README.md describes each one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CONFLICT = "Conflict"
 ALREADY_EXISTS = "AlreadyExists"
 REFUSED_BY_BROKER = "RefusedByBroker"
 QUEUES_NOT_LOWERED = "QueuesNotLowered"
-"""Of the condition Synced alone: it works, with more queues than declared."""
+"""Reason of Synced only: the topic works and has more queues than declared."""
 
 DELETING = "Deleting"
 NOT_EMPTY = "NotEmpty"
 
 
 class Phase(StrEnum):
-    """One word for all of it, in `status.phase`."""
+    """The phase in `status.phase`."""
 
     PENDING = "Pending"
     READY = "Ready"
@@ -35,7 +35,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something is not as declared. `message` is for its author, and says what helps if anything does."""
+    """Why a declaration is not fulfilled. `message` is for users."""
 
     phase: Phase
     reason: str

@@ -1,11 +1,11 @@
-"""Topics and ConsumerGroups of one cluster, kept as declared: the pass that the operator's queue calls.
+"""One pass over the Topics and ConsumerGroups of one cluster.
 
-A pass reads the declarations and, once for each broker group, what its leader has; decides (`decide`), and carries out
-(`carry_out`) the decisions whose turn it is. Nothing is kept between passes that a new operator would miss: only whose
-turn it is, what was counted when, and since when a group is silent.
+A pass reads the declarations, and the objects of each broker group once. It decides (`decide`) and carries out
+(`carry_out`) the decisions whose turn it is. The memory between passes is not essential: the order of declarations, the
+time of counting, and since when a group does not respond.
 
-A pass acts on at most PER_PASS declarations and is then called again at once: a thousand new topics take 17 passes,
-between which other clusters, and declarations that came meanwhile, get their turn (`turns`).
+A pass acts on at most PER_PASS declarations and then runs again immediately. A thousand new topics take 17 passes; in
+between, other clusters and new declarations get their turn (`turns`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ logger = logging.getLogger(__name__)
 
 PER_PASS = 60
 RESYNC_SECONDS = 20.0
-"""Drift is seen within this: no event tells of what mqadmin does."""
+"""Interval of passes to detect drift: no event reports changes by mqadmin."""
 LOST_SECONDS = 0.5
 COUNTED_SECONDS = 60.0
 COUNTED_EACH = 30
-"""So many declarations of a kind of a cluster are counted each COUNTED_SECONDS: their messages, or clients and lag."""
+"""Number of declarations of a kind and cluster whose counters are read each COUNTED_SECONDS."""
 KUBE_REQUESTS = 6
 BROKER_REQUESTS = 16
 
 
 class TopicsReconciler:
-    """One for the process. `now()`: seconds since 1970, for people; `clock()`: seconds that do not go back."""
+    """Runs the passes for keys of topics. `now()`: seconds since 1970; `clock()`: seconds that never go back."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class TopicsReconciler:
         self._turns: dict[tuple[str, str, str], Turns] = {}
 
     async def reconcile(self, namespace: str, cluster: str) -> float | None:
-        """One pass. Seconds until the next, if no event comes before; None: nobody declares anything for this cluster.
+        """Runs one pass. Returns the seconds until the next; None: the cluster has no declarations.
 
-        KubeError: the declarations could not be read. What fails for one declaration fails for that one alone.
+        KubeError: the declarations could not be read. An error of one declaration does not affect the others.
         """
         found = await self._kube.find(kube.CLUSTERS, namespace, cluster)
         addresses = addresses_of(found)
@@ -90,7 +90,7 @@ class TopicsReconciler:
         key = (kind.kind, namespace, name)
         declared = [
             declaration(kind, value)
-            for value in await self._kube.list(kube.BY_KIND[kind.kind], namespace)  # let go at once: it is megabytes
+            for value in await self._kube.list(kube.BY_KIND[kind.kind], namespace)  # not kept: it may have megabytes
             if cluster_of(value) == name
         ]
         self._metrics.saw(kind.kind, namespace, name, (each.status.get("phase", "Pending") for each in declared))
@@ -114,7 +114,7 @@ class TopicsReconciler:
         waits = [turns.wait(each, self._clock()) for each in due if each.declaration.uid not in known]
 
         async def claim(new: Claims) -> None:
-            assert cluster is not None, "what is not there has no groups"
+            assert cluster is not None, "a cluster that does not exist has no groups"
             await self._kube.apply(claims_manifest(kind, cluster, claims | new))
 
         for work in await Pass(self._hands, kind, view, addresses, now, claim).carry_out(chosen, count):
@@ -126,7 +126,7 @@ class TopicsReconciler:
 
 
 def _speaks(kind: Kind[S], decision: Decision[S], now: str) -> bool:
-    """Its status would say something new."""
+    """Whether the status would change."""
     if decision.nothing:
         return False
     return concluded(decision, {}, now, kind.name_field) != decision.declaration.status

@@ -1,11 +1,11 @@
-"""What a topic or a consumer group is on a broker, as values: the wire form, and the rule for putting one right.
+"""Settings of topics and consumer groups on a broker as values: their JSON form, and how they are corrected.
 
-`wanted.repaired(found)` is what to write where `found` is: equal to `found` if nothing is to be done. Numbers of queues
-only go up: a queue that is no longer read hides its messages, so what is above the wanted number stays and is told
-(`excess`). Write queues alone may have been lowered by an administrator who empties a topic's upper queues; that is
-left to him as long as they are not below what is wanted.
+`wanted.repaired(found)` returns what to write in place of `found`; it equals `found` if nothing must be written.
+Numbers of queues are never lowered, because the messages of a removed queue would be unreachable; additional queues are
+reported (`excess`). An administrator may lower only the write queues to drain the other queues; they are kept unless
+they are below the declared number.
 
-The wire form is that of the brokers' HTTP admin API, `GET /topics` and `GET /consumergroups`.
+The JSON form is that of the HTTP admin API of brokers, `GET /topics` and `GET /consumergroups`.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ MAX_QUEUES = 1024
 
 
 class SpecError(ValueError):
-    """The resource says something that cannot be; only its author can mend it."""
+    """The spec is invalid; retrying will not help."""
 
 
 class Settings(Protocol):
-    """What both kinds have in common. Immutable; compared by value."""
+    """The interface of the settings of both kinds. Values are immutable and compared by value."""
 
     @property
     def name(self) -> str: ...
 
     def repaired(self, found: Self) -> Self:
-        """What to write where `found` is; `found` itself if it will do."""
+        """Returns what to write in place of `found`; `found` if nothing must be written."""
 
     def excess(self, found: Self) -> str:
-        """What of `found` is wrong and stays so, in words; empty: nothing."""
+        """Returns a description of differences that are not corrected; empty: there are none."""
 
     def difference(self, found: Self) -> str:
-        """What differs between this and `found`, in words for an event."""
+        """Returns a description of the differences for an event."""
 
     def to_wire(self) -> dict[str, Any]:
-        """The object that the admin API takes and gives."""
+        """Returns the JSON object of the admin API."""
 
     def shown(self) -> dict[str, Any]:
-        """What a group's line in the resource's status says."""
+        """Returns the fields for the status of one group."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic of one broker. `perm`: bits 4 read, 2 write, 1 inherit."""
+    """A topic on one broker. `perm`: bits 4 read, 2 write, 1 inherit."""
 
     name: str
     read_queues: int
@@ -57,7 +57,7 @@ class TopicSettings:
 
     @classmethod
     def from_spec(cls, name: str, spec: Mapping[str, Any]) -> Self:
-        """SpecError: a number of queues or a permission that cannot be."""
+        """Parses a spec. SpecError: the number of queues or the permission is invalid."""
         queues = _number(spec, "queues", 8, 1, MAX_QUEUES)
         permission = spec.get("permission", "ReadWrite")
         if permission not in PERMISSIONS:
@@ -66,7 +66,7 @@ class TopicSettings:
 
     @classmethod
     def from_wire(cls, value: Mapping[str, Any]) -> Self:
-        """KeyError, TypeError, ValueError: no topic."""
+        """Parses a JSON object. KeyError, TypeError, ValueError: it is not a topic."""
         return cls(
             str(value["name"]),
             int(value["readQueues"]),
@@ -110,7 +110,7 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """A consumer group of one broker; the defaults are what a broker makes by itself for an unknown group."""
+    """A consumer group on one broker. The defaults are those that a broker uses for an unknown group."""
 
     name: str
     consume_enabled: bool = True
@@ -124,7 +124,7 @@ class ConsumerGroupSettings:
 
     @classmethod
     def from_spec(cls, name: str, spec: Mapping[str, Any]) -> Self:
-        """SpecError: a field is not of its type, or a number is out of its bounds."""
+        """Parses a spec. SpecError: a field has a wrong type or is out of range."""
         flags = {field: _flag(spec, key, True) for key, field in _FLAGS.items()}
         numbers = {
             field: _number(spec, key, default, low, high) for key, (field, default, low, high) in _NUMBERS.items()
@@ -133,7 +133,7 @@ class ConsumerGroupSettings:
 
     @classmethod
     def from_wire(cls, value: Mapping[str, Any]) -> Self:
-        """KeyError, TypeError, ValueError: no consumer group."""
+        """Parses a JSON object. KeyError, TypeError, ValueError: it is not a consumer group."""
         flags = {field: bool(value[key]) for key, field in _WIRE_FLAGS.items()}
         numbers = {field: int(value[key]) for key, field in _WIRE_NUMBERS.items()}
         return cls(str(value["name"]), **flags, **numbers)  # type: ignore[arg-type]  # as above
@@ -143,7 +143,7 @@ class ConsumerGroupSettings:
         return {"name": self.name, **{key: getattr(self, field) for key, field in pairs}}
 
     def repaired(self, found: Self) -> Self:
-        return self  # the retry topic has its queues since it was made: their number here takes nothing away
+        return self  # the retry topic keeps its queues: this number is used only when it is created
 
     def excess(self, found: Self) -> str:
         return ""
@@ -172,7 +172,7 @@ _NUMBERS = {
     "brokerId": ("broker_id", 0, 0, 5),
     "slowConsumerBrokerId": ("slow_consumer_broker_id", 1, 0, 5),
 }
-"""Of the resource: field, default, least and most."""
+"""Fields of the resource: attribute, default, minimum and maximum."""
 _WIRE_FLAGS = {
     "consumeEnable": "consume_enabled",
     "consumeFromMinEnable": "consume_from_min_enabled",
@@ -185,11 +185,11 @@ _WIRE_NUMBERS = {
     "brokerId": "broker_id",
     "whichBrokerWhenConsumeSlowly": "slow_consumer_broker_id",
 }
-"""Of the admin API: RocketMQ's names."""
+"""Fields of the admin API, with the names of RocketMQ."""
 
 
 def permission_name(perm: int) -> str:
-    """ReadWrite, ReadOnly or WriteOnly; the bits themselves for what no resource can say."""
+    """Returns ReadWrite, ReadOnly or WriteOnly; the number for other bits."""
     return _PERMISSION_NAMES.get(perm, str(perm))
 
 

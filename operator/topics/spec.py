@@ -1,8 +1,7 @@
-"""A Topic or ConsumerGroup resource as a value: what it asks for, and what its status says that we did for it.
+"""A Topic or ConsumerGroup resource as a value: its spec, and the ownership recorded in its status.
 
-What counts as ours: `status.ownedGroups` names the broker groups on which this very resource made the topic, or took it
-over. Status does not survive the resource, nor is it copied with it, so it cannot come along with a resource that
-somebody applies again; that it is not missing after a crash is what `claims` is for.
+`status.ownedGroups` names the broker groups on which this resource created or adopted the object. The status is deleted
+with the resource and not copied with it, so applying a copy transfers no ownership. `claims` keeps it over a crash.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ADOPT = "tallystick.dev/adopt"
 
 
 class Policy(StrEnum):
-    """What becomes of the thing on the brokers when its resource is deleted."""
+    """What happens to the object on the brokers when the resource is deleted."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
@@ -28,7 +27,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Declaration(Generic[S]):
-    """One resource. `wanted` is None if it says what cannot be: then `error` says what."""
+    """One resource. `wanted`: None if the spec is invalid; `error` then contains the reason."""
 
     namespace: str
     name: str
@@ -39,27 +38,27 @@ class Declaration(Generic[S]):
     deleting: bool
     finalizers: tuple[str, ...]
     marked: bool
-    """Our finalizer is among them: Kubernetes keeps the resource until we take it off."""
+    """Whether it has the finalizer of the operator."""
     adopt: bool
     cluster: str
     subject: str
-    """Its name on the brokers."""
+    """The name of the object on the brokers."""
     wanted: S | None
     error: str
     policy: Policy
     groups: tuple[int, ...] | None
-    """Numbers of the broker groups it is for; None: all."""
+    """Numbers of the declared broker groups; None: all."""
     owned: frozenset[str]
     status: Mapping[str, Any]
 
     @property
     def ready_before(self) -> bool:
-        """It has been as declared on all of its groups (whatever its generation was)."""
+        """Whether it was Ready for any generation."""
         return self._ready() is not None
 
     @property
     def settled(self) -> bool:
-        """It was as declared on all of its groups, and nothing has been declared since."""
+        """Whether it was Ready for the current generation."""
         ready = self._ready()
         return ready is not None and self.status.get("observedGeneration") == self.generation
 
@@ -72,12 +71,12 @@ class Declaration(Generic[S]):
 
 
 def cluster_of(value: Mapping[str, Any]) -> str:
-    """Name of the cluster that a resource is for; it is in the same namespace."""
+    """Returns the name of the cluster of a resource, in the same namespace."""
     return str((value.get("spec") or {}).get("clusterName") or "")
 
 
 def declaration(kind: Kind[S], value: Mapping[str, Any]) -> Declaration[S]:
-    """From the object as the API server gives it. Never fails: what its author did wrong is in `error`."""
+    """Parses a resource. It never fails: `error` contains the reason why a spec is invalid."""
     metadata, spec, status = value["metadata"], value.get("spec") or {}, value.get("status") or {}
     subject = str(spec.get(kind.name_field) or metadata["name"])
     wanted, error = None, kind.name_problem(subject)
@@ -103,7 +102,7 @@ def declaration(kind: Kind[S], value: Mapping[str, Any]) -> Declaration[S]:
         subject=subject,
         wanted=wanted,
         error=error,
-        policy=Policy(policy) if policy in tuple(Policy) else Policy.RETAIN,  # what is not understood deletes nothing
+        policy=Policy(policy) if policy in tuple(Policy) else Policy.RETAIN,  # an unknown policy deletes nothing
         groups=tuple(sorted(set(groups))) if groups else None,
         owned=frozenset(status.get("ownedGroups") or ()),
         status=status,

@@ -1,7 +1,7 @@
-"""What a declaration's status says after a pass. Pure: the time is an argument.
+"""The status of a declaration after a pass. Pure: the time is an argument.
 
-Ready: it is on all the broker groups it is declared for, and can be used. Synced: it is there exactly as declared. The
-second can fail alone: a topic that has more queues than declared works, and keeps them.
+Ready: the object exists on all declared broker groups and can be used. Synced: it matches the spec on all of them. A
+topic with more queues than declared is Ready but not Synced.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def concluded(
     name_field: str,
     figures: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Json:
-    """Status after the writes. `failures`: by group, why it could not be written there; `figures`: those newly counted.
+    """Returns the status after the writes. `failures`: errors by group; `figures`: new counters by group.
 
-    Equal to the status that the declaration has if nothing is new.
+    It equals the previous status if nothing changed.
     """
     declaration = decision.declaration
     problem = _worst(decision.problem, failures)
@@ -46,7 +46,7 @@ def concluded(
 
 
 def _worst(problem: Problem | None, failures: Mapping[str, Problem]) -> Problem | None:
-    """What its author can mend comes first, then what passes by itself."""
+    """Returns the problem to report: errors that a user must correct precede temporary ones."""
     found = [each for each in (problem, *failures.values()) if each is not None]
     if not found:
         return None
@@ -93,7 +93,7 @@ def _condition(decision: Decision[S], type_: str, status: str, reason: str, mess
 
 
 def _groups(decision: Decision[S], failed: Iterable[str], figures: Mapping[str, Mapping[str, int]]) -> list[Json]:
-    """A line for each group that has it. Of groups that were not heard, or not written, the old line stays."""
+    """Returns a row for each group with the object. Groups without a response or a write keep their previous row."""
     old = {row["name"]: row for row in decision.declaration.status.get("groups") or ()}
     unheard = set(decision.silent) | set(failed)
     if decision.problem is not None and decision.problem.phase is Phase.DELETING:
@@ -108,6 +108,6 @@ def _groups(decision: Decision[S], failed: Iterable[str], figures: Mapping[str, 
 
 
 def _number(group: str) -> tuple[int, str]:
-    """orders-10 comes after orders-9."""
+    """Sort key by number: orders-10 follows orders-9."""
     tail = group.rpartition("-")[2]
     return (int(tail) if tail.isdecimal() else 0, group)

@@ -1,7 +1,6 @@
-"""Whose turn it is: a pass acts on few declarations, and those that just failed wait a little.
+"""The order of declarations: a pass acts on a limited number of them, and failed ones wait before a retry.
 
-Never a reason to do something, only to do it later: a new operator begins with an empty one. Times are seconds of any
-clock that does not go back.
+It only delays work, so a new operator can start with an empty one. Times are seconds of a clock that never goes back.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class _Try:
 
 
 class Turns:
-    """Of one kind of one cluster."""
+    """The order of the declarations of one kind and cluster."""
 
     def __init__(self) -> None:
         self._tries: dict[str, _Try] = {}
@@ -32,11 +31,11 @@ class Turns:
         self._next_counted = 0
 
     def take(self, due: Sequence[Decision[S]], now: float, most: int) -> tuple[list[Decision[S]], int]:
-        """At most `most` of those that need something, and how many more could be taken now.
+        """Returns at most `most` decisions that are due, and the number of those that remain.
 
-        Who was tried longest ago comes first, of those never tried the oldest; but a fifth of the places is for the
-        newest ones, so that somebody who applies one does not wait behind a thousand. Who has to wait is left out,
-        unless the resource changed since.
+        The least recently tried come first, and of those never tried the oldest. A fifth of the places is for the
+        newest ones, so that a new resource does not wait behind a thousand others. A failed declaration waits until
+        its time, unless its resource changed.
         """
         able = [each for each in due if self.wait(each, now) <= 0]
         able.sort(key=lambda each: (self._tried(each).number, each.declaration.created))
@@ -49,17 +48,17 @@ class Turns:
         return first + rest[: most - len(first)], len(able) - most
 
     def tried(self, uid: str, version: str, not_before: float) -> None:
-        """It was its turn. `version`: of the resource, as it was left; `not_before`: when again, if nothing changes."""
+        """Records a try. `version`: resourceVersion afterwards; `not_before`: time of the retry if nothing changes."""
         self._number += 1
         self._tries[uid] = _Try(self._number, version, not_before)
 
     def wait(self, decision: Decision[S], now: float) -> float:
-        """Seconds until it may be tried; 0 or less: now."""
+        """Returns the seconds until a try; 0 or less: now."""
         last = self._tried(decision)
         return last.not_before - now if last.version == decision.declaration.resource_version else 0.0
 
     def count(self, uids: Sequence[str], now: float, every: float, most: int) -> frozenset[str]:
-        """The next few of `uids` to be counted, one after the other; none, `every` seconds have not passed."""
+        """Returns the next UIDs whose counters are read, in turn; empty before `every` seconds have passed."""
         if now - self._counted_at < every or not uids:
             return frozenset()
         self._counted_at = now
@@ -68,7 +67,7 @@ class Turns:
         return frozenset([*uids[first:], *uids[:first]][:most])
 
     def forget_all_but(self, uids: Iterable[str]) -> None:
-        """The others' resources are gone."""
+        """Forgets all other resources, which no longer exist."""
         self._tries = {uid: self._tries[uid] for uid in uids if uid in self._tries}
 
     def _tried(self, decision: Decision[S]) -> _Try:

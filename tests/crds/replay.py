@@ -1,8 +1,8 @@
-"""Cases of `cases.yaml` against a real API server, with the definitions of `crds/` applied.
+"""Sends the cases of `cases.yaml` to a real API server with the definitions of `crds/`.
 
-python tests/crds/replay.py [--namespace NAME]    needs kubectl on PATH and a cluster; exit status 1: a case is wrong
+python tests/crds/replay.py [--namespace NAME]    needs kubectl on PATH and a cluster; exit status 1: a case failed
 
-The objects of a case are made and deleted again, so the namespace must not be one that an operator looks after.
+It creates and deletes the objects of the cases, so no operator may watch the namespace.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ async def test_a_question_carries_the_clusters_token(lab: tuple[Group, NodeApi])
 
 
 async def test_every_question_goes_to_who_is_there_now(lab: tuple[Group, NodeApi]) -> None:
-    """Seen in a cluster: a connection that was kept was answered 404 long after its node had started anew."""
+    """Seen in a cluster: a connection that was kept was answered 404 long after its node had restarted."""
     group, api = lab
     for _ in range(3):
         await api.ask(NODES[0], "GET", "/group")

@@ -74,7 +74,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
         {"replicas": 5, "favour": ("scale", "lose_machine", "cut_wire")},
     ),
     "a node goes before its member has left": (decide, "_deletions", hasty_deletions, {"favour": ("scale",)}),
-    "a formed group is made anew": (
+    "a formed group is bootstrapped again": (
         *(broker_manifests, "stateful_set", never_formed(broker_manifests.stateful_set)),
         {"favour": ("delete_claim", "give_up_node")},
     ),

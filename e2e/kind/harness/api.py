@@ -49,7 +49,7 @@ class Api:
         return self.call("GET", path(kind, namespace, name))
 
     def find(self, kind: str, namespace: str, name: str) -> Json | None:
-        """None: there is none."""
+        """Returns the object; None: it does not exist."""
         try:
             return self.get(kind, namespace, name)
         except ApiError as error:

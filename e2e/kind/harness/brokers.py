@@ -14,7 +14,7 @@ from harness.waiting import NotYetError, wait_for
 
 API_VERSION = "tallystick.dev/v1beta1"
 SMALL: Json = {"storage": {"size": "1Gi", "segmentBytes": 16 << 20}}
-"""What a cluster of these tests has at least: volumes and files that a small machine bears."""
+"""Defaults of the clusters of these tests: volumes and files that fit on a small machine."""
 
 READY_S = 240
 

@@ -1,5 +1,4 @@
-"""What is left of a test that failed: objects, events, descriptions, logs and brokers' figures, as files in a folder of
-its own."""
+"""Evidence of a failed test: objects, events, descriptions, logs and counters of brokers, as files in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kind cluster of a run: made, or used as it is if it is there, with a kubeconfig of its own."""
+"""The kind cluster of a run: created, or reused if it exists, with a separate kubeconfig."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Load:
 
 @contextmanager
 def loaded(brokers: Brokers, image: str) -> Iterator[Load]:
-    """A topic of its own and clients at work on it; the pod goes afterwards. WaitError."""
+    """Creates a topic and runs clients on it; deletes the pod afterwards. WaitError."""
     topic = f"load-{secrets.token_hex(3)}"  # a cluster may have those of an earlier run
     brokers.topic(topic, QUEUES)
     load = Load(brokers, topic, f"e2e-{topic}")

@@ -27,8 +27,8 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 @dataclass(slots=True)
 class Release:
-    """The one release of a run. It watches all namespaces; the operator runs beside the control plane, so that no test
-    that stops a worker stops it too: what happens while it is away has tests of its own."""
+    """The release of a run. It watches all namespaces. The operator runs on the control plane node, so that tests that
+    stop a worker do not stop the operator; other tests do."""
 
     api: Api
     images: Images

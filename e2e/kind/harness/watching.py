@@ -48,7 +48,7 @@ class Watched:
 
 @contextmanager
 def watching(brokers: Brokers) -> Iterator[Watched]:
-    """Several times a second, on a thread of its own, until it is left."""
+    """Calls `look` several times a second in a separate thread, until the context ends."""
     watched, done = Watched(brokers), threading.Event()
     watched.look()
 

@@ -70,7 +70,7 @@ class Target:
 
 
 class Sender:
-    """Sends to whoever leads; what is under way to the one before goes on."""
+    """Sends to the current leader; pending sends to an earlier leader continue."""
 
     def __init__(self, name: str, history: History, header: HeaderType, target: Target) -> None:
         self._name, self._history, self._header, self._target = name, history, header, target
@@ -175,7 +175,7 @@ async def send(name_servers: str, broker: str, topic: str, queues: int, label: s
     await load.run()
     load.write()
     print(f"finished {len(load.history.sends)}", flush=True)
-    await asyncio.Event().wait()  # whoever started it fetches the file first
+    await asyncio.Event().wait()  # the test that started it fetches the file first
 
 
 async def read(topic: str, queues: int, members: list[str]) -> None:

@@ -33,7 +33,7 @@ def test_an_audit_from_beginning_to_end(lab: JobLab) -> None:
     assert lab.status()["result"]["verdict"] == "Clean"
     assert all("deletionTimestamp" in pod["metadata"] for name, pod in lab.pods().items() if "-w-" in name)
     lab.until("Completed")
-    assert lab.one_pass() is None, "nothing is left to look after"
+    assert lab.one_pass() is None, "the run has ended"
     lab.tick()
     assert list(lab.pods()) == ["audit-driver"], "for its log"
     status = lab.status()

@@ -76,7 +76,7 @@ async def test_topics_of_a_real_group(real: RealBrokers) -> None:
     assert TOPIC.from_wire(found) == TopicSettings("created", 4, 4, 6, True)
     assert real.api.ready("mine")[1] in ("AlreadyExists", "RefusedByBroker")
 
-    # Drift, by whoever: a changed topic and a deleted group come back.
+    # Drift: a changed topic and a deleted group are restored.
     await real.nodes.ask(leader, "PUT", "/topics/created", {"perm": 4, "writeQueues": 2})
     await real.nodes.ask(leader, "DELETE", "/consumergroups/billing")
     await real.once()
