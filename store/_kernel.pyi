@@ -453,11 +453,12 @@ def index_entries(path: str | PathLike[str], slots: int, first: int, most: int) 
     """
 
 def index_chain_faults(
-    path: str | PathLike[str], slots: int, count: int, growing: bool
+    path: str | PathLike[str], slots: int, count: int, growing: bool, times: bool = False
 ) -> tuple[list[tuple[int, str]], int]:
     """Where entries below number `count`, or slots, name another entry than the newest one of their slot before.
 
     ([(byte, why)], how many), of which a thousand are listed. `growing`: slots may name entries from `count` on.
+    `times`: a negative time, which ends a search, is one, too.
     OSError; DamageError: the file ends before. Without the GIL.
     """
 
@@ -677,6 +678,11 @@ class Dispatch:
         """Bytes of the log as they are, within one segment; None if they are not there."""
     def lookup(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> tuple[list[int], int, int]:
         """Positions of records with this `key_hash`, newest first; then the last entry's store time and position."""
+    def index_file_of(self, key_hash: int, pos: int) -> str | None:
+        """The index file with the newest entry of this `key_hash` and record position; None: there is none."""
+    def distrust_index(self, name: str) -> bool:
+        """Removes the index files from `name` on. The position goes back to where they began, so that dispatch makes
+        them again; queues are not concerned. False: there is no such file."""
     def ext_unit(self, topic: bytes, queue: int, address: int) -> tuple[int, int, int, bytes] | None:
         """An extension unit by its address (a tags code <= -2147483649): size, tags code, store time, bit map."""
     def index_files(self) -> list[tuple[str, int, int, int, int, int, int]]:

@@ -31,6 +31,7 @@ from tallystick.store.clock import wall_ms
 from tallystick.store.dispatcher import Dispatcher
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
+from tallystick.store.index_mender import IndexMender
 from tallystick.store.inherited import sync_files
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.lock import FolderLostError, StoreLock
@@ -119,6 +120,7 @@ class MessageStore:
         )
         self.media = MediaWatch(self.findings, settings.root, settings.log_folder, settings.mappedFileSizeCommitLog)
         self.mender = QueueMender(self, dispatch)
+        self.index_mender = IndexMender(self, dispatch, self._scrub_executor)
         self.scrub = Scrub(
             settings.root,
             door,
@@ -238,6 +240,7 @@ class MessageStore:
         self._open = False
         self.log.set_hot(False)
         await asyncio.gather(*self._deriving, return_exceptions=True)
+        await self.index_mender.close()
         try:
             await self.upkeep.stop()
             await self.appender.close()
@@ -687,8 +690,7 @@ class MessageStore:
         hashed = index_key_hash(f"{topic}#{key}".encode(errors="surrogatepass"))
         limit = min(max_count, self.settings.maxMsgsNumBatch)
         positions, updated_ms, updated_pos = self._dispatch.lookup(hashed, limit, begin_ms, end_ms)
-        records = [record for pos in sorted(set(positions)) if (record := self.message_at(pos)) is not None]
-        return QueryResult(updated_ms, updated_pos, records)
+        return QueryResult(updated_ms, updated_pos, self.index_mender.records(hashed, positions))
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end."""

@@ -47,7 +47,6 @@ async def _find_keys(client: Client, address: Callable[[str], str], begins: dict
         item
         for item in oracle.sent.values()
         if item.fate is Fate.ACKNOWLEDGED and not item.anywhere and item.pos >= begins[item.queue[0]]
-        if item.queue[0] not in oracle.spoiled_index
     ]
     for item in client.dice.sample(kept, min(len(kept), _KEYS)):
         deadline = client.loop.now + _PATIENCE_S

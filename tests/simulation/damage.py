@@ -94,10 +94,7 @@ def derived(simulation: Simulation, node: Node, dice: Random) -> None:
         return  # they are mapped: what a running process makes of that is seen with its next start
     files = sorted(path for part in DERIVED for path in (_folder(node) / part).rglob("*") if path.is_file())
     for path in dice.sample(files, min(len(files), dice.choice((1, 1, 3, 30)))):
-        text = _spoil(path, dice)
-        _note(simulation, node, text)
-        if path.parent.name == "index" and not text.startswith(str(path)):  # neither gone nor cut: its bytes differ
-            simulation.oracle.spoiled_index.add(simulation.cluster.broker_of(node) or "")
+        _note(simulation, node, _spoil(path, dice))
 
 
 def marks(simulation: Simulation, node: Node, dice: Random) -> None:

@@ -87,8 +87,6 @@ class Oracle:
     torn: set[str] = field(default_factory=set)
     """Brokers whose power was lost: of unsynced writes a later one may have survived alone. The hole before it looks
     like damage, and may have been a message that nobody acknowledged."""
-    spoiled_index: set[str] = field(default_factory=set)
-    """Brokers with an index file whose bytes changed: only `tally store verify` looks at all of its entries."""
     unread_at: str = ""
     unread: dict[str, int] = field(default_factory=dict)
     """By broker, how many records the last audit did not get because of damage."""

@@ -41,6 +41,7 @@ use crate::index::{hash_on, sync_file, Index};
 use crate::maps::{segment_starts, LogMaps};
 use crate::queue::{Put, Queues, Unit};
 use crate::record::{Bad, Delays, Known, Record};
+use crate::scan::range::Found;
 use crate::scan::{walk, Bounds, Visit};
 
 /// `run` looks for those that wait once in so many records.
@@ -68,6 +69,8 @@ pub struct Core {
     index: Mutex<Index>,
     ext: Mutex<ExtFiles>,
     position: AtomicU64,
+    /// The largest position so far: what lies below was dispatched to queues, also while the index is made again.
+    reached: AtomicU64,
     last_store_timestamp: AtomicI64,
     damaged: AtomicU64,
     damaged_at: Mutex<Vec<(i64, i32)>>,
@@ -170,6 +173,7 @@ impl Core {
             };
             run.records += 1;
             self.position.store(next, Ordering::Release);
+            self.reached.fetch_max(next, Ordering::AcqRel);
             while held.queues.pending_bytes() > MOST_PENDING && !held.queues.write_some(1)? {}
             Ok(if next - from >= max_bytes {
                 ControlFlow::Break(())
@@ -178,11 +182,35 @@ impl Core {
             })
         })?;
         self.position.store(end.pos, Ordering::Release);
+        self.reached.fetch_max(end.pos, Ordering::AcqRel);
         if let Some(held) = tables {
             held.hand_over();
         }
         run.stopped = end.stopped;
+        if let Some(bad) = run.stopped {
+            if let Some(next) = self.end_of_known_damage(end.pos)? {
+                run.skip(end.pos, next - end.pos, bad);
+                self.position.store(next, Ordering::Release);
+                run.stopped = None;
+            }
+        }
         Ok(run)
+    }
+
+    /// Where the log goes on behind damage that a recovery passed over; met again when the index is made again.
+    #[cold]
+    fn end_of_known_damage(&self, pos: u64) -> Outcome<Option<u64>> {
+        let reached = self.reached.load(Ordering::Acquire);
+        let mut end = None;
+        if pos < reached {
+            self.read_log(pos, reached, |found, next| {
+                if matches!(found, Found::Damage(_)) {
+                    end = Some(next.min(reached));
+                }
+                ControlFlow::Break(())
+            })?;
+        }
+        Ok(end.filter(|&end| end > pos))
     }
 
     /// Dispatches again what lies in [from, upto), which was dispatched while it could not be read. Queues get what they
@@ -221,6 +249,21 @@ impl Core {
         held.hand_over();
         run.stopped = end.stopped;
         Ok(run)
+    }
+
+    /// Drops the index files from `name` on, which has an entry that is wrong, and goes back to the first of their records.
+    /// False: there is no such file.
+    fn distrust_index(&self, name: &str) -> Outcome<bool> {
+        let _runner = self.runner.lock();
+        let mut index = self.wait_for(&self.index);
+        if self.read_only || !index.headers().any(|(other, _)| other == name) {
+            return Ok(false);
+        }
+        let pos = index.drop_from(name)?.max(0) as u64;
+        let first = segment_starts(&self.log_folder)?.first().copied().unwrap_or(0);
+        let pos = pos.saturating_sub(self.entry_header as u64).max(first);
+        self.position.fetch_min(pos, Ordering::AcqRel);
+        Ok(true)
     }
 
     /// If a page of the index could not be read: drops its files from there on, and goes back to the first of their

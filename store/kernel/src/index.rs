@@ -582,6 +582,25 @@ impl Index {
         outcome.map(|()| found)
     }
 
+    /// The newest file that has an entry with this hash and position; None: none has.
+    pub fn file_of(&mut self, key: i32, pos: i64) -> Outcome<Option<String>> {
+        let key = key_hash(key);
+        let mut files = std::mem::take(&mut self.files);
+        let outcome = (|| {
+            for file in files.iter_mut().rev() {
+                self.open_for_reading(file)?;
+                let mut found = vec![];
+                self.find_in(file, key, usize::MAX, i64::MIN, i64::MAX, &mut found);
+                if found.contains(&pos) {
+                    return Ok(Some(file.name.clone()));
+                }
+            }
+            Ok(None)
+        })();
+        self.files = files;
+        outcome
+    }
+
     fn find_in(&self, file: &IndexFile, key: i32, most: usize, begin: i64, end: i64, found: &mut Vec<i64>) {
         let bytes = file.map.bytes();
         let mut number = int(bytes, HEADER + SLOT * key_slot(key, self.slots) as usize);

@@ -114,7 +114,7 @@ impl Core {
     }
 
     /// Tells `each` what lies in [from, upto) and where the next item begins; returns how far it came.
-    fn read_log(
+    pub(super) fn read_log(
         &self,
         from: u64,
         upto: u64,
@@ -246,7 +246,7 @@ impl Core {
             }
             first -= 1;
         }
-        let mut upto = self.position.load(std::sync::atomic::Ordering::Acquire);
+        let mut upto = self.reached.load(std::sync::atomic::Ordering::Acquire);
         while last + 1 < extent.max_offset && last - offset < MOST_SLOTS {
             if let Some(unit) = unit_at(last + 1)? {
                 shift_behind = self.shift_of(topic, id, last + 1, &unit)?;

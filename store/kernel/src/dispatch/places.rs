@@ -189,7 +189,7 @@ impl Core {
         let Ok(pos) = u64::try_from(unit.pos) else {
             return Ok(None);
         };
-        if unit.size <= 0 || unit.is_blank() || pos >= self.position.load(std::sync::atomic::Ordering::Acquire) {
+        if unit.size <= 0 || unit.is_blank() || pos >= self.reached.load(std::sync::atomic::Ordering::Acquire) {
             return Ok(None);
         }
         let Some(segment) = self.log.segment(pos)? else {

@@ -169,7 +169,7 @@ impl Dispatch {
                 None => Ok(true),
                 Some(accept) => accept.call1((code, PyBytes::new(py, record.properties())))?.is_truthy(),
             },
-            || self.0.position.load(Ordering::Acquire) as i64,
+            || self.0.reached.load(Ordering::Acquire) as i64,
             |offset| !stop_at_wrong || self.0.is_checked(topic, queue, offset),
             |offset, unit, claimed| {
                 // not on the common way, and it waits for a lock
@@ -277,6 +277,7 @@ impl Dispatch {
             )),
             ext: Mutex::new(ExtFiles::new(ext_folder)),
             position: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
             last_store_timestamp: AtomicI64::new(0),
             damaged: AtomicU64::new(0),
             damaged_at: Mutex::default(),
@@ -487,6 +488,7 @@ impl Dispatch {
         py.detach(|| {
             let _runner = self.0.runner.lock();
             self.0.position.store(pos, Ordering::Release);
+            self.0.reached.store(pos, Ordering::Release);
         });
     }
 
@@ -754,6 +756,14 @@ impl Dispatch {
             Ok::<_, Fault>((found, last.0, last.1))
         });
         Ok(found?)
+    }
+
+    fn index_file_of(&self, py: Python<'_>, key_hash: i32, pos: i64) -> PyResult<Option<String>> {
+        Ok(self.with(py, &self.0.index, |index| index.file_of(key_hash, pos))?)
+    }
+
+    fn distrust_index(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        Ok(py.detach(|| self.0.distrust_index(name))?)
     }
 
     fn ext_unit<'py>(&self, py: Python<'py>, topic: &[u8], queue: i32, address: i64) -> PyResult<Option<Ext<'py>>> {

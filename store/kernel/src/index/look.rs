@@ -44,8 +44,15 @@ fn entries(path: &Path, slots: u32, first: usize, most: usize) -> Outcome<Record
 /// What does not hold in the chains of a file's entries below number `count`: (byte, why), the first thousand; how many.
 ///
 /// Entries are added one by one, and each names the newest one of its slot before it. So that follows from the hashes;
-/// as does what the slots name at the end. With `growing` a slot may name an entry that was added since, too.
-fn chain_faults(path: &Path, slots: u32, count: usize, growing: bool) -> Outcome<(Vec<(usize, String)>, usize)> {
+/// as does what the slots name at the end. With `growing` a slot may name an entry that was added since, too. With `times`
+/// a time that ends a search is told as well.
+fn chain_faults(
+    path: &Path,
+    slots: u32,
+    count: usize,
+    growing: bool,
+    times: bool,
+) -> Outcome<(Vec<(usize, String)>, usize)> {
     let file = File::open(path).at(path)?;
     let (mut faults, mut found) = (vec![], 0);
     let mut met = |at: usize, why: &dyn Fn() -> String| {
@@ -69,6 +76,11 @@ fn chain_faults(path: &Path, slots: u32, count: usize, growing: bool) -> Outcome
                 let expected = *newest;
                 met(entry_at(slots, number), &|| {
                     format!("entry {number} goes back to entry {older}, the one before it in its chain is {expected}")
+                });
+            }
+            if times && int(entry, 12) < 0 {
+                met(entry_at(slots, number), &|| {
+                    format!("entry {number} has a time of {} s", int(entry, 12))
                 });
             }
             *newest = number as i32;
@@ -103,16 +115,18 @@ fn index_entries(py: Python<'_>, path: PathBuf, slots: u32, first: usize, most: 
         .capsules(py)
 }
 
-/// index_chain_faults(path, slots, count, growing) -> ([(byte, reason)], how many)
+/// index_chain_faults(path, slots, count, growing, times) -> ([(byte, reason)], how many)
 #[pyfunction]
+#[pyo3(signature = (path, slots, count, growing, times = false))]
 fn index_chain_faults(
     py: Python<'_>,
     path: PathBuf,
     slots: u32,
     count: usize,
     growing: bool,
+    times: bool,
 ) -> PyResult<(Vec<(usize, String)>, usize)> {
-    Ok(py.detach(|| chain_faults(&path, slots, count, growing))?)
+    Ok(py.detach(|| chain_faults(&path, slots, count, growing, times))?)
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,0 +1,119 @@
+"""Sets index files right while the store is in use: what does not agree with the log is made again from it.
+
+    query ── an entry that leads to no record with the key ──┐
+    start ── chains of entries that do not hold together ────┴──▶ distrust ──▶ the file and those behind it go, and are
+                                                                               dispatched again
+
+An entry is a hash, a position and a time. A search believes none of them: the record has to have a key with the
+asked hash. What it cannot see is an entry that it does not meet, because a slot, a link or a hash changed. That breaks
+a chain of the file: each file is looked at once after a start, in the background.
+
+Findings: DAMAGE for the file, REBUILT for what is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from tallystick.store._kernel import DamageError, index_chain_faults
+from tallystick.store.derive import index_hash, index_keys
+from tallystick.store.findings import FindingKind
+from tallystick.store.record import Record, RecordError
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Dispatch
+    from tallystick.store.engine import MessageStore
+
+_HEAD_BYTES = 36
+_logger = logging.getLogger("tallystick.store")
+
+
+class IndexMender:
+    """Of one open store; belongs to its event loop. `executor`: for reading whole files."""
+
+    def __init__(self, store: MessageStore, dispatch: Dispatch, executor: Executor) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._executor = executor
+        self._suspects: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def records(self, hashed: int, positions: list[int]) -> list[bytes]:
+        """The records at these positions that have a key with this hash; ascending. Entries that led to others are
+        wrong, and their files are made again soon."""
+        found = []
+        for pos in sorted(set(positions)):
+            data = self._store.message_at(pos)
+            if data is not None and _has_key(data, hashed):
+                found.append(data)
+            elif data is not None or self._is_no_place(pos):
+                self._suspect(hashed, pos)
+        return found
+
+    def _is_no_place(self, pos: int) -> bool:
+        """No record begins there, not even a damaged one, and none that was deleted did."""
+        if pos < self._store.min_pos:
+            return False
+        head = self._dispatch.log_bytes(pos, _HEAD_BYTES) if pos + _HEAD_BYTES <= self._store.max_pos else b""
+        return head is not None and head[28:] != pos.to_bytes(8)
+
+    def _suspect(self, hashed: int, pos: int) -> None:
+        try:
+            name = self._dispatch.index_file_of(hashed, pos)
+        except (OSError, DamageError) as error:
+            _logger.warning("cannot read the index: %s", error)
+            return
+        if name is not None:
+            self._distrust(name, f"an entry leads to byte {pos} of the log, where no record with its key begins")
+
+    def _distrust(self, name: str, reason: str) -> None:
+        if name in self._suspects:
+            return
+        self._suspects.add(name)
+        task = asyncio.get_running_loop().create_task(self._make_again(name, reason), name="mend-index")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make_again(self, name: str, reason: str) -> None:
+        store = self._store
+        try:
+            if await store.run_between_turns(lambda: self._dispatch.distrust_index(name)):
+                path = store.root / "index" / name
+                store.findings.add(FindingKind.DAMAGE, path, reason)
+                store.findings.add(FindingKind.REBUILT, path, "this file and those behind it, from the log")
+                store.dispatcher.advance(store.readable_end)
+        except (OSError, DamageError) as error:
+            _logger.warning("cannot make index file %s again: %s", name, error)
+        finally:
+            self._suspects.discard(name)
+
+    async def look_at_all(self) -> None:
+        """Looks whether the chains of all files hold; returns when it is done."""
+        files = self._dispatch.index_files()
+        for place, (name, *_, count) in enumerate(files):
+            path, slots = str(self._store.root / "index" / name), self._store.settings.maxHashSlotNum
+            growing = place + 1 == len(files)
+            try:
+                listed, faults = await asyncio.get_running_loop().run_in_executor(
+                    self._executor, index_chain_faults, path, slots, count, growing, True
+                )
+            except (OSError, DamageError) as error:
+                _logger.warning("cannot look at index file %s: %s", name, error)
+                continue
+            if faults:
+                self._distrust(name, f"{listed[0][1]}; {faults} places do not fit")
+                return  # those behind it are made again, too
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _has_key(data: bytes, hashed: int) -> bool:
+    try:
+        record = Record.decode(data)
+    except RecordError:
+        return False
+    return hashed in {index_hash(record.topic, key) for key in index_keys(record, record.property_table())}
