@@ -5,8 +5,9 @@
     questions   what is in a leader's memory first       passed on; else answered from what is committed
     log         what was acknowledged by anybody         answered here, once that is here (R2)
     heartbeats  clients that only this member knows      served here, and told to the leader
+    here        this member's own state                  served here: pulls, queues' begins
 
-Everything else is served where it comes: pulls, queues' begins, a member's own state. Offsets of groups are in the log
+A request code in none of these lists ends the start of a group. Offsets of groups are in the log
 a second late, locks never: both are only right at the leader. The list of a group's clients is asked there because a
 member that was started anew has not heard all of them yet, and would let one consumer take the others' queues.
 """
@@ -76,6 +77,30 @@ LOG = frozenset(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     }
 )
+HERE = frozenset(
+    {
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.VIEW_BROKER_STATS_DATA,
+    }
+)
+"""Served by the member that is asked: its own state, what it has of the log, and clients that are connected to it."""
 _HEARTBEATS = frozenset({RequestCode.RELAYED_HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 _CONNECT_S = 1.0
 _LOOK_S = 0.1
@@ -86,6 +111,8 @@ class LeaderOnly:
 
     def __init__(self, routes: Mapping[int, Handler], broker: BrokerContext, group: BrokerGroup) -> None:
         """`routes`: as a broker that is alone has them."""
+        unclassified = routes.keys() - CHANGES - QUESTIONS - LOG - HERE - _HEARTBEATS - {RequestCode.HEART_BEAT}
+        assert not unclassified, f"what is request {min(unclassified)} at a member that does not lead?"
         self._group = group
         self._relay = ClientRelay(broker, group, routes[RequestCode.RELAYED_HEART_BEAT])
         self._client = RemotingClient(self._relay.routes(), connect_timeout_s=_CONNECT_S, name="broker.forward")
