@@ -122,7 +122,8 @@ class _Process:
     async def _start_broker(self, settings: Settings) -> Broker:
         broker = await Broker.start(settings.broker, settings.store, progress=self._progress, findings=self._findings)
         self._metrics = BrokerMetrics(broker)
-        logs.set_level(broker.settings.logLevel)  # it may have been changed while an earlier process ran
+        if broker.settings.logLevel != settings.broker.logLevel:  # it was changed while an earlier process ran
+            logs.set_level(broker.settings.logLevel)
         if broker.group is not None:
             broker.group.on_fatal.append(self._on_fatal)
             broker.group.on_restart.append(self._on_restart)
