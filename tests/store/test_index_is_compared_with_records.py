@@ -109,6 +109,8 @@ async def test_queues_are_read_and_mended_while_the_index_is_made_again(tmp_path
         units = {queue: store.units("A", queue, 0, 100) for queue in range(3)}
         name = store._dispatch.index_files()[0][0]
         assert store._dispatch.distrust_index(name) and store._dispatch.position < store.max_pos
+        for queue in range(3):
+            assert store._dispatch.usable_units(b"A", queue, 0, 100) == (units[queue], -1, [])
         damaged, place = dice.randrange(3), dice.randrange(4)
         path = tmp_path / "consumequeue" / "A" / str(damaged) / f"{0:020}"
         patch(path, place * 20, dice.choice((bytes(20), path.read_bytes()[20:40], path.read_bytes()[60:80])))

@@ -135,6 +135,20 @@ async def test_a_wrong_unit_that_a_filter_refuses_hides_nothing(tmp_path: Path, 
         assert [int(body[:4]) for body in got] == wanted
 
 
+@pytest.mark.parametrize("other", ["A/1", "B/0"])
+async def test_a_sound_record_is_not_blamed_for_a_lost_one(tmp_path: Path, other: str) -> None:
+    """The record is damaged, and its unit leads to a sound one of another queue, between those around it."""
+    async with filled(tmp_path, False) as (store, sent, told):
+        ((pos, size, _),) = store.units("A", 0, 5, 1)
+        units, others = units_of(tmp_path, "A/0"), units_of(tmp_path, other)
+        patch(next((tmp_path / "commitlog").glob(f"{pos - pos % 4096:020}")), pos % 4096 + 4, b"\xee" * 4)
+        put_units(tmp_path, "A/0", [*units[:5], others[5], *units[6:]])
+        mine = [each for each in sent if (each.topic, each.queue) == ("A", 0)]
+        assert bodies(store, "A", 0, 32) == [each.body for each in mine if each.offset != 5]
+        assert told and set(told) <= set(range(pos, pos + size))
+        assert UNIT.unpack(units_of(tmp_path, "A/0")[5]) == (0, 2**31 - 1, 0)
+
+
 # -- queues that RocketMQ shifted --------------------------------------------------------------------------------------
 
 
