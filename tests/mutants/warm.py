@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,10 @@ class WarmPytest:
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
+            # A signal that comes just before the server begins to read does not interrupt the read: its end does.
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
             process.wait()
             _running.discard(process)
 
