@@ -168,7 +168,7 @@ def environment(manifests: list[Manifest]) -> dict[str, str]:
 def test_what_the_operator_may_read_of_its_own_is_what_it_reads() -> None:
     manifests = rendered("default")
     named = {tuple(rule["resources"]): rule["resourceNames"] for _, rule in rules(manifests) if "resourceNames" in rule}
-    source = (ROOT / "operator" / "admin_token.py").read_text()
+    source = (ROOT / "operator" / "core" / "admin_token.py").read_text()
     (key,) = re.findall(r'^KEY_NAME = "(.*)"$', source, re.MULTILINE)
     assert named == {("leases",): [environment(manifests)["LEASE_NAME"]], ("secrets",): [key]}
 
@@ -182,7 +182,7 @@ def test_no_other_secret_can_be_read(name: str) -> None:
 
 def test_brokers_let_the_operators_pods_in() -> None:
     (deployment,) = of_kind(rendered("everything"), "Deployment")
-    source = (ROOT / "operator" / "layout.py").read_text()
+    source = (ROOT / "operator" / "clusters" / "layout.py").read_text()
     (labels,) = re.findall(r"^OPERATOR_LABELS = (\{.*\})$", source, re.MULTILINE)
     assert json.loads(labels).items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
