@@ -1,6 +1,6 @@
-"""Texts use plain technical English: words that readers have to decode stay out of the folders that are done.
+"""Texts use plain technical English: words that readers have to decode stay out of the texts that are done.
 
-To add a folder, rewrite its texts and append it to `DONE`. To ban a word, append it to `BANNED` with its replacement.
+To add a folder or a file, rewrite its texts and append it to `DONE`. To ban a word, append it to `BANNED` with its replacement.
 """
 
 import re
@@ -24,6 +24,7 @@ BANNED = {
 }
 """Regular expressions of words, and what to write instead."""
 DONE = (
+    "README.md",
     "charts",
     "crds",
     "docs/kubernetes",
@@ -33,12 +34,15 @@ DONE = (
     "tests/crds",
     "tests/operator",
 )
-"""Folders without banned words. Lines of generated files count as well: correct their source."""
+"""Folders and files without banned words. Lines of generated files count as well: correct their source."""
 SUFFIXES = frozenset({".json", ".md", ".py", ".sh", ".tpl", ".txt", ".yaml"})
 
 
-def files(folder: str) -> list[Path]:
-    found = [path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES and path.is_file()]
+def files(name: str) -> list[Path]:
+    """Returns the texts in a folder, or the file itself."""
+    if (ROOT / name).is_file():
+        return [ROOT / name]
+    found = [path for path in (ROOT / name).rglob("*") if path.suffix in SUFFIXES and path.is_file()]
     return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
@@ -49,11 +53,11 @@ def banned(text: str) -> list[tuple[int, str]]:
     return sorted((text.count("\n", 0, match.start()) + 1, match.group()) for match in found)
 
 
-@pytest.mark.parametrize("folder", DONE)
-def test_no_text_has_a_banned_word(folder: str) -> None:
-    assert files(folder) != []
+@pytest.mark.parametrize("name", DONE)
+def test_no_text_has_a_banned_word(name: str) -> None:
+    assert files(name) != []
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {word}" for path in files(folder) for line, word in banned(path.read_text())
+        f"{path.relative_to(ROOT)}:{line}: {word}" for path in files(name) for line, word in banned(path.read_text())
     ]
     assert wrong == []
 
