@@ -1,6 +1,7 @@
 """Texts use plain technical English: words that readers have to decode stay out of the texts that are done.
 
-To add a folder or a file, rewrite its texts and append it to `DONE`. To ban a word, append it to `BANNED` with its replacement.
+To add a folder or a file, rewrite its texts and append it to `DONE`. To ban a word, append it to `BANNED`
+with its replacement.
 """
 
 import re
