@@ -703,6 +703,9 @@ class Dispatch:
     def index_again(self) -> int:
         """If a page of the index could not be read: removes its files from there on. Returns the position, which goes
         back to their first record; `run` makes them again from there."""
+    def index_from(self, name: str) -> int:
+        """Removes the index files from this one on. Returns the position, which goes back to where the others end:
+        `run` makes them again."""
 
 class SegmentScrub:
     """Reads one sealed segment of the log again, past the page cache. See store/kernel/src/scrub.rs."""
@@ -710,6 +713,8 @@ class SegmentScrub:
     pos: int
     """Up to here, in the log, everything was checked."""
     records: int
+    ext_read: int
+    """Bytes of ConsumeQueue extensions that were read."""
     direct: bool
     """The page cache is passed by (O_DIRECT)."""
 
@@ -722,6 +727,20 @@ class SegmentScrub:
     ) -> tuple[bool, list[tuple[int, int, str]], list[tuple[bytes, int, int, str]]]:
         """Checks at least `max_bytes` or the rest: whether that was the end, damage of the log (position, bytes,
         reason), and units of ConsumeQueues that differ (topic, queue, offset, reason). The GIL is released. OSError."""
+
+class IndexScrub:
+    """Reads one index file again, with the records that it names, past the page cache. See
+    store/kernel/src/scrub/index.rs."""
+
+    read: int
+    """Bytes of the index and of the log that were read."""
+
+    def __init__(self, folder: str | PathLike[str], name: str, dispatch: Dispatch) -> None:
+        """`folder`: of the index. ValueError: no such file is in use. OSError."""
+    def step(self, max_bytes: int, begin: int, end: int) -> tuple[bool, list[tuple[int, int, str]]]:
+        """Checks at least `max_bytes` or the rest: whether that was the end, and what is wrong (byte of the file,
+        position in the log, reason; the position is -1 unless it is about the record there). Entries of records outside
+        of the log's bytes [begin, end) are not compared with them. The GIL is released. OSError, DamageError."""
 
 class MapGuard:
     """The registration of a file's map: a page that cannot be read is replaced, and does not end the process.

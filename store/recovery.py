@@ -133,12 +133,8 @@ def open_dispatch(
     log_folder: Path,
     settings: StoreSettings,
     entry_header_bytes: int,
-    ext_segment_bytes: int = 0,
 ) -> Dispatch:
-    """The queues and the index in `root`, of the log in `log_folder`; neither is read yet.
-
-    `ext_segment_bytes`: new units get an extension in files of this size; 0: none.
-    """
+    """The queues and the index in `root`, of the log in `log_folder`; neither is read yet."""
     return _kernel.Dispatch(
         door,
         str(root),
@@ -151,7 +147,7 @@ def open_dispatch(
         delay_ms=settings.delay_levels_ms(),
         max_open_files=settings.maxOpenQueueFiles,
         entry_header_bytes=entry_header_bytes,
-        ext_segment_bytes=ext_segment_bytes,
+        ext_segment_bytes=settings.mappedFileSizeConsumeQueueExt if settings.enableConsumeQueueExt else 0,
     )
 
 

@@ -244,8 +244,7 @@ class StoreRepair:
     def _rebuild(self, plan: RepairPlan, was_open: bool, progress: Progress | None) -> None:
         root, settings, report = self.root, self.settings(), plan.report
         folder, header_bytes = log_layout(root, settings)
-        extension_bytes = settings.mappedFileSizeConsumeQueueExt if settings.enableConsumeQueueExt else 0
-        dispatch = open_dispatch(self._door, root, folder, settings, header_bytes, extension_bytes)
+        dispatch = open_dispatch(self._door, root, folder, settings, header_bytes)
         committed = report.end_pos
         if plan.member:
             committed = min(committed_end(folder) or report.min_pos, report.end_pos)

@@ -1,19 +1,22 @@
-"""Reads the sealed part of the log again, at low priority, to find damage while another copy still exists.
+"""Reads the sealed part of the log and its index again, at low priority, to find damage while another copy exists.
 
-    a chunk: the kernel reads past the page cache, checks CRCs, entries and ConsumeQueue units ─▶ findings
+    a chunk: the kernel reads past the page cache, checks CRCs, entries, ConsumeQueue units and their extensions, then
+             the entries of the index                                                              ─▶ findings
                                          damage of the log ─▶ a group repairs it from another member (`media.on_damage`)
                                          wrong units       ─▶ written again from the log (`queue_mender`)
+                                         index files       ─▶ made again from the log (`queue_mender`)
 
 A disk spoils bytes that nobody reads. A plain store and a member of a group both run one `Scrub`.
 
-- **Rate.** A pass begins a week after the last one began. By default it reads 2 * size / week bytes a second, at least
-  256 KiB: it takes half a week at most, and what a stopped broker misses can be made up for. `scrubBytesPerSecond` sets
-  another rate; 0 switches scrubbing off.
+- **Rate.** A pass begins a week after the last one began. By default it reads 4 * size / week bytes a second, at least
+  256 KiB: it takes half a week at most, and what a stopped broker misses can be made up for. (The log is read twice:
+  once for itself, once for the index.) `scrubBytesPerSecond` sets another rate; 0 switches scrubbing off.
 - **Priority.** A thread of its own with the idle class of I/O (ioprio_set), chunks of 256 KiB without the GIL, and a
   pause after each chunk.
 - **Page cache.** The kernel reads with O_DIRECT. Pages that are in memory stay there, and none are added.
 - **Progress** is kept in the file `tally-scrub` after each segment, so that a broker that is restarted daily finishes
-  its passes.
+  its passes. Index files are read behind the last segment, each of them as a whole: its chains are known from all of
+  its entries. A broker that is stopped meanwhile begins with them again. The chains take 4 bytes of memory a slot.
 
 Segments that are not sealed (full, durable, dispatched, in a group committed) are read by the next start.
 """
@@ -26,13 +29,13 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tallystick.store._kernel import DamageError, SegmentScrub
+from tallystick.store._kernel import DamageError, IndexScrub, SegmentScrub
 from tallystick.store.clock import wall_ms
 from tallystick.store.findings import FindingKind
 from tallystick.store.segment_files import segment_name
@@ -105,11 +108,13 @@ class Scrub:
         entry_header_bytes: int,
         bytes_per_second: int,
         mend: Callable[[bytes, int, int], bool],
+        index_again: Callable[[str], Awaitable[None]],
     ) -> None:
         """`bytes_per_second`: as the setting `scrubBytesPerSecond`. `executor`: a thread of its own.
 
         `mend(topic, queue, offset)`: compares units with the log, writes wrong ones again and reports that; False: it
-        could not. Called on the executor.
+        could not. Called on the executor. `index_again(name)`: makes this index file and those behind it again, and
+        reports that. Called on the event loop.
         """
         self._path = root / FILE_NAME
         self._root = root
@@ -124,6 +129,8 @@ class Scrub:
         self._header_bytes = entry_header_bytes
         self._setting = bytes_per_second
         self._mend = mend
+        self._index_again = index_again
+        self._damaged: list[tuple[int, int]] = []  # of the log, in this pass of this process
         self.state = ScrubState.load(self._path)
         self.total_bytes = 0
         """Read since the process began."""
@@ -138,7 +145,7 @@ class Scrub:
         if self._setting >= 0:
             return self._setting
         sealed = self._sealed()
-        return max(LEAST_RATE, 2 * (sealed.end - sealed.begin) // WEEK_S)
+        return max(LEAST_RATE, 4 * (sealed.end - sealed.begin) // WEEK_S)
 
     @property
     def age_seconds(self) -> float:
@@ -183,12 +190,14 @@ class Scrub:
             state.pass_began_ms = wall_ms()
             state.since_ms = state.since_ms or state.pass_began_ms
             state.pos = state.pass_bytes = 0
+            self._damaged.clear()
             await self._in_thread(self._save)
         while (sealed := self._sealed()).end > (start := max(state.pos, sealed.begin)):
             start -= start % self._segment_bytes
             await self._segment(start)
             state.pos = start + self._segment_bytes
             await self._in_thread(self._save)
+        await self._index()
         state.last_began_ms, state.last_ended_ms, state.last_bytes = state.pass_began_ms, wall_ms(), state.pass_bytes
         state.pos = state.pass_began_ms = state.pass_bytes = 0
         await self._in_thread(self._save)
@@ -203,18 +212,62 @@ class Scrub:
             return  # deleted meanwhile
         done = False
         while not done:
-            begin_s, pos = time.monotonic(), scrub.pos
+            begin_s, before = time.monotonic(), scrub.pos + scrub.ext_read
             done, damage, differs = await self._in_thread(lambda: scrub.step(_CHUNK_BYTES, self._dispatch))
-            read = scrub.pos - pos
-            self.total_bytes += read
-            self.state.pass_bytes += read
+            read = scrub.pos + scrub.ext_read - before
+            self._count(read)
             if start >= self._sealed().begin:  # else the segment was deleted meanwhile, and its units with it
                 for at, size, reason in damage:
                     self._findings.add(FindingKind.DAMAGE, path, reason, offset=at - start, size=size, pos=at)
                     self._media.tell(at, at + size)
+                    self._damaged.append((at, at + size))
                 for topic, queue, offset, reason in differs:
                     await self._queue_differs(topic, queue, offset, reason)
-            await asyncio.sleep(max(0.0, read / self.bytes_per_second - (time.monotonic() - begin_s)))
+            await self._pause(read, begin_s)
+
+    async def _index(self) -> None:
+        """All index files, oldest first. Those behind a damaged one are made again with it, and read another time."""
+        folder = self._root / "index"
+        for name in [row[0] for row in self._dispatch.index_files()]:
+            fault = await self._index_file(folder, name)
+            if fault is not None:
+                at, reason = fault
+                self._findings.add(FindingKind.DAMAGE, folder / name, reason, offset=at)
+                await self._index_again(name)
+                return
+
+    async def _index_file(self, folder: Path, name: str) -> tuple[int, str] | None:
+        """The first thing that is wrong, and its byte in the file. None: nothing is, or the file is not in use now."""
+        fault = None
+        try:
+            scrub = await self._in_thread(lambda: IndexScrub(folder, name, self._dispatch))
+            done = False
+            while not done and fault is None:
+                begin_s, before, sealed = time.monotonic(), scrub.read, self._sealed()
+                done, faults = await self._in_thread(
+                    lambda begin=sealed.begin, end=sealed.end: scrub.step(_CHUNK_BYTES, begin, end)
+                )
+                fault = next(((at, reason) for at, pos, reason in faults if self._is_of_index(pos)), None)
+                read = scrub.read - before
+                self._count(read)
+                await self._pause(read, begin_s)
+        except FileNotFoundError:
+            fault = 0, "the index file is missing"
+        except ValueError:
+            pass  # it is not in use any more
+        return fault if any(row[0] == name for row in self._dispatch.index_files()) else None
+
+    def _is_of_index(self, pos: int) -> bool:
+        """Whether an entry is wrong that leads to byte `pos` of the log, where no sound record begins. It is not if the
+        log is damaged there: a group repairs the record. -1: the entry is wrong, whatever the log has."""
+        return pos < 0 or (pos >= self._sealed().begin and not any(begin <= pos < end for begin, end in self._damaged))
+
+    def _count(self, read: int) -> None:
+        self.total_bytes += read
+        self.state.pass_bytes += read
+
+    async def _pause(self, read: int, begin_s: float) -> None:
+        await asyncio.sleep(max(0.0, read / self.bytes_per_second - (time.monotonic() - begin_s)))
 
     async def _queue_differs(self, topic: bytes, queue: int, offset: int, reason: str) -> None:
         if await self._in_thread(lambda: self._mend(topic, queue, offset)):

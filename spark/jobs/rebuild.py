@@ -301,8 +301,7 @@ def _settings_of(root: Path) -> StoreSettings:
 
 def _dispatched(volume: Volume, chosen: StoreSettings, folder: Path) -> _Stats:
     log_folder, entry_header_bytes = log_layout(Path(volume.root), chosen)
-    extension_bytes = chosen.mappedFileSizeConsumeQueueExt if chosen.enableConsumeQueueExt else 0
-    dispatch = open_dispatch(_kernel.Door(), folder, log_folder, chosen, entry_header_bytes, extension_bytes)
+    dispatch = open_dispatch(_kernel.Door(), folder, log_folder, chosen, entry_header_bytes)
     dispatch.load()
     dispatch.start(volume.begin)
     stats = _Stats()

@@ -25,6 +25,7 @@ from tallystick.store.properties import KEYS
 from tallystick.store.scrub import ScrubState, Sealed
 from tallystick.store.segment_files import segment_name
 from tallystick.store.settings import StoreSettings
+from tallystick.store.verify import verify
 
 HOST = Host("127.0.0.1", 10911)
 SEGMENT = 1 << 16
@@ -144,6 +145,170 @@ async def test_a_unit_that_cannot_be_written_again_is_reported(tmp_path: Path, m
     assert "queue offset 7 names" in found.reason
 
 
+def index_file(root: Path, number: int = 0) -> Path:
+    return sorted((root / "index").iterdir())[number]
+
+
+SLOTS, ENTRIES = 50, 200
+ENTRY_AT = 40 + 4 * SLOTS
+INDEX = {
+    "the position of an entry": (ENTRY_AT + 20 * 9 + 4, bytes(8)),
+    "a position behind the log": (ENTRY_AT + 20 * 9 + 4, (1 << 40).to_bytes(8)),
+    "the position of another record": (ENTRY_AT + 20 * 9 + 4, None),
+    "the hash of an entry": (ENTRY_AT + 20 * 9, b"\0\1\2\3"),
+    "a hash below zero": (ENTRY_AT + 20 * 9, b"\xff\1\2\3"),
+    "the time of an entry": (ENTRY_AT + 20 * 9 + 12, b"\0\0\1\0"),
+    "the chain of an entry": (ENTRY_AT + 20 * 9 + 16, b"\0\0\0\3"),
+    "a slot": (40 + 4 * 7, b"\0\0\0\x63"),
+    "an empty slot": (40, bytes(4 * SLOTS)),
+    "the header": (0, b"\1" * 8),
+    "the count of slots": (32, b"\0\0\0\1"),
+}
+
+
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("what", INDEX)
+async def test_damage_of_an_index_file_is_found_and_the_file_made_again(tmp_path: Path, what: str, number: int) -> None:
+    """The first file is full, new entries go to the last one."""
+    positions = await fill(tmp_path, 300)
+    at, data = INDEX[what]
+    async with opened(tmp_path, 0) as store:
+        by_hand(store)
+        path = index_file(tmp_path, number)
+        whole = path.read_bytes()
+        spoil(path, at, positions[-20].to_bytes(8) if data is None and number == 0 else data or bytes(8))
+        found = await one_pass(store)
+        assert [(each.kind, each.file) for each in found] == [
+            (FindingKind.DAMAGE, f"index/{path.name}"),
+            (FindingKind.REBUILT, "index"),
+        ]
+        assert store.findings.counts()[FindingKind.DAMAGE] == 1
+        for n in range(300):
+            assert [record[28:36] for record in store.query("T", f"k{n}", 10, 0, 1 << 60).records], n
+        if number == 0:  # behind a file that is kept, its last record has entries in both
+            assert index_file(tmp_path).read_bytes()[ENTRY_AT:] == whole[ENTRY_AT:]
+        assert await one_pass(store) == found, "the next pass finds nothing more"
+    assert verify(tmp_path).sound
+    assert await scrubbed(tmp_path) == []
+
+
+def by_hand(store: MessageStore) -> None:
+    """The store scrubs when it is told to (`one_pass`), and not by the clock."""
+    for task in asyncio.all_tasks():
+        if task.get_name() == "scrub":
+            task.cancel()
+    store.scrub._setting = 1 << 40
+
+
+async def one_pass(store: MessageStore) -> list[Finding]:
+    """All findings of the store after one more pass."""
+    await store.scrub._pass()
+    return store.findings.listed()
+
+
+async def test_an_index_file_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    async with opened(tmp_path, 0) as store:
+        by_hand(store)
+        index_file(tmp_path).unlink()
+        found = await one_pass(store)
+        assert [each.reason for each in found] == ["the index file is missing", found[1].reason]
+        assert len(store.query("T", "k3", 10, 0, 1 << 60).records) == 1
+    assert verify(tmp_path).sound
+
+
+async def test_damage_of_the_log_is_no_damage_of_the_index(tmp_path: Path) -> None:
+    """The entry is right; a group repairs the record."""
+    positions = await fill(tmp_path)
+    pos = next(pos for pos in positions if pos > SEGMENT + 9000)
+    spoil(tmp_path / "commitlog" / segment_name(SEGMENT), pos - SEGMENT + 600, b"?")
+    before = index_file(tmp_path).name
+    assert len(await scrubbed(tmp_path)) == 1
+    assert index_file(tmp_path).name == before
+
+
+async def test_entries_that_come_while_an_index_file_is_read_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path, 130)
+    monkeypatch.setattr(scrub_module, "_CHUNK_BYTES", 1)
+    async with opened(tmp_path, 0) as store:
+        by_hand(store)
+
+        async def puts(first: int) -> None:
+            for n in range(first, first + 5):
+                await store.put(Message("T", n % 2, b"body %06d" % n * 150, f"{KEYS}\x01k{n}\x02TAGS\x01a\x02"))
+            store.dispatcher.finish()
+
+        number = 130
+        pause = store.scrub._pause
+
+        async def paused(read: int, begin_s: float) -> None:
+            nonlocal number
+            if number < 600:
+                await puts(number)
+                number += 5
+            await pause(read, begin_s)
+
+        monkeypatch.setattr(store.scrub, "_pause", paused)
+        assert await one_pass(store) == []
+        assert number >= 600 and len(store._dispatch.index_files()) >= 3
+
+
+async def test_bytes_of_log_and_index_are_counted_and_paused_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path)
+    told: list[int] = []
+    async with opened(tmp_path, 0) as store:
+        by_hand(store)
+
+        async def paused(read: int, begin_s: float) -> None:
+            told.append(read)
+
+        monkeypatch.setattr(store.scrub, "_pause", paused)
+        assert await one_pass(store) == []
+        index_bytes = sum(path.stat().st_size for path in (tmp_path / "index").iterdir())
+        sealed = store.scrub._sealed()
+        assert sum(told) == store.scrub.total_bytes > (sealed.end - sealed.begin) + index_bytes // 2
+
+
+EXTENDED = {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 2048}
+
+
+@pytest.mark.parametrize(
+    ("at", "data"),
+    [(20 * 7, b"\0\0"), (20 * 7 + 2, b"\0" * 8), (20 * 7 + 18, b"\1\0"), (None, b"")],
+    ids=["size", "tags code", "bit map", "no file"],
+)
+async def test_a_damaged_extension_is_found_and_its_units_do_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | None, data: bytes
+) -> None:
+    extended = settings
+    monkeypatch.setitem(globals(), "settings", lambda root, rate: replace(extended(root, rate), **EXTENDED))
+    await fill(tmp_path, 300)
+    path = tmp_path / "consumequeue_ext" / "T" / "1" / segment_name(0)
+    assert path.stat().st_size == 2048 and await scrubbed(tmp_path) == []
+    async with opened(tmp_path, 0) as store:
+        by_hand(store)
+        spoil(path, at, data) if at is not None else path.unlink()
+        assert not verify(tmp_path).sound
+        found = await one_pass(store)
+        assert {each.kind for each in found} == {FindingKind.DAMAGE, FindingKind.REBUILT}
+        assert {each.file.rsplit("/", 1)[0] for each in found} == {"consumequeue/T/1"}
+        assert await one_pass(store) == found
+    assert verify(tmp_path).sound
+
+
+async def test_a_unit_with_another_tags_code_is_written_again(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    path = tmp_path / "consumequeue" / "T" / "1" / segment_name(0)
+    before = path.read_bytes()
+    spoil(path, 20 * 7 + 12, (12).to_bytes(8))
+    (found,) = await scrubbed(tmp_path)
+    assert found.offset == 20 * 7 and path.read_bytes() == before
+
+
 async def test_a_topic_that_was_made_again_is_no_damage(tmp_path: Path) -> None:
     await fill(tmp_path, 100)
     async with opened(tmp_path, 0) as store:
@@ -181,7 +346,7 @@ async def test_the_rate_follows_the_size_unless_it_is_set(tmp_path: Path, monkey
     async with opened(tmp_path, -1) as store:
         assert store.scrub.bytes_per_second == scrub_module.LEAST_RATE
         monkeypatch.setattr(store.scrub, "_sealed", lambda: scrub_module.Sealed(0, 1 << 40))
-        assert store.scrub.bytes_per_second == 2 * (1 << 40) // (7 * 86_400)
+        assert store.scrub.bytes_per_second == 4 * (1 << 40) // (7 * 86_400)
     async with opened(tmp_path, 0) as store:
         assert not store.scrub.enabled and store.scrub.bytes_per_second == 0
     with pytest.raises(ValueError, match="scrubBytesPerSecond"):
@@ -218,3 +383,18 @@ async def test_the_page_cache_is_left_as_it_was(tmp_path: Path) -> None:
         pass
     assert scrub.records > 0 and resident(path) == before
     os.close(descriptor)
+
+
+async def test_the_pages_of_an_index_file_are_left_as_they_were(tmp_path: Path) -> None:
+    await fill(tmp_path, 300)
+    async with opened(tmp_path, 0) as store:
+        by_hand(store)
+        path = index_file(tmp_path)  # a full one, which is not mapped until somebody asks for a key
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+        before = resident(path)
+        if all(before):
+            pytest.skip("this file system keeps all its files in memory")
+        assert await one_pass(store) == [] and resident(path) == before

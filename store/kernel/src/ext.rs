@@ -17,9 +17,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::fault::{At, Outcome};
+use crate::gentle::GentleWindow;
 use crate::maps::{segment_name, segment_starts};
 use crate::record::long;
 
@@ -116,6 +117,73 @@ impl ExtFiles {
             n = file.read_at(&mut bytes, at - start).at(&path)?;
         }
         Ok(decode(&bytes[..n]))
+    }
+}
+
+/// Reads extensions past the page cache, for a scrub.
+pub struct ExtWindow {
+    folder: PathBuf,
+    open: Option<(PathBuf, u64, GentleWindow)>,
+    /// Bytes that were read.
+    pub read: u64,
+}
+
+impl ExtWindow {
+    const PIECE: usize = 1 << 16;
+
+    pub fn new(folder: PathBuf) -> ExtWindow {
+        ExtWindow {
+            folder,
+            open: None,
+            read: 0,
+        }
+    }
+
+    /// The unit at a byte of a queue's extension; None: there is no sound one.
+    pub fn unit(&mut self, topic: &[u8], queue: i32, place: u64) -> Outcome<Option<ExtUnit>> {
+        let folder = self
+            .folder
+            .join(std::ffi::OsStr::from_bytes(topic))
+            .join(queue.to_string());
+        if let Some(unit) = self.look(&folder, place)? {
+            return Ok(Some(unit));
+        }
+        // What was read before may be older than the unit.
+        let starts = segment_starts(&folder)?;
+        let Some(&start) = starts[..starts.partition_point(|&start| start <= place)].last() else {
+            return Ok(None);
+        };
+        let path = folder.join(segment_name(start));
+        self.open = match GentleWindow::open(&path, Self::PIECE) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => Some((folder.clone(), start, opened.at(&path)?)),
+        };
+        self.look(&folder, place)
+    }
+
+    fn look(&mut self, folder: &Path, place: u64) -> Outcome<Option<ExtUnit>> {
+        let Some((have, start, window)) = &mut self.open else {
+            return Ok(None);
+        };
+        let inside = *start <= place && place - *start < window.file_bytes();
+        if have != folder || !inside {
+            return Ok(None);
+        }
+        let (at, before) = (place - *start, window.read);
+        let left = (window.file_bytes() - at) as usize;
+        let mut unit = None;
+        for bytes in [256, MOST_BYTES as usize] {
+            let read = window.get(at, bytes.min(left));
+            match read {
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => break,
+                read => unit = read.at(folder)?.and_then(decode),
+            }
+            if unit.is_some() {
+                break;
+            }
+        }
+        self.read += window.read - before;
+        Ok(unit)
     }
 }
 

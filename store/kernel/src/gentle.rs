@@ -97,6 +97,51 @@ impl GentleFile {
     }
 }
 
+/// A file that is read at places which mostly follow each other: a piece at a time, and each piece once.
+pub struct GentleWindow {
+    file: GentleFile,
+    bytes: Vec<u8>,
+    at: u64,
+    piece: usize,
+    /// Bytes that were read from the file.
+    pub read: u64,
+}
+
+impl GentleWindow {
+    /// `piece`: bytes that are read at once, at least.
+    pub fn open(path: &Path, piece: usize) -> io::Result<GentleWindow> {
+        Ok(GentleWindow {
+            file: GentleFile::open(path)?,
+            bytes: vec![],
+            at: 0,
+            piece,
+            read: 0,
+        })
+    }
+
+    /// The file's length.
+    pub fn file_bytes(&self) -> u64 {
+        self.file.bytes
+    }
+
+    /// Bytes [at, at + size); None: the file ends before.
+    pub fn get(&mut self, at: u64, size: usize) -> io::Result<Option<&[u8]>> {
+        let Some(end) = at.checked_add(size as u64).filter(|&end| end <= self.file.bytes) else {
+            return Ok(None);
+        };
+        if at < self.at || end > self.at + self.bytes.len() as u64 {
+            let wanted = (self.file.bytes - at).min(size.max(self.piece) as u64) as usize;
+            let mut bytes = std::mem::take(&mut self.bytes);
+            bytes.resize(wanted, 0);
+            self.file.read_exact_at(&mut bytes, at)?;
+            (self.bytes, self.at) = (bytes, at);
+            self.read += wanted as u64;
+        }
+        let from = (at - self.at) as usize;
+        Ok(Some(&self.bytes[from..from + size]))
+    }
+}
+
 /// `PIECE` bytes, aligned to `BLOCK`.
 struct Aligned(*mut u8);
 

@@ -41,9 +41,9 @@ mod trim;
 
 pub use look::register;
 
-const HEADER: usize = 40;
-const SLOT: usize = 4;
-const ENTRY: usize = 20;
+pub const HEADER: usize = 40;
+pub const SLOT: usize = 4;
+pub const ENTRY: usize = 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
@@ -57,7 +57,7 @@ pub struct Header {
 }
 
 impl Header {
-    fn decode(bytes: &[u8]) -> Header {
+    pub fn decode(bytes: &[u8]) -> Header {
         Header {
             begin_timestamp: long(bytes, 0),
             end_timestamp: long(bytes, 8),
@@ -356,7 +356,10 @@ impl Index {
         if !self.read_only {
             let path = self.path_of(&file.name);
             drop(file.map);
-            self.door.remove(&path).at(&path)?;
+            match self.door.remove(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // somebody else did
+                removed => removed.at(&path)?,
+            }
             self.names_changed = true;
         }
         self.changed.retain(|name| *name != file.name);
@@ -372,6 +375,11 @@ impl Index {
             removed += 1;
         }
         Ok(removed)
+    }
+
+    /// Slots and entries of each file.
+    pub fn geometry(&self) -> (u32, u32) {
+        (self.slots, self.entries)
     }
 
     pub fn headers(&self) -> impl Iterator<Item = (&str, &Header)> {
@@ -626,11 +634,11 @@ impl Index {
 }
 
 /// The byte of a file's entry.
-fn entry_at(slots: u32, number: usize) -> usize {
+pub fn entry_at(slots: u32, number: usize) -> usize {
     HEADER + SLOT * slots as usize + ENTRY * number
 }
 
-fn key_slot(key: i32, slots: u32) -> u32 {
+pub fn key_slot(key: i32, slots: u32) -> u32 {
     key as u32 % slots
 }
 

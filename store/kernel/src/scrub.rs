@@ -8,7 +8,12 @@
 //! entries' own CRCs and their chain are checked as well: these cover headers, topics and properties.
 //!
 //! A unit is compared with the one that its queue has at the record's offset. A queue that is not there, an offset before
-//! its first and a unit of a later record are no damage: topics are removed, and made again with the same offsets.
+//! its first and a unit of a later record are no damage: topics are removed, and made again with the same offsets. A unit
+//! that leads to an extension is sound if a sound extension unit with the record's tags code is there.
+//!
+//! Index files are read on their own: see `index`.
+
+mod index;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -16,11 +21,13 @@ use std::sync::Mutex;
 use pyo3::prelude::*;
 
 use crate::dispatch::{Differs, Dispatch, Expected};
+use crate::ext::ExtWindow;
 use crate::fault::Outcome;
 use crate::scan::range::{Damage, Found, RangeReader, Stretch};
 
 struct Scrub {
     reader: RangeReader,
+    ext: Option<ExtWindow>,
     records: u64,
 }
 
@@ -53,7 +60,10 @@ impl Scrub {
             }
         })?;
         let differs = match dispatch {
-            Some(dispatch) => dispatch.differing(expected)?,
+            Some(dispatch) => {
+                let ext = self.ext.get_or_insert_with(|| ExtWindow::new(dispatch.ext_folder()));
+                dispatch.differing(expected, ext)?
+            }
             None => vec![],
         };
         Ok((done, damage, differs))
@@ -84,13 +94,23 @@ impl SegmentScrub {
             check_crc: true,
         };
         let reader = RangeReader::scrubbing(&path, stretch)?;
-        Ok(SegmentScrub(Mutex::new(Scrub { reader, records: 0 })))
+        Ok(SegmentScrub(Mutex::new(Scrub {
+            reader,
+            ext: None,
+            records: 0,
+        })))
     }
 
     /// Up to here, in the log, everything was checked.
     #[getter]
     fn pos(&self) -> u64 {
         self.lock().reader.pos()
+    }
+
+    /// Bytes of ConsumeQueue extensions that were read.
+    #[getter]
+    fn ext_read(&self) -> u64 {
+        self.lock().ext.as_ref().map_or(0, |ext| ext.read)
     }
 
     #[getter]
@@ -119,5 +139,6 @@ impl SegmentScrub {
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<SegmentScrub>()
+    module.add_class::<SegmentScrub>()?;
+    module.add_class::<index::IndexScrub>()
 }

@@ -1,7 +1,11 @@
 //! Whether ConsumeQueues have the units that records ask for.
 
+use std::path::PathBuf;
+
 use super::{Core, Dispatch};
+use crate::ext::{is_address, place_of, ExtWindow};
 use crate::fault::{Fault, Outcome};
+use crate::index::Header;
 use crate::queue::{Queues, Unit, UNIT};
 use crate::record::{is_schedule_topic, Known, Record, UNREADABLE};
 
@@ -41,24 +45,65 @@ impl Dispatch {
         })
     }
 
-    /// Those whose queue has another unit, or none. Queues are looked at in turns; a reader waits for one run at most.
-    pub fn differing(&self, mut expected: Vec<Expected>) -> Outcome<Vec<Differs>> {
+    /// Those whose queue has another unit, or none, or one whose extension is damaged. Queues are looked at in turns; a
+    /// reader waits for one run at most. `ext`: reads the extensions.
+    pub fn differing(&self, mut expected: Vec<Expected>, ext: &mut ExtWindow) -> Outcome<Vec<Differs>> {
         expected.sort_by(|a, b| (&a.topic, a.queue, a.offset).cmp(&(&b.topic, b.queue, b.offset)));
         let mut found = vec![];
         let follows = |a: &Expected, b: &Expected| (&a.topic, a.queue, a.offset + 1) == (&b.topic, b.queue, b.offset);
         for run in expected.chunk_by(follows).flat_map(|run| run.chunks(RUN)) {
-            compare(self.core(), run, &mut found)?;
+            for (expected, address) in compare(self.core(), run, &mut found)? {
+                if let Some(reason) = ext_flaw(ext, expected, address)? {
+                    found.push((expected.topic.to_vec(), expected.queue, expected.offset, reason));
+                }
+            }
         }
         found.truncate(MOST);
         Ok(found)
     }
+
+    /// The index files, oldest first, and how many slots and entries each has.
+    pub fn index_geometry(&self) -> (Vec<(String, Header)>, u32, u32) {
+        let core = self.core();
+        let index = core.wait_for(&core.index);
+        let headers = index.headers().map(|(name, header)| (name.to_owned(), *header));
+        (headers.collect(), index.geometry().0, index.geometry().1)
+    }
+
+    /// Folder of the log, and bytes of a segment.
+    pub fn log_place(&self) -> (PathBuf, u64) {
+        (self.core().log_folder.clone(), self.core().log.segment_bytes())
+    }
+
+    pub fn ext_folder(&self) -> PathBuf {
+        self.core().root.join("consumequeue_ext")
+    }
 }
 
-fn compare(core: &Core, run: &[Expected], found: &mut Vec<Differs>) -> Outcome<()> {
+/// What is wrong with the extension that the unit of a record leads to.
+fn ext_flaw(ext: &mut ExtWindow, expected: &Expected, address: i64) -> Outcome<Option<String>> {
+    let place = place_of(address);
+    let Some(unit) = ext.unit(&expected.topic, expected.queue, place)? else {
+        return Ok(Some(format!(
+            "names byte {place} of the extension, where no sound unit begins"
+        )));
+    };
+    let (code, wanted) = (unit.tags_code, expected.unit.tags_code);
+    // What a delay level means is a setting.
+    let differs = code != wanted && !is_schedule_topic(&expected.topic);
+    let pos = expected.unit.pos;
+    Ok(differs.then(|| {
+        format!("names an extension unit with tags code {code} at byte {place}, the record at {pos} has {wanted}")
+    }))
+}
+
+/// Also returns the units that lead to a file of the extension, with the address.
+fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Outcome<Vec<(&'a Expected, i64)>> {
+    let mut extended = vec![];
     let (first, dispatched) = (&run[0], core.position.load(std::sync::atomic::Ordering::Acquire));
     let mut queues = core.wait_for(&core.queues);
     let Some(q) = queues.find(&first.topic, first.queue) else {
-        return Ok(());
+        return Ok(extended);
     };
     let extent = queues.extent(q);
     for expected in run {
@@ -83,7 +128,7 @@ fn compare(core: &Core, run: &[Expected], found: &mut Vec<Differs>) -> Outcome<(
                 unit.size, unit.pos, expected.unit.size, expected.unit.pos
             )),
             Ok(Some(unit))
-                if unit.tags_code > i64::from(i32::MIN) - 1
+                if !is_address(unit.tags_code)
                     && unit.tags_code != expected.unit.tags_code
                     && !is_schedule_topic(&expected.topic) =>
             {
@@ -92,13 +137,16 @@ fn compare(core: &Core, run: &[Expected], found: &mut Vec<Differs>) -> Outcome<(
                     unit.tags_code, expected.unit.pos, expected.unit.tags_code
                 ));
             }
+            Ok(Some(unit)) if is_address(unit.tags_code) && queues.pending_ext(q, unit.tags_code).is_none() => {
+                extended.push((expected, unit.tags_code));
+            }
             Ok(Some(_)) => {}
             Ok(None) => differs("has no file for the unit".to_owned()),
             Err(Fault::Io { error, .. }) => differs(format!("{UNREADABLE}: {error}")),
             Err(Fault::Damage { reason, .. }) => differs(reason),
         }
     }
-    Ok(())
+    Ok(extended)
 }
 
 fn unit_at(queues: &mut Queues, q: u32, offset: i64) -> Outcome<Option<Unit>> {

@@ -334,6 +334,14 @@ impl Core {
             };
             let unit = match units.get(&offset) {
                 Some(unit) if there == Some(*unit) => continue,
+                // It names the record, and only its tags code is wrong, or the extension that has it.
+                Some(unit) if there.is_some_and(|there| (there.pos, there.size) == (unit.pos, unit.size)) => {
+                    let code = there.map_or(0, |there| there.tags_code);
+                    if self.code_is_sound(topic, id, code, unit.tags_code)? {
+                        continue;
+                    }
+                    *unit
+                }
                 // Two records have the same queue offset, or the queue was shifted: what it names may have no other unit.
                 Some(_) if self.is_right_at(topic, id, offset, there)? => continue,
                 Some(unit) => *unit,
@@ -352,6 +360,25 @@ impl Core {
             queues.overwrite(q, offset, unit)?;
         }
         Ok(Some(mended))
+    }
+
+    /// A tags code that is not the record's may stay: a delay level's (what it means is a setting), and an address where
+    /// a sound extension unit has the record's.
+    fn code_is_sound(&self, topic: &[u8], id: i32, code: i64, wanted: i64) -> Outcome<bool> {
+        let is_schedule = crate::record::is_schedule_topic(topic);
+        if !is_address(code) {
+            return Ok(is_schedule);
+        }
+        let pending = {
+            let queues = self.wait_for(&self.queues);
+            let q = queues.find(topic, id);
+            q.and_then(|q| queues.pending_ext(q, code))
+        };
+        let unit = match pending {
+            Some(unit) => Some(unit),
+            None => self.ext.lock().unit(topic, id, code)?,
+        };
+        Ok(unit.is_some_and(|unit| is_schedule || unit.tags_code == wanted))
     }
 
     fn is_right_at(&self, topic: &[u8], id: i32, offset: i64, unit: Option<Unit>) -> Outcome<bool> {

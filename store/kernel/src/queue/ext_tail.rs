@@ -79,6 +79,22 @@ impl Queues {
         Ok(())
     }
 
+    /// A queue whose extension has a file of a wrong length is built again, with its extension.
+    pub(super) fn look_at_ext(&mut self, q: u32) -> Outcome<()> {
+        let folder = self.ext_folder_of(q);
+        for start in segment_starts(&folder)? {
+            let path = folder.join(segment_name(start));
+            let bytes = std::fs::metadata(&path).at(&path)?.len();
+            // An empty one is made whole when the next unit is written.
+            if bytes != 0 && bytes != self.ext_segment_bytes || start % self.ext_segment_bytes != 0 {
+                let (name, whole) = (segment_name(start), self.ext_segment_bytes);
+                let reason = format!("file {name} of its extension has {bytes} bytes instead of {whole}");
+                self.break_queue(q, reason, true);
+            }
+        }
+        Ok(())
+    }
+
     /// Where the next unit goes: behind the last sound one, and behind what the queue's last unit names.
     fn find_ext_end(&mut self, q: u32) -> Outcome<u64> {
         let folder = self.ext_folder_of(q);

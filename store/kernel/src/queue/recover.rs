@@ -93,6 +93,9 @@ impl Queues {
             queue.end = start + self.segment_bytes;
             queue.written = queue.end;
         }
+        if self.is_extended() && self.tolerant {
+            self.look_at_ext(q)?;
+        }
         Ok(())
     }
 
