@@ -703,9 +703,6 @@ class Dispatch:
     def index_again(self) -> int:
         """If a page of the index could not be read: removes its files from there on. Returns the position, which goes
         back to their first record; `run` makes them again from there."""
-    def index_from(self, name: str) -> int:
-        """Removes the index files from this one on. Returns the position, which goes back to where the others end:
-        `run` makes them again."""
 
 class SegmentScrub:
     """Reads one sealed segment of the log again, past the page cache. See store/kernel/src/scrub.rs."""

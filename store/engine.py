@@ -134,7 +134,7 @@ class MessageStore:
             entry_header_bytes=0 if replica is None else ENTRY_HEADER_BYTES,
             bytes_per_second=settings.scrubBytesPerSecond,
             mend=self.mender.mend,
-            index_again=self._index_again,
+            index_again=self.index_mender.make_again,
         )
         self.upkeep = Upkeep(self, dispatch, recovered)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -419,11 +419,6 @@ class MessageStore:
             self.findings.add(FindingKind.REBUILT, self.root / "index", "a page of it could not be read")
         for pos, end in ranges:
             self.media.tell(pos, end)
-
-    async def _index_again(self, name: str) -> None:
-        """The index file `name` is damaged: it and those behind it are made again."""
-        await self.run_between_turns(lambda: self.mender.index_again(name))
-        self.dispatcher.advance(self.readable_end)
 
     def forget_cut(self, was_end: int) -> None:
         """The log was cut, and ended at `was_end`: lets go of segments that are other files now.

@@ -1,7 +1,8 @@
 """Sets index files right while the store is in use: what does not agree with the log is made again from it.
 
     query ── an entry that leads to no record with the key ──┐
-    start ── chains of entries that do not hold together ────┴──▶ distrust ──▶ the file and those behind it go, and are
+    start ── chains of entries that do not hold together ────┤
+    scrub ── anything that is wrong in a file ───────────────┴──▶ distrust ──▶ the file and those behind it go, and are
                                                                                dispatched again
 
 An entry is a hash, a position and a time. A search believes none of them: the record has to have a key with the
@@ -73,11 +74,13 @@ class IndexMender:
         if name in self._suspects:
             return
         self._suspects.add(name)
-        task = asyncio.get_running_loop().create_task(self._make_again(name, reason), name="mend-index")
+        task = asyncio.get_running_loop().create_task(self.make_again(name, reason), name="mend-index")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _make_again(self, name: str, reason: str) -> None:
+    async def make_again(self, name: str, reason: str) -> None:
+        """The file `name` is wrong, for `reason`: it and those behind it are removed, and dispatch makes them again.
+        Reports that. A failure is logged."""
         store = self._store
         try:
             if await store.run_between_turns(lambda: self._dispatch.distrust_index(name)):

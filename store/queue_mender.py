@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.store._kernel import DamageError
@@ -128,27 +127,17 @@ class QueueMender:
             pos = found.pos
         if not lacked:
             return
-        self._go_back(lambda: self._dispatch.redo(first, upto, True))
-        name = f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} were in no queue"
-        self._store.findings.add(FindingKind.REBUILT, self._store.root / "consumequeue", name, pos=first)
-
-    def index_again(self, name: str) -> None:
-        """Makes the index file `name` and those behind it again; blocks, and nothing may be dispatched meanwhile.
-        OSError, DamageError: the rest is made when dispatch goes on."""
-        self._go_back(lambda: self._dispatch.index_from(name))
-        self._store.findings.add(FindingKind.REBUILT, self._store.root / "index", f"from file {name} on")
-
-    def _go_back(self, back: Callable[[], object]) -> None:
-        """`back` drops index files and sets the position back to their records; then the index is made again."""
-        # Units behind the position would look wrong to `mend` until it is there again.
+        # The position goes back to make the index again. Units behind it would look wrong to `mend` until it is there.
         self._going_back, reached = True, self._dispatch.position
         try:
-            back()
+            self._dispatch.redo(first, upto, True)
             while (pos := self._dispatch.position) < reached:
                 if self._dispatch.run(reached, _RUN_BYTES).pos == pos:
                     break
         finally:
             self._going_back = False
+        name = f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} were in no queue"
+        self._store.findings.add(FindingKind.REBUILT, self._store.root / "consumequeue", name, pos=first)
 
     def check_range(self, first: int, upto: int, max_bytes: int) -> AuditResult:
         """Compares about `max_bytes` of records from byte `first` of the log on, below `upto`, with their queues, and

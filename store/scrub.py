@@ -4,7 +4,7 @@
              the entries of the index                                                              ─▶ findings
                                          damage of the log ─▶ a group repairs it from another member (`media.on_damage`)
                                          wrong units       ─▶ written again from the log (`queue_mender`)
-                                         index files       ─▶ made again from the log (`queue_mender`)
+                                         index files       ─▶ made again from the log (`index_mender`)
 
 A disk spoils bytes that nobody reads. A plain store and a member of a group both run one `Scrub`.
 
@@ -32,6 +32,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,13 +109,13 @@ class Scrub:
         entry_header_bytes: int,
         bytes_per_second: int,
         mend: Callable[[bytes, int, int], bool],
-        index_again: Callable[[str], Awaitable[None]],
+        index_again: Callable[[str, str], Awaitable[None]],
     ) -> None:
         """`bytes_per_second`: as the setting `scrubBytesPerSecond`. `executor`: a thread of its own.
 
         `mend(topic, queue, offset)`: compares units with the log, writes wrong ones again and reports that; False: it
-        could not. Called on the executor. `index_again(name)`: makes this index file and those behind it again, and
-        reports that. Called on the event loop.
+        could not. Called on the executor. `index_again(name, reason)`: makes this index file and those behind it again,
+        and reports that. Called on the event loop.
         """
         self._path = root / FILE_NAME
         self._root = root
@@ -132,6 +133,7 @@ class Scrub:
         self._index_again = index_again
         self._damaged: list[tuple[int, int]] = []  # of the log, in this pass of this process
         self.state = ScrubState.load(self._path)
+        self._unmended: set[tuple[bytes, int]] = set()
         self.total_bytes = 0
         """Read since the process began."""
 
@@ -231,28 +233,25 @@ class Scrub:
         for name in [row[0] for row in self._dispatch.index_files()]:
             fault = await self._index_file(folder, name)
             if fault is not None:
-                at, reason = fault
-                self._findings.add(FindingKind.DAMAGE, folder / name, reason, offset=at)
-                await self._index_again(name)
+                await self._index_again(name, fault)
                 return
 
-    async def _index_file(self, folder: Path, name: str) -> tuple[int, str] | None:
-        """The first thing that is wrong, and its byte in the file. None: nothing is, or the file is not in use now."""
+    async def _index_file(self, folder: Path, name: str) -> str | None:
+        """The first thing that is wrong. None: nothing is, or the file is not in use now."""
         fault = None
         try:
             scrub = await self._in_thread(lambda: IndexScrub(folder, name, self._dispatch))
             done = False
             while not done and fault is None:
                 begin_s, before, sealed = time.monotonic(), scrub.read, self._sealed()
-                done, faults = await self._in_thread(
-                    lambda begin=sealed.begin, end=sealed.end: scrub.step(_CHUNK_BYTES, begin, end)
-                )
-                fault = next(((at, reason) for at, pos, reason in faults if self._is_of_index(pos)), None)
+                step = partial(scrub.step, _CHUNK_BYTES, sealed.begin, sealed.end)
+                done, faults = await self._in_thread(step)
+                fault = next((f"{reason} (byte {at})" for at, pos, reason in faults if self._is_of_index(pos)), None)
                 read = scrub.read - before
                 self._count(read)
                 await self._pause(read, begin_s)
         except FileNotFoundError:
-            fault = 0, "the index file is missing"
+            fault = "the index file is missing"
         except ValueError:
             pass  # it is not in use any more
         return fault if any(row[0] == name for row in self._dispatch.index_files()) else None
@@ -270,7 +269,15 @@ class Scrub:
         await asyncio.sleep(max(0.0, read / self.bytes_per_second - (time.monotonic() - begin_s)))
 
     async def _queue_differs(self, topic: bytes, queue: int, offset: int, reason: str) -> None:
-        if await self._in_thread(lambda: self._mend(topic, queue, offset)):
+        reported = (topic, queue) in self._unmended
+        try:
+            if not reported and await self._in_thread(lambda: self._mend(topic, queue, offset)):
+                return
+        except (OSError, DamageError) as error:
+            reason = f"{reason} ({error})"
+        # A file is missing, or too short. The next start builds the queue again: one finding is enough until then.
+        self._unmended.add((topic, queue))
+        if reported:
             return
         folder = self._root / "consumequeue" / topic.decode(errors="replace") / str(queue)
         self._findings.add(FindingKind.DAMAGE, folder, f"queue offset {offset} {reason}", offset=offset * 20, size=20)

@@ -116,7 +116,29 @@ class _IndexCheck:
             in_chain = self._chain(number, entry)  # of a wrong entry, too: the next ones of its slot go back to it
             if reason := self._entry(number, entry) or in_chain:
                 self._add(at, f"entry {number} {reason}")
+        if header.next_entry > 1:
+            self._ends()
         self._slots()
+
+    def _ends(self) -> None:
+        """The header tells where the records of the first and the last entry stand, and when they were stored. A search
+        passes over files by these times."""
+        header = self.header
+        ends = (
+            (0, 1, header.begin_timestamp_ms, 16, header.begin_pos),
+            (8, header.next_entry - 1, header.end_timestamp_ms, 24, header.end_pos),
+        )
+        for time_at, number, timestamp_ms, pos_at, pos in ends:
+            entry = IndexEntry(*INDEX_ENTRY.unpack_from(self.data, self.geometry.entry_at(number)))
+            if entry.pos != pos:
+                self._add(pos_at, f"the header says byte {pos} of the log, entry {number} names {entry.pos}")
+            elif self.report.min_pos <= pos < self.report.end_pos:
+                record, _ = self.derived.record_at(pos)
+                if record is not None and record.store_timestamp_ms != timestamp_ms:
+                    stored_ms = record.store_timestamp_ms
+                    self._add(
+                        time_at, f"the header says {timestamp_ms}, the record of entry {number} was stored {stored_ms}"
+                    )
 
     def _add(self, at: int, reason: str) -> None:
         self.report.add(self.path, at, reason, mended=self.mended)

@@ -282,16 +282,6 @@ impl Core {
         Ok(())
     }
 
-    /// Drops the index files from `name` on, and goes back to where the kept ones end.
-    fn index_from(&self, name: &str) -> Outcome<()> {
-        let _runner = self.runner.lock();
-        let pos = self.wait_for(&self.index).drop_from(name)?.max(0);
-        let first = segment_starts(&self.log_folder)?.first().copied().unwrap_or(0);
-        let pos = (pos as u64).saturating_sub(self.entry_header as u64).max(first);
-        self.position.fetch_min(pos, Ordering::AcqRel);
-        Ok(())
-    }
-
     #[inline]
     fn dispatch(&self, tables: &mut Tables<'_>, record: &Record<'_>, pos: u64, run: &mut Run) -> Outcome<()> {
         let (queues, index) = (&mut *tables.queues, &mut *tables.index);

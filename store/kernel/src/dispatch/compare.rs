@@ -52,9 +52,24 @@ impl Dispatch {
         let mut found = vec![];
         let follows = |a: &Expected, b: &Expected| (&a.topic, a.queue, a.offset + 1) == (&b.topic, b.queue, b.offset);
         for run in expected.chunk_by(follows).flat_map(|run| run.chunks(RUN)) {
-            for (expected, address) in compare(self.core(), run, &mut found)? {
+            let looks = compare(self.core(), run, &mut found)?;
+            let mut differs = |expected: &Expected, reason| {
+                found.push((expected.topic.to_vec(), expected.queue, expected.offset, reason));
+            };
+            for (expected, address) in looks.extended {
                 if let Some(reason) = ext_flaw(ext, expected, address)? {
-                    found.push((expected.topic.to_vec(), expected.queue, expected.offset, reason));
+                    differs(expected, reason);
+                }
+            }
+            for (expected, unit) in looks.later {
+                let Expected {
+                    topic, queue, offset, ..
+                } = expected;
+                if self.core().shift_of(topic, *queue, *offset, &unit)?.is_none() {
+                    let (pos, wanted) = (unit.pos, expected.unit.pos);
+                    let reason =
+                        format!("names byte {pos} of the log, where no record of this place is, instead of {wanted}");
+                    differs(expected, reason);
                 }
             }
         }
@@ -97,13 +112,21 @@ fn ext_flaw(ext: &mut ExtWindow, expected: &Expected, address: i64) -> Outcome<O
     }))
 }
 
-/// Also returns the units that lead to a file of the extension, with the address.
-fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Outcome<Vec<(&'a Expected, i64)>> {
-    let mut extended = vec![];
+/// What cannot be said of units while the queues are locked.
+#[derive(Default)]
+struct Looks<'a> {
+    /// Units that lead to a file of the extension, with the address.
+    extended: Vec<(&'a Expected, i64)>,
+    /// Units that lead behind the record: they are of a later life of the topic, or wrong.
+    later: Vec<(&'a Expected, Unit)>,
+}
+
+fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Outcome<Looks<'a>> {
+    let mut looks = Looks::default();
     let (first, dispatched) = (&run[0], core.position.load(std::sync::atomic::Ordering::Acquire));
     let mut queues = core.wait_for(&core.queues);
     let Some(q) = queues.find(&first.topic, first.queue) else {
-        return Ok(extended);
+        return Ok(looks);
     };
     let extent = queues.extent(q);
     for expected in run {
@@ -122,7 +145,7 @@ fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Ou
             continue;
         }
         match unit_at(&mut queues, q, expected.offset) {
-            Ok(Some(unit)) if unit.pos > expected.unit.pos => {} // of a later life of the topic
+            Ok(Some(unit)) if unit.pos > expected.unit.pos => looks.later.push((expected, unit)),
             Ok(Some(unit)) if (unit.pos, unit.size) != (expected.unit.pos, expected.unit.size) => differs(format!(
                 "names {} bytes at {} of the log instead of {} at {}",
                 unit.size, unit.pos, expected.unit.size, expected.unit.pos
@@ -138,7 +161,7 @@ fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Ou
                 ));
             }
             Ok(Some(unit)) if is_address(unit.tags_code) && queues.pending_ext(q, unit.tags_code).is_none() => {
-                extended.push((expected, unit.tags_code));
+                looks.extended.push((expected, unit.tags_code));
             }
             Ok(Some(_)) => {}
             Ok(None) => differs("has no file for the unit".to_owned()),
@@ -146,7 +169,7 @@ fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Ou
             Err(Fault::Damage { reason, .. }) => differs(reason),
         }
     }
-    Ok(extended)
+    Ok(looks)
 }
 
 fn unit_at(queues: &mut Queues, q: u32, offset: i64) -> Outcome<Option<Unit>> {

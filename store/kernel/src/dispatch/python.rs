@@ -841,13 +841,6 @@ impl Dispatch {
         Ok(self.position())
     }
 
-    /// index_from(name) -> int: drops the index files from this one on. The position, which goes back to where the kept
-    /// ones end; dispatching from there makes the others again.
-    fn index_from(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
-        py.detach(|| self.0.index_from(name))?;
-        Ok(self.position())
-    }
-
     fn forget_log_segment(&self, start: u64) {
         self.0.log.forget(start);
         self.0.checked.lock().clear();
