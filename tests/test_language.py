@@ -29,6 +29,8 @@ DONE = (
     "charts",
     "crds",
     "docs/kubernetes",
+    "docs/operation.md",
+    "docs/reliability.md",
     "e2e/kind",
     "operator",
     "tests/charts",
