@@ -28,6 +28,7 @@ DONE = (
     "README.md",
     "charts",
     "crds",
+    "docs/design.md",
     "docs/kubernetes",
     "docs/operation.md",
     "docs/reliability.md",
