@@ -32,6 +32,7 @@ DONE = (
     "docs/kubernetes",
     "docs/operation.md",
     "docs/reliability.md",
+    "docs/spark.md",
     "e2e/kind",
     "operator",
     "tests/charts",
