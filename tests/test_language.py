@@ -22,6 +22,8 @@ BANNED = {
     r"looks? after": "manages, watches",
     r"nobody (?:leads|knows|says|hears|asked)": "no member, unknown",
     r"of its own": "its own, separate",
+    r"away with": "without, remove",
+    r"a file a thing": "one file per module",
 }
 """Regular expressions of words, and what to write instead."""
 DONE = (
