@@ -574,12 +574,12 @@ async def test_a_failed_write_is_told_to_the_driver(tmp_path: Path) -> None:
         one.auto = True
         one.lead(1)
         assert (await put(one, b"fine")).status is PutStatus.PUT_OK
-        door.fail("write", "/data/", errno.ENOSPC, times=1)
+        door.fail("write", "/data/00000000000000000000", errno.ENOSPC, times=1)
         assert (await put(one, b"lost")).status is PutStatus.UNKNOWN_ERROR
         assert [(error.errno, final) for error, final in one.failures] == [(errno.ENOSPC, False)]
         result = await put(one, b"fine again")
         assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 1)
-        door.fail("sync", "/data/", errno.EIO, times=1)
+        door.fail("sync", "/data/00000000000000000000", errno.EIO, times=1)
         assert (await put(one, b"unknown")).status is PutStatus.UNKNOWN_ERROR
         assert [(error.errno, final) for error, final in one.failures][1:] == [(errno.EIO, True)]
         assert one.ledger.synced_index == 1

@@ -369,7 +369,7 @@ async def test_a_sync_that_fails_ends_the_member_and_nothing_is_lost(tmp_path: P
         await group.put_somehow(20)
         leader = await group.leader()
         node = leader if which == "leader" else others(group, leader)[0]
-        node.door.fail("sync", "data/", number, times=1)
+        node.door.fail("sync", "data/00000000000000000000", number, times=1)
         await group.put_somehow(20)
         await until(lambda: node.fatal, "it says that it stopped")
         assert "failed" in node.fatal[0]

@@ -131,7 +131,7 @@ async def test_effects_after_one_that_failed(tmp_path: Path, monkeypatch: pytest
             node = next(each for each in group.nodes if each is not leader)
             other = next(each for each in group.nodes if each not in (leader, node))
             await other.kill()
-            node.door.fail("write", "data/", 28, times=1)
+            node.door.fail("write", "data/00000000000000000000", 28, times=1)
             last, bodies = group.stage(leader, 5)
             try:
                 async with asyncio.timeout(0.3):
