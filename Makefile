@@ -32,7 +32,7 @@ run: build ## name server, broker and HTTP in one process, in ./tally-data
 	$(BIN)/tally run
 
 # Most tests wait for processes, timers and disks for a part of their time: more of them run at once than there are cores.
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),3) --dist=worksteal
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=worksteal
 
 test: $(VENV)/.dev $(VENV)/s3-server ## all tests that need no Docker: PART=store ARGS='-k recovery' JOBS=3
 	$(PYTEST) tests/$(PART) $(ARGS)
