@@ -613,8 +613,8 @@ async def test_two_segments_are_ready_ahead_and_the_unused_go_at_the_end(tmp_pat
         await store.put(message(bytes(3000)))
         await store.put(message(bytes(3000)))
         await until(lambda: segments(store) == [segment_name(n * 4096) for n in range(4)])
-        assert all(path.stat().st_size == 4096 for path in settings.commit_log_folder.iterdir())
-        assert all(path.stat().st_blocks * 512 >= 4096 for path in settings.commit_log_folder.iterdir())
+        made = [path.stat for path in settings.commit_log_folder.iterdir()]
+        await until(lambda: all(stat().st_size == 4096 and stat().st_blocks * 512 >= 4096 for stat in made))
     assert segments(store) == [segment_name(0), segment_name(4096)]
     async with opened(settings) as store:
         assert len(read_queue(store)) == 2
