@@ -197,7 +197,7 @@ class Peer:
         return self.answers
 
 
-async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 120.0) -> None:
     """Returns once `condition()` holds; fails if it never does. For states that nobody reports."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():

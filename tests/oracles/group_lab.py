@@ -20,7 +20,7 @@ from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedEr
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.record import Record
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 """For anything that is to become true. Only a broken group ever takes so long."""
 NAME = "group-a"
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from tallystick.store.message import Host
 from tallystick.store.record import Record
 from tallystick.store.settings import FlushDiskType
 
-PATIENCE_S = 30.0  # for what has to happen; nothing is measured by it
+PATIENCE_S = 120.0  # for what has to happen; nothing is measured by it
 SEGMENT_BYTES = 1 << 16
 NOW_MS = 1_700_000_000_000
 HOST = Host("127.0.0.1", 10911).encode()

@@ -16,7 +16,7 @@ from typing import Self
 # Small files: a test's store is not worth gigabytes of preallocation.
 SMALL = ("mappedFileSizeCommitLog=1048576", "maxHashSlotNum=1000", "maxIndexNum=4000")
 _READY = re.compile(r"tally is ready in [0-9.]+ s: (.*)\n")
-_END_S = 30.0
+_END_S = 120.0
 
 
 def environment(**more: str) -> dict[str, str]:

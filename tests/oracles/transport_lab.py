@@ -12,7 +12,7 @@ from ports import free_port
 from tallystick.replication.messages import AppendRequest, Heartbeat, Message, TermRun
 from tallystick.replication.transport import Identity, Lane, TlsSettings, Transport, TransportSettings
 
-PATIENCE_S = 15.0  # for what has to happen; nothing is measured by it
+PATIENCE_S = 120.0  # for what has to happen; nothing is measured by it
 _LANE_AT = 28  # of a connection's bytes: header 20, magic 4, two versions
 
 
