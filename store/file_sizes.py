@@ -9,7 +9,7 @@ is no file; else the length that most files have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class FileSizes:
         index = None
         if geometry is not None and geometry.index_slots > 0 and geometry.index_entries > 0:
             index = IndexGeometry(geometry.index_slots, geometry.index_entries)
-            lengths = _lengths(root.glob("index/*"))
+            lengths = set(lengths_of(root.glob("index/*")))
             index = index if not lengths or index.file_bytes in lengths else None
         log = [*root.glob("commitlog/*"), *root.glob("dledger-*/data/*")]
         return cls(
@@ -47,12 +47,18 @@ class FileSizes:
         )
 
 
+def lengths_of(paths: Iterable[Path]) -> Iterator[int]:
+    """Of the files that are not empty: an empty one was being made when the process died. Looks at one at a time."""
+    return (length for path in paths if path.is_file() and (length := path.stat().st_size))
+
+
+def segments_of(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those whose names are positions."""
+    return (path for path in paths if segment_start(path.name) is not None)
+
+
 def _chosen(paths: Iterable[Path], by_mark: int | None) -> int | None:
-    lengths = _lengths(path for path in paths if segment_start(path.name) is not None)
+    lengths = Counter(lengths_of(segments_of(paths)))
     if by_mark and (not lengths or by_mark in lengths):
         return by_mark
     return lengths.most_common(1)[0][0] if lengths else None
-
-
-def _lengths(paths: Iterable[Path]) -> Counter[int]:
-    return Counter(length for path in paths if path.is_file() and (length := path.stat().st_size))

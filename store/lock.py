@@ -105,9 +105,7 @@ def check_unlocked(root: Path) -> None:
     except FileNotFoundError:
         return  # a process that opens a store creates it first
     try:
-        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
-        if kind != fcntl.F_UNLCK:
+        if _locked(descriptor, 0) is not None:
             raise StoreLockedError(root, _holder(descriptor))
     finally:
         os.close(descriptor)
@@ -134,9 +132,15 @@ def _holder(descriptor: int) -> int | None:
     if _SET_LOCK is None:
         return None
     for start in (0, _HOLDER_AT):
-        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
-        # -1: an open file's lock; 0: a process of another namespace (container).
-        if kind != fcntl.F_UNLCK and pid > 0:
-            return int(pid)
+        pid = _locked(descriptor, start)
+        if pid is not None and pid > 0:
+            return pid
     return None
+
+
+def _locked(descriptor: int, start: int) -> int | None:
+    """The process that holds the lock of this byte; -1: an open file holds it; 0: a process of another namespace
+    (container). None: the byte is not locked."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    return None if kind == fcntl.F_UNLCK else int(pid)

@@ -11,11 +11,10 @@ the expected length proves the setting, and one length that most of them share, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
+from tallystick.store.file_sizes import lengths_of, segments_of
 from tallystick.store.queue_format import UNIT
-from tallystick.store.segment_files import segment_start
 
 
 def size_of_another_setting(folder: Path, expected: int) -> int:
@@ -24,7 +23,7 @@ def size_of_another_setting(folder: Path, expected: int) -> int:
     Looks at one file where the setting is right. OSError.
     """
     lengths: Counter[int] = Counter()
-    for length in _lengths(folder):
+    for length in lengths_of(segments_of(folder.glob("*/*/*"))):
         if length == expected:
             return 0
         lengths[length] += 1
@@ -32,10 +31,3 @@ def size_of_another_setting(folder: Path, expected: int) -> int:
         return 0
     length, count = lengths.most_common(1)[0]
     return length if length % UNIT.size == 0 and 2 * count > lengths.total() else 0
-
-
-def _lengths(folder: Path) -> Iterator[int]:
-    """Of files that are not empty: an empty one was being made when the process died."""
-    for path in folder.glob("*/*/*"):
-        if segment_start(path.name) is not None and path.is_file() and (length := path.stat().st_size):
-            yield length

@@ -209,3 +209,20 @@ async def turns(count: int = 20) -> None:
     """Lets the loop go round: everything that is ready has run."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def filled_store(settings: StoreSettings, count: int) -> Path:
+    """The folder of a stopped store with so many messages with tags and keys in two queues, and with a table."""
+
+    async def fill() -> None:
+        async with opened(settings) as store:
+            for n in range(count):
+                properties = f"TAGS\x01a{n % 3}\x02KEYS\x01k{n}\x02"
+                await store.put(message(b"body %d" % n * 8, queue=n % 2, properties=properties))
+
+    asyncio.run(fill())
+    config = settings.root / "config"
+    config.mkdir()
+    for name in ("topics.json", "topics.json.bak"):
+        (config / name).write_text('{"topicConfigTable":{"T":{"topicName":"T"}}}')
+    return settings.root

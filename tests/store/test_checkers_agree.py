@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from engine_lab import message, opened, small
+from engine_lab import filled_store, opened, small
 
 from tallystick.spark.jobs import audit
 from tallystick.spark.jobs.runner import inline
@@ -39,19 +39,7 @@ def chosen(root: Path) -> StoreSettings:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sound") / "store"
-
-    async def fill() -> None:
-        async with opened(chosen(root)) as store:
-            for n in range(COUNT):
-                properties = f"TAGS\x01a{n % 3}\x02KEYS\x01k{n}\x02"
-                await store.put(message(b"body %d" % n * 8, queue=n % 2, properties=properties))
-
-    asyncio.run(fill())
-    (root / "config").mkdir()
-    for name in ("topics.json", "topics.json.bak"):
-        (root / "config" / name).write_text('{"topicConfigTable":{"T":{"topicName":"T"}}}')
-    return root
+    return filled_store(chosen(tmp_path_factory.mktemp("sound") / "store"), COUNT)
 
 
 def patch(path: Path, at: int, data: bytes) -> None:

@@ -6,7 +6,6 @@ and goes on from the progress mark, and every message that the log has is served
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_lab import message, opened, read_queue, small
+from engine_lab import filled_store, opened, read_queue, small
 
 from tallystick.node.cli import main
 from tallystick.store._kernel import Door
@@ -34,19 +33,7 @@ STEP = 29
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sound") / "store"
-
-    async def fill() -> None:
-        async with opened(small(root)) as store:
-            for n in range(COUNT):
-                properties = f"TAGS\x01a{n % 3}\x02KEYS\x01k{n}\x02"
-                await store.put(message(b"body %d" % n * 8, queue=n % 2, properties=properties))
-
-    asyncio.run(fill())
-    (root / "config").mkdir()
-    for name in ("topics.json", "topics.json.bak"):
-        (root / "config" / name).write_text('{"topicConfigTable":{"T":{"topicName":"T"}}}')
-    return root
+    return filled_store(small(tmp_path_factory.mktemp("sound") / "store"), COUNT)
 
 
 @pytest.fixture
