@@ -417,7 +417,7 @@ class Raft:
             best = leading.best_successor(now - self._settings.election_timeout_seconds)
             target = None if best is None else best.member
         elif (peer := leading.peers.get(target)) is not None and peer.disk.rank < self.disk_state.rank:
-            # Of its own will this member may go to whoever is best; nobody sends leadership where it does not stay.
+            # A leader may choose the best member by itself; leadership is not sent where it does not stay.
             effects.append(TransferEnded(target, TransferResult.UNHEALTHY, self.id))
             return effects
         refusal = transfer_refusal(now, leading, self._transfer, self._settings, target)
@@ -458,7 +458,7 @@ class Raft:
             self._refuse(self.id, f"there is no term behind {self.term}: it cannot stand", effects)
             return
         if self.removed and now >= self._removed_until:
-            self._removed_at = -1  # whoever said it may have been no member: the next question tells (M6)
+            self._removed_at = -1  # the sender may have been no member: the next question tells (M6)
         if not self._may_stand():
             if self.leader is not None or self.role is not Role.FOLLOWER:
                 self._become_follower(now, None, effects)
@@ -668,8 +668,8 @@ class Raft:
         assert term > self.term
         self.term, self.voted_for = term, voted_for
         effects.append(SaveVote(term, voted_for))
-        # What was to be answered was asked by a leader of the past, and what agreed with its log is to be seen anew; so
-        # is what it said to be committed: a commit index that was no true one ends with its term.
+        # The pending answers are for an earlier leader. How far the logs agree and what is committed has to be shown
+        # again by the next one: a false commit index ends with the term of its author.
         self._leader_commit = -1
         self._acknowledgements.clear()
         self._verified_index = -1

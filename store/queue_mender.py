@@ -70,7 +70,7 @@ class QueueMender:
             return
         self._tell_lost(lost or [])
         if self._store.on_arrival is not None:
-            self._store.on_arrival([(topic.decode(), queue)])  # whoever waits there asks again
+            self._store.on_arrival([(topic.decode(), queue)])  # the pulls that wait there ask again
 
     def _tell(self, topic: bytes, queue: int, error: Exception) -> None:
         name = topic.decode(errors="replace")

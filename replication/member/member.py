@@ -827,7 +827,7 @@ class Member(Callbacks):
         known = {self.identity.member}
         if self._memberships:
             known |= self._memberships[-1].membership.members
-        if self._unread:  # who belongs to the group is not known: whoever may do so is asked
+        if self._unread:  # who belongs to the group is not known: every member with an address is asked
             known = known.union(*(entry.membership.members for entry in self._memberships), self._addressed)
         return sorted(known - {self.identity.member})
 
@@ -1070,7 +1070,7 @@ class Member(Callbacks):
         self._memberships, self._unread = [request.membership], []
         self._committed_index, self._committed_pos = point.index, point.pos
         self._applied_index = max(applied, point.index)
-        self._waiters.fail_above(-1, OutcomeUnknownError("the log begins anew"))
+        self._waiters.fail_above(-1, OutcomeUnknownError("a snapshot replaced the log"))
         self._applied.resolve(point.index)
         self._scrubber.begin_anew()
         for callback in self.on_installed:

@@ -54,7 +54,7 @@ class Outbox:
             self._refused.add(message.target)
 
     def forget_range(self) -> None:
-        """The log was cut, or begins anew, or may have been mended."""
+        """The log was cut or replaced by a snapshot, or may have been repaired."""
         self._range = _NOTHING
 
     def connected(self, member: int) -> None:

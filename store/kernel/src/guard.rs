@@ -6,7 +6,7 @@
 //! page in its place, and returns. The reader goes on with bytes that are not the file's, and asks `spoils` before it
 //! believes what it has read. All other addresses go to the handler that was installed before.
 //!
-//! - The mark is set before the page is replaced. Whoever has read a replaced page therefore finds its mark.
+//! - The mark is set before the page is replaced. A reader of a replaced page therefore finds its mark.
 //! - A replaced page is filled with `FILL`: as a size, magic, entry number or hash each of it is negative, so that a
 //!   reader that does not ask meets damage, never the zeros that end a log. Beyond `MOST_FILLED` pages it is the system's
 //!   page of zeros, which takes no memory; the marks hold all the same.

@@ -178,7 +178,7 @@ pub fn select<E: From<crate::fault::Fault>>(
                 at += UNIT; // the record of this offset was lost
                 continue;
             }
-            // Whoever adds a unit moves `dispatched` under the same lock, so a unit never is ahead of it.
+            // The writer that adds a unit moves `dispatched` under the same lock, so a unit never is ahead of it.
             if !unit.is_unit() || unit.end() > ask.max_pos && unit.end() > dispatched() {
                 let offset = ask.offset + ((at - from) / UNIT) as i64;
                 if !passes(offset) {
