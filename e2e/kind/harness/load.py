@@ -151,7 +151,9 @@ class Load:
     def _read(self, members: list[str]) -> dict[str, dict[Queue, Reading]]:
         said = self._exec("python3", "/load/load.py", "read", self.topic, str(QUEUES), *members)
         readings: dict[str, dict[Queue, Reading]] = {member: {} for member in members}
-        for text in said.split("\n\n"):  # a queue of a member each
+        waited_s, *texts = said.split("\n\n")
+        print(f"{self.topic}: after {float(waited_s):.2f} s all members had the same ends of queues")
+        for text in texts:  # a queue of a member each
             head, *rows = (json.loads(line) for line in text.splitlines())
             items = tuple(Item(offset, key, bytes.fromhex(body), pos) for offset, key, body, pos in rows)
             readings[head["member"]][self.topic, head["queue"]] = Reading(head["first"], items)
