@@ -192,13 +192,29 @@ class ProgressMark:
             return Judgement(reason="the files' sizes are not those of the mark")
         if self.lock_ns != lock_time_ns(root):
             return Judgement(reason="another program has started on this store since")
-        cache_lost = not (self.boot_id == boot_id() != NO_BOOT_ID and self.device == root.stat().st_dev)
+        cache_lost = self._cache_lost(root)
         point = self.flushed if cache_lost else self.written
         if point.pos < 0:
             return Judgement(reason="the machine was restarted, and nothing is known of what was synced")
         if not point.anchored(read):
             return Judgement(reason=f"the log is not the one of the mark before byte {point.pos}")
         return Judgement(point, cache_lost)
+
+    def reached(self, root: Path) -> int:
+        """Byte of the log up to which it was written when the mark was made, and that no stop since can have taken
+        back, whatever the log has there now; -1: not known. Also of a mark that is not believed."""
+        if self.lock_ns != lock_time_ns(root):
+            return -1
+        return (self.flushed if self._cache_lost(root) else self.written).pos
+
+    def without_anchors(self) -> ProgressMark:
+        """A mark of the same positions to put in the place of this one, which no recovery goes on from."""
+        written, flushed = (point._replace(anchor_bytes=0, anchor_crc=0) for point in (self.written, self.flushed))
+        return replace(self, sequence=self.sequence + 1, written=written, flushed=flushed)
+
+    def _cache_lost(self, root: Path) -> bool:
+        """The machine was restarted since, or the files were copied to another disk."""
+        return not (self.boot_id == boot_id() != NO_BOOT_ID and self.device == root.stat().st_dev)
 
 
 class ProgressKeeper:

@@ -16,7 +16,9 @@ and the log is read and dispatched from there. Where there is no mark, or it is 
 
 Where the walk meets bytes that are no record, that is the log's end, as in RocketMQ: mostly a torn last write. But if a
 sound record follows that queues know and that was durable, the log was damaged later. Then nothing is cut: the damage
-is noted with its place, the walk goes on behind it, and what is damaged is never served.
+is noted with its place, the walk goes on behind it, and what is damaged is never served. The same holds, whatever
+follows, below the position that the progress mark or the table of queues' ends gives: the log was written up to there,
+so what is no record there is damage. The log does not end before that position, not even if all bytes there are zeros.
 
 Unlike RocketMQ, the cut part of a segment is zeroed: new records may otherwise end just where an old one begins, which
 the next recovery would take for a message. And a log that lacks a segment in its middle is refused, not cut.
@@ -46,6 +48,7 @@ from tallystick.store.queue_geometry import size_of_another_setting
 from tallystick.store.queue_recovery import QueueRecovery, Suspect
 from tallystick.store.segment_files import SegmentFiles, has_data
 from tallystick.store.settings import StoreSettings
+from tallystick.store.written_end import mark_end, written_end
 from tallystick.store.zeroing import zero_behind
 
 if TYPE_CHECKING:
@@ -226,6 +229,7 @@ class _Recovery:
         self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
         self.cache_lost = False  # recovery goes on from a mark, and the machine was restarted since
         self.known_end = -1  # M: how far the queues knew the log before anything was cut
+        self.written_end = -1  # the log was written up to here, whatever it has there now
         self.rebuilt_index = ""  # what of a damaged index is made again by dispatching the log
         self.found = Recovered(clean=clean)
         self.queues = QueueRecovery(root, dispatch, self._report, lambda pos, end: self.on_progress(pos, end))
@@ -236,6 +240,8 @@ class _Recovery:
         if self.kept is None:
             self._check_files()
         mark = ProgressMark.load(self.root)
+        if self.kept is None and not self.entry_header_bytes:
+            self.written_end = written_end(self.root, self.log.segment_bytes, self.log.end, mark, self.queues.table)
         self._check_queue_size(mark)
         self.dispatch.load(tolerant=True, tolerant_index=True)
         self.queues.begin()
@@ -244,7 +250,7 @@ class _Recovery:
             return found
         found.min_pos = self.log.first
         if not self._from_mark(mark):
-            self._remove_mark()
+            self._distrust(mark)
             if self.kept is not None:
                 self._derive_from(self.kept)
             elif found.clean or self.entry_header_bytes:
@@ -335,6 +341,17 @@ class _Recovery:
         if (self.root / MARK_NAME).exists():
             self._remove(self.root / MARK_NAME)
 
+    def _distrust(self, mark: ProgressMark | None) -> None:
+        """Makes sure that no start goes on from the mark. It still says how far the log was written, to the start after
+        this one if this one is killed."""
+        known = self.kept is None and mark_end(self.root, self.log.segment_bytes, self.log.end, mark) > 0
+        if mark is None or not known:
+            self._remove_mark()
+            return
+        for _ in range(2):  # in both slots
+            mark = mark.without_anchors()
+            mark.save(self.door, self.root)
+
     # -- the short way -------------------------------------------------------------------------------------------------
 
     def _from_mark(self, mark: ProgressMark | None) -> bool:
@@ -412,8 +429,8 @@ class _Recovery:
             if result.stopped is not None or result.pos == pos:
                 step = resync(self.log, result.pos, entry_header_bytes=self.entry_header_bytes)
                 if step is None or step.pos >= upto:
-                    if self.kept is not None and pos < upto:
-                        # All of it is committed, so this is not the log's end: it is damage, to be repaired.
+                    if result.pos < upto:
+                        # All of it is committed, or below the log's end that was found: it is damage.
                         self._pass_over(result.pos, upto, result.stopped or _UNWRITTEN)
                     return
                 self._pass_over(result.pos, step.pos, result.stopped or _UNWRITTEN)
@@ -579,6 +596,9 @@ class _Recovery:
         if pos >= self.log.end:
             return None
         reason = reason or _UNWRITTEN  # the kernel calls zeros at the beginning of a segment no reason
+        if pos < self.written_end and reason != UNREADABLE:
+            step = resync(self.log, pos, entry_header_bytes=self.entry_header_bytes)
+            return self.written_end if step is None else min(step.pos, self.written_end)
         if self.found.clean and self.known_end == pos and reason != UNREADABLE:
             # All was dispatched at the orderly stop, and ended here: what follows was cut before that.
             step = resync(self.log, pos, entry_header_bytes=self.entry_header_bytes)

@@ -34,11 +34,14 @@ from tallystick.store.ledger_format import (
     chain_crc,
 )
 from tallystick.store.log_walk import Step, StepKind, durable_segment, resync, walk
+from tallystick.store.progress import ProgressMark
 from tallystick.store.queue_format import IndexGeometry
+from tallystick.store.queue_table import QueueTable
 from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.verify_index import check_index
 from tallystick.store.verify_queues import Derived, QueueOfLog, check_queues, end_known_to_queues
 from tallystick.store.verify_tables import table_faults
+from tallystick.store.written_end import written_end
 
 TORN_TAIL = "a torn last write"
 LEFT_OVER = "left over behind the log's end"
@@ -85,7 +88,7 @@ def verify(
         mended_from = known_end if report.clean else durable_segment(log, checkpoint.min_timestamp_ms, 0)
         if layout.entry_header_bytes:
             mended_from = known_end  # after any stop, dledger's layout is dispatched from what the queues know
-        in_log = _LogCheck(log, layout, report, known_end, mended_from, progress).run()
+        in_log = _LogCheck(log, layout, report, known_end, mended_from, progress, _written_end(root, log, layout)).run()
         derived = Derived(
             root, log, layout.entry_header_bytes, report, mended_from, progress, sizes.queue_segment_bytes
         )
@@ -125,6 +128,7 @@ class _LogCheck:
         known_end: int,
         mended_from: int,
         progress: Progress | None,
+        written_end: int,
     ) -> None:
         self.log = log
         self.layout = layout
@@ -132,6 +136,7 @@ class _LogCheck:
         self.known_end = known_end
         self.mended_from = mended_from
         self.progress = progress
+        self.written_end = written_end
         self.queues: dict[tuple[str, int], QueueOfLog] = {}
         self.last_entry: EntryHeader | None = None
 
@@ -211,12 +216,14 @@ class _LogCheck:
 
     def _stop(self, step: Step) -> int | None:
         behind = resync(self.log, step.pos, entry_header_bytes=self.layout.entry_header_bytes)
+        if step.pos < self.written_end and (behind is None or behind.pos >= self.written_end):
+            return self._damaged_end(step)
         if step.kind is StepKind.END and behind is None:
             return None
         if behind is None:
             self.report.add_note(*self._place(step.pos), f"{step.reason}: {TORN_TAIL}, the log ends here")
             return None
-        if 0 <= self.known_end <= step.pos:
+        if 0 <= self.known_end <= step.pos >= self.written_end:
             self.report.add_note(*self._place(step.pos), f"{LEFT_OVER}: records that no queue knows")
             return None
         reason = step.reason if step.kind is StepKind.DAMAGE else f"{step.reason} bytes between records"
@@ -225,6 +232,14 @@ class _LogCheck:
         if self.report.end_pos <= behind.pos:
             self.report.end_pos = behind.pos
         return behind.pos
+
+    def _damaged_end(self, step: Step) -> int:
+        """No sound record tells where the damage ends. The log was written up to a known place, and goes on there."""
+        reason = "unwritten bytes" if step.kind is StepKind.END else step.reason
+        reason = f"{reason}; the log was written up to {self.written_end}"
+        self.report.add_damage(*self._place(step.pos), reason, size=self.written_end - step.pos, pos=step.pos)
+        self.report.end_pos = self.written_end
+        return self.written_end
 
     def _end(self, ledger_index: SegmentFiles) -> None:
         """dledger's index must not go on behind the last entry."""
@@ -240,6 +255,12 @@ class _LogCheck:
     def _place(self, pos: int) -> tuple[Path, int]:
         start = self.log.start_of(pos)
         return (self.log.folder, 0) if start is None else (self.log.path(start), pos - start)
+
+
+def _written_end(root: Path, log: SegmentFiles, layout: _Layout) -> int:
+    if layout.entry_header_bytes:
+        return -1
+    return written_end(root, log.segment_bytes, log.end, ProgressMark.load(root), QueueTable.load(root))
 
 
 def _topics(root: Path) -> frozenset[str] | None:

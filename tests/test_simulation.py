@@ -60,6 +60,13 @@ def test_a_group_repairs_the_damaged_log_of_a_member(seed: str) -> None:
     assert code == 0, shown
 
 
+@pytest.mark.parametrize("seed", ("62", "77", "89", "123", "125"))
+def test_a_broker_by_itself_reports_what_is_damaged_and_keeps_the_rest(seed: str) -> None:
+    """Seeds that found durable bytes cut as a torn write, and copies of delayed and committed messages hit."""
+    code, shown = simulate("--first", seed, "--seeds", "1", "--profile", "rot", "--jobs", "1")
+    assert code == 0, shown
+
+
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_a_planted_mistake_is_found(name: str) -> None:
     mutation = BY_NAME[name]

@@ -12,7 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from simulation.oracle import Fate, Sent
+from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
+from tallystick.store.log_walk import StepKind, resync, walk
 from tallystick.store.record import Record, RecordError
+from tallystick.store.segment_files import SegmentFiles
 
 if TYPE_CHECKING:
     from simulation.nodes import Node
@@ -144,17 +147,18 @@ def log(simulation: Simulation, node: Node, dice: Random) -> None:
         size = Record.decode(data, at).size
     except RecordError:
         return  # it was hit before
+    base = target.pos - at
     where = at + dice.randrange(size)
     begin, end = (where, where + 1) if dice.random() < 0.6 else (where - where % 512, where - where % 512 + 512)
+    held = records_in(path.parent, segment_bytes, base + begin, base + end, ENTRY_HEADER_BYTES if group else 0)
     with path.open("r+b") as file:
         file.seek(begin)
         if end - begin == 1:
             file.write(bytes([data[begin] ^ (1 << dice.randrange(8))]))
         else:
             file.write(_instead(dice.choice(("zeros", "noise", "misdirected")), data, begin, end - begin, dice))
-    base = target.pos - at
     _note(simulation, node, f"bytes {begin} to {end} of {path}, in {target.message.key}")
-    simulation.hit_log(node, hit_by(placed, base + begin, base + end))
+    simulation.hit_log(node, hit_by(placed, base + begin, base + end), held)
 
 
 def hit_by(placed: list[Sent], begin: int, end: int) -> list[Sent]:
@@ -162,6 +166,25 @@ def hit_by(placed: list[Sent], begin: int, end: int) -> list[Sent]:
     ordered = sorted(placed, key=lambda item: item.pos)
     ends = [item.pos for item in ordered[1:]] + [1 << 62]
     return [item for item, stop in zip(ordered, ends, strict=True) if item.pos < end and stop > begin]
+
+
+def records_in(folder: Path, segment_bytes: int, begin: int, end: int, entry_header_bytes: int) -> list[Record]:
+    """The sound records of the log in `folder` that have one of the bytes [begin, end), which are in one segment."""
+    found = []
+    pos: int | None = begin - begin % segment_bytes
+    with SegmentFiles(folder, segment_bytes) as files:
+        while pos is not None and pos < end:
+            for step in walk(files, pos, entry_header_bytes=entry_header_bytes):
+                if step.kind in (StepKind.END, StepKind.DAMAGE):
+                    behind = resync(files, step.pos, entry_header_bytes=entry_header_bytes)
+                    pos = None if behind is None else behind.pos
+                    break
+                pos = step.pos + step.size
+                if step.record is not None and step.pos < end and pos > begin:
+                    found.append(step.record)
+                if pos >= end:
+                    break
+    return found
 
 
 KINDS = {"derived": derived, "marks": marks, "log": log, "tables": tables}

@@ -62,6 +62,8 @@ class Sent:
     acknowledged_at: float = 0.0
     anywhere: bool = False
     """It gets its offset later (delayed, or in a transaction): it has to be there, at any offset."""
+    copy_at: int = -1
+    """The offset that such a message got; known only if damage hit it there."""
     repeats: bool = False
     """It may be there more than once: delayed messages are, after a crash."""
     excused: bool = False
@@ -70,6 +72,13 @@ class Sent:
     """Half of a transaction that nobody committed."""
     due: float = 0.0
     """When it has to be there."""
+
+    @property
+    def may_be_unreadable_at(self) -> int:
+        """The offset at which damage or a loss of power may have left no record of it; -1: nowhere."""
+        if self.fate not in (Fate.DAMAGED, Fate.LOST):
+            return -1
+        return self.copy_at if self.anywhere else self.offset
 
 
 @dataclass
@@ -143,7 +152,7 @@ class Oracle:
         if cleaned:
             missing = [offset for offset in missing if offset > min(records, default=end)]
         if missing:
-            excused = {item.offset for item in sent.values() if item.fate in (Fate.DAMAGED, Fate.LOST)}
+            excused = {item.may_be_unreadable_at for item in sent.values()}
             # A late message's place is not known: its record may be the one that was hit.
             doubtful = (
                 sum(item.fate is Fate.UNKNOWN or item.anywhere for item in sent.values())
@@ -156,7 +165,7 @@ class Oracle:
         if missing:
             raise ViolationError("A4", f"{queue} has no records at {missing[:10]} of {first}..{end}")
         places: dict[str, int] = {}
-        hit = {item.offset: item for item in sent.values() if item.fate in (Fate.DAMAGED, Fate.LOST)}
+        hit = {item.may_be_unreadable_at: item for item in sent.values()}
         for offset, record in sorted(records.items()):
             if offset in hit and record.body == hit[offset].message.body:
                 continue  # no checksum of RocketMQ's format covers a record's properties
@@ -233,6 +242,23 @@ class Oracle:
                 last[item.queue] = max(item.offset, last.get(item.queue, -1))
         self.may_be_lost([item for item in items if item.pos > end or item.offset > last.get(item.queue, -1)])
         for item in items:
+            if item.fate is Fate.ACKNOWLEDGED:
+                item.fate = Fate.DAMAGED
+
+    def damage_copies(self, broker: str, records: list[Record]) -> None:
+        """These records were hit, and were sound before.
+
+        A delayed message and one of a transaction are stored twice: first in a topic of the broker's, and later as the
+        copy that consumers read. A producer is told the place of the first one alone. A plain store has one copy of
+        each record, so damage in the second one takes the message, although nothing happened to the place that its
+        producer knows. The broker cannot make it again: what it did with the first record is done, and on record.
+        """
+        for record in records:
+            key = properties.decode(record.properties).get(properties.UNIQ_KEY, "")
+            item = self.sent.get(key)
+            if item is None or not item.anywhere or item.queue != (broker, record.topic, record.queue_id):
+                continue
+            item.copy_at = record.queue_offset
             if item.fate is Fate.ACKNOWLEDGED:
                 item.fate = Fate.DAMAGED
 

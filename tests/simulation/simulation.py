@@ -35,6 +35,7 @@ from simulation.trace import Trace
 from simulation.violation import ViolationError
 from simulation.world import Entropy, Process, current
 from tallystick.node.remoting.codes import RequestCode
+from tallystick.store.record import Record
 
 _READY_S = 60.0
 """Virtual seconds within which a broker serves after a start, without a fault."""
@@ -268,12 +269,13 @@ class Simulation:
                 if item.queue[0] == broker and self.loop.now - _ASYNC_S < item.acknowledged_at <= async_until
             ])  # fmt: skip
 
-    def hit_log(self, node: Node, items: list[Sent]) -> None:
-        """Records of a node's log were damaged."""
+    def hit_log(self, node: Node, items: list[Sent], records: list[Record]) -> None:
+        """Records of a node's log were damaged: those of `items`, and `records`, with copies of late messages."""
         broker = self.cluster.broker_of(node)
         assert broker is not None
         if len(self.cluster.brokers[broker]) == 1:
             self.oracle.damage(broker, items)
+            self.oracle.damage_copies(broker, records)
 
     async def _leave_pulls(self) -> None:
         """Clients that leave while brokers hold their pulls."""

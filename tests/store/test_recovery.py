@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from tallystick.store.record import Record, encode_filler
 from tallystick.store.recovery import Recovered, RecoveryError, geometry_of, recover
 from tallystick.store.segment_files import SegmentFiles, segment_name
 from tallystick.store.settings import StoreSettings
+from tallystick.store.thorough_save import save_table
 from tallystick.store.verify import verify
 
 SEGMENT = 4096
@@ -654,16 +656,132 @@ def test_another_program_on_the_store_makes_the_mark_stale(store: Written) -> No
     check(dispatch, store.records)
 
 
-def test_a_mark_behind_the_end_is_ignored(store: Written) -> None:
-    """The log was replaced by an older copy of itself."""
+def durable_end(store: Written, how: str) -> int:
+    """40 records and something that says so, 2 more that may be torn; returns where the 40 end."""
+    store.append(40)
+    store.run_dispatch()
+    keeper = store.keeper()
+    point, rows = keeper.take_with_table(store.dispatch)
+    store.dispatch.sync()
+    store.dispatch.sync_index()
+    if how == "mark":
+        keeper.save(point, point)
+    else:
+        save_table(store.door, store.root, store.dispatch, point, rows, (0, store.chosen.queue_segment_bytes))
+    if how == "clean":
+        (store.root / "abort").unlink()
+    else:
+        store.append(2)
+        store.run_dispatch()
+    return point.pos
+
+
+def spoil(store: Written, record: Record, how: str) -> None:
+    if how == "flip":
+        store.patch(record.pos + 88, bytes([record.body[0] ^ 0xFF]))
+    else:
+        store.patch(record.pos, bytes(record.size))
+
+
+@pytest.mark.parametrize("damage", ["flip", "zeros"])
+@pytest.mark.parametrize("how", ["mark", "table", "clean"])
+def test_what_was_written_is_damaged_and_never_cut_at_the_end_of_the_log(how: str, damage: str, store: Written) -> None:
+    """No sound record follows the last ones, and nothing but the mark or the table tells them from a torn write."""
+    end = durable_end(store, how)
+    lost = store.records[38:40]
+    for record in store.records[38:]:
+        spoil(store, record, damage)
+    told = verify(store.root)
+    assert told.end_pos == end and (lost[0].pos, end - lost[0].pos) in [(each.pos, each.size) for each in told.damage]
+    found, dispatch = store.recover()
+    assert not found.from_mark and found.end_pos == end
+    damaged = [(each.pos, each.size) for each in found.findings if each.kind is FindingKind.DAMAGE]
+    assert sum(size for _, size in damaged) == end - lost[0].pos == end - damaged[0][0]
+    for record in lost:
+        topic = record.topic.encode()
+        assert dispatch.offsets(topic, record.queue_id)[1] > record.queue_offset, "its offset would be given out again"
+    if damage == "flip":
+        assert store.path.read_bytes()[lost[1].pos % SEGMENT :][: lost[1].size] != bytes(lost[1].size)
+    assert store.recover()[0].end_pos == end, "the next start knows it as well"
+
+
+def test_queues_that_are_made_again_get_to_the_end_of_a_damaged_log(store: Written) -> None:
+    """Else the dispatch of new messages would begin in front of the damage."""
+    end = durable_end(store, "clean")
+    spoil(store, store.records[39], "flip")
+    shutil.rmtree(store.root / "consumequeue")
+    found, dispatch = store.recover()
+    assert found.end_pos == dispatch.position == end
+    check(dispatch, store.records, lost=store.records[39])
+
+
+def test_damage_in_front_of_the_mark_is_told_while_a_queue_is_made_again(
+    store: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark's anchor covers a part of a large record."""
+    monkeypatch.setattr(progress, "ANCHOR_BYTES", 16)
+    end = durable_end(store, "mark")
+    bad = store.records[39]
+    spoil(store, bad, "flip")
+    shutil.rmtree(store.root / "consumequeue" / bad.topic / str(bad.queue_id))
+    found, dispatch = store.recover()
+    assert found.from_mark
+    assert (bad.pos, end - bad.pos) in [(each.pos, each.size) for each in found.findings]
+    check(dispatch, store.records, lost=bad)
+
+
+def test_a_start_that_was_killed_leaves_the_next_one_the_end_of_what_was_written(
+    store: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = durable_end(store, "mark")
+    for record in store.records[39:]:
+        spoil(store, record, "flip")
+
+    def die(self: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr("tallystick.store.recovery._Recovery._after_kill", die)
+        with pytest.raises(KeyboardInterrupt):
+            store.recover()
+    found, _ = store.recover()
+    assert not found.from_mark and found.end_pos == end
+
+
+def test_a_power_loss_leaves_what_was_synced_as_the_end_of_what_was_written(
+    store: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was only written may be gone."""
+    store.append(40)
+    store.run_dispatch()
+    keeper = store.keeper()
+    synced = keeper.take(store.dispatch)
+    store.append(5)
+    store.run_dispatch()
+    keeper.save(keeper.take(store.dispatch), synced)
+    for record in store.records[39:]:
+        spoil(store, record, "zeros")
+    monkeypatch.setattr(progress, "boot_id", lambda: b"another boot id!")
+    found, _ = store.recover()
+    assert not found.from_mark and found.end_pos == synced.pos
+
+
+def test_an_older_copy_of_the_log_lacks_what_was_written(store: Written) -> None:
+    """It goes on at the mark: no position and no queue offset is given out twice."""
     pos = marked(store)
     keep = next(record for record in store.records if record.pos >= pos - 1000)
     for at in range(keep.pos, store.end):
         store.patch(at, b"\0")
     found, dispatch = store.recover()
-    assert not found.from_mark and found.end_pos == keep.pos
+    assert not found.from_mark and found.end_pos == pos
     assert "the log is not the one of the mark" in mark_notes(found)[0]
-    check(dispatch, [record for record in store.records if record.pos < keep.pos])
+    damaged = [(each.pos, each.size) for each in found.findings if each.kind is FindingKind.DAMAGE]
+    assert damaged == [(keep.pos, pos - keep.pos)]
+    sound = [record for record in store.records if record.pos < keep.pos]
+    for topic, queue, _, end, *_ in dispatch.queues():
+        mine = [record for record in sound if (record.topic.encode(), record.queue_id) == (topic, queue)]
+        named = [unit for unit in dispatch.units(topic, queue, 0, end) if unit[0] < keep.pos and unit != BLANK]
+        assert [unit[0] for unit in named] == [record.pos for record in mine]
 
 
 def test_a_mark_beyond_the_files_is_ignored(store: Written) -> None:
