@@ -127,6 +127,10 @@ mqadmin: build ## RocketMQ's admin tool against ours: COMPARE=1
 crd-reference: $(VENV)/.dev ## docs/kubernetes/crd-reference.md from the schemas in crds/
 	$(BIN)/python docs/kubernetes/reference.py
 
+.PHONY: settings-reference
+settings-reference: $(VENV)/.dev ## docs/settings.md from the declarations of the settings
+	$(BIN)/python docs/settings_reference.py
+
 .PHONY: chart
 chart: ## the chart's copy of crds/, and its version: both are checked by tests/charts
 	rm -f charts/tallystick/files/crds/*.yaml && cp crds/*.yaml charts/tallystick/files/crds/

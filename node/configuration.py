@@ -18,13 +18,14 @@ from __future__ import annotations
 import difflib
 import enum
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
-from tallystick.store.settings import SettingsError, StoreSettings
+from tallystick.store.setting import SettingsError, declarations
+from tallystick.store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX = "TALLY_"
 # Read by the commands themselves, so no settings.
@@ -37,12 +38,14 @@ class ConfigurationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that the processes may be told. Each process looks at its own part."""
+    """The settings of all parts. Each process uses those of its own parts."""
 
     broker: BrokerSettings
     store: StoreSettings
     nameserver: NameServerSettings
     http: HttpSettings
+    without_effect: tuple[str, ...] = ()
+    """A line for each setting that was given and has no effect: which, where it was given, and why."""
 
 
 class Flag(NamedTuple):
@@ -117,7 +120,14 @@ def load(
     for table, kind in _TABLES.items():
         chosen = {key: value for (where, key), value in merged.items() if where == table}
         built[table] = _changed(kind(), chosen)
-    return Settings(**built)
+    return Settings(**built, without_effect=tuple(_without_effect(merged)))
+
+
+def _without_effect(layer: Layer) -> Iterator[str]:
+    for (table, key), value in layer.items():
+        reason = declarations(_TABLES[table])[key].no_effect
+        if reason:
+            yield f"{value.place} has no effect: {reason}"
 
 
 def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:

@@ -45,6 +45,8 @@ def run(settings: Settings, *, with_nameserver: bool, with_broker: bool) -> int:
     """Runs until a signal comes; the exit code. Errors of the start are the caller's to show."""
     own = settings.broker if with_broker else settings.nameserver
     logs.configure(own.logLevel, own.logFormat)
+    for line in settings.without_effect:
+        _logger.warning("%s", line)
     _raise_file_limit()
     process = _Process(settings)
     uvloop.run(process.serve(with_nameserver, with_broker))

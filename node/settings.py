@@ -1,11 +1,10 @@
 # ruff: noqa: N815
-"""What a broker, a name server and the HTTP port may be told; names and defaults are RocketMQ 4.8's where it has them.
+"""The settings of brokers, name servers and the HTTP port; names and defaults are RocketMQ 4.8's where it has them.
 
-One frozen dataclass a process. A field's name says its unit (`...Mills`, `...Period`: milliseconds); where RocketMQ's
-name does not, the docstring does. `validate()` raises SettingsError naming the first wrong key, before anything is
-opened.
+One frozen dataclass for each. Each field is declared by `setting` (see `store/setting.py`); `docs/settings.md` is made
+from these declarations. `validate()` raises SettingsError, which names the wrong setting, before a file is opened.
 
-Settings of the store (files, flushing, cleaning) are `tallystick.store.settings.StoreSettings`.
+The settings of the store (files, flushing, cleaning) are `tallystick.store.settings.StoreSettings`.
 
 Source: BrokerConfig, NettyServerConfig and NamesrvConfig of RocketMQ 4.8.0.
 """
@@ -13,19 +12,17 @@ Source: BrokerConfig, NettyServerConfig and NamesrvConfig of RocketMQ 4.8.0.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
 
 from tallystick.node import logs
 from tallystick.store.memory_budget import MIN_LIMIT
-from tallystick.store.settings import SettingsError
+from tallystick.store.setting import Change, SettingsError, changeable, check, setting
 
 WILDCARDS = ("0.0.0.0", "::")
-"""Addresses to listen on that mean all of this host's; nobody can connect to them."""
+"""Addresses that stand for all addresses of the host. Clients cannot connect to them."""
 PERMISSION_INHERIT, PERMISSION_WRITE, PERMISSION_READ = 1, 2, 4
 UNDECIDED = -1
-"""`brokerId` of a member of a replicated group before it is known who leads: it is registered nowhere."""
+"""`brokerId` of a member of a replicated group while no leader is known: the member is not registered."""
 
 
 def _host_name() -> str:
@@ -43,229 +40,401 @@ def _local_address() -> str:
     return "127.0.0.1" if address == "0.0.0.0" else address
 
 
-def check_types(settings: Any) -> None:
-    """Every field has the type of its annotation (an int is not a bool). SettingsError names the first that has not."""
-    kinds = {"int": int, "bool": bool, "str": str}
-    for item in fields(settings):
-        kind = kinds[str(item.type)]
-        value = getattr(settings, item.name)
-        if type(value) is not kind:
-            raise SettingsError(item.name, f"must be {item.type}, not {value!r}")
-
-
-def check_ranges(settings: Any, ranges: Mapping[str, tuple[int, int]]) -> None:
-    """Each named field lies in its closed range. SettingsError names the first that does not."""
-    for name, (low, high) in ranges.items():
-        value = getattr(settings, name)
-        if not low <= value <= high:
-            raise SettingsError(name, f"must be {low} to {high}, not {value}")
-
-
 _INT = 2**31 - 1
 _LONG = 2**63 - 1
 _PORT = (0, 65535)
+_NO_QUEUE = "the broker serves each request when it reads it, so no request waits in a queue"
+_ONLY_SHOWN = "the runtime information shows it; a busy broker reads no more from a connection instead"
+_NO_POOL = "there is no thread pool"
+_RUNNING = Change.RUNNING
 
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """One broker. What all brokers of a cluster share is its name; everything else is this broker's own."""
+    """The settings of one broker."""
 
-    # Identity and addresses
-    brokerIP1: str = field(default_factory=_local_address)
-    """Address or name told to clients and name servers; its IP is written as the store host of every record. Wrong:
-    clients get a route they cannot reach. Default: the address of the route to the outside."""
-    addressWaitMills: int = 60_000
-    """Own setting. Milliseconds a start waits for the name in `brokerIP1` to have an address: in Kubernetes the name of
-    a Service that was made a moment ago has none yet. 0: it has to have one."""
-    externalAddress: str = ""
-    """Own setting. `host:port` under which clients outside of the brokers' network reach this broker; told to those who
-    ask a name server at its `externalListenPort`. Empty: they do not see this broker."""
-    brokerName: str = field(default_factory=_host_name)
-    """Name of the group of a master and its slaves. Two masters with one name replace each other in the route."""
-    brokerClusterName: str = "DefaultCluster"
-    """Cluster this broker registers in; also the name of a topic and part of `<cluster>_REPLY_TOPIC`."""
-    brokerId: int = 0
-    """0 is the master; any other number is a slave for clients: they send nothing to it. In a replicated group
-    (`enableDLegerCommitLog`) it is not set: the leader has 0, a follower the number of its `dLegerSelfId` plus one."""
-    listenPort: int = 10911
-    """Port for clients (0: any free one). With `vipListenerEnable` port - 2 listens as well, unless it is 0."""
-    bindAddress: str = "0.0.0.0"
-    """Address the sockets are bound to (a name of RocketMQ 5; 4.8 always takes all interfaces)."""
-    vipListenerEnable: bool = True
-    """Own setting. Also listen at listenPort - 2, where old clients send by default; pulls are not served there."""
-    namesrvAddr: str = ""
-    """Name servers, `host:port;host:port`. Empty: this broker registers nowhere and no client finds it."""
-    serverChannelMaxIdleTimeSeconds: int = 120
-    """Seconds without a byte in or out after which a connection is closed. Clients speak every 30 s."""
-    frameMaxStallTimeSeconds: int = 60
-    """Own setting. Seconds within which an unfinished frame must grow by 4 KiB; its connection is cut otherwise."""
-    connectionMemoryBytes: int = 0
-    """Own setting. What all connections of the process may hold together: unfinished frames, unsent bytes, bodies of
-    requests under way. Above, the largest are cut. 0: a quarter of the memory limit of the process's cgroup, or of the
-    machine's memory. At least 33554432."""
-    logLevel: str = "INFO"
-    """Own setting. The process logs lines of this level and above: DEBUG (each step of Raft), INFO, WARNING or ERROR.
-    Can be changed while the broker runs."""
-    logFormat: str = "text"
-    """Own setting. Lines on standard error: text, or json (one object per line)."""
-    regionId: str = "DefaultRegion"
-    """Told to producers in MSG_REGION; only message traces use it."""
+    # -- identity and addresses ----------------------------------------------------------------------------------------
+    brokerIP1: str = setting(
+        _local_address,
+        "Address or name that clients and name servers get for this broker. Its IP address is the store host of each "
+        "record. With a wrong value clients get a route that they cannot reach.",
+        operator=True,
+        default_text="the address of the default route",
+    )
+    addressWaitMills: int = setting(
+        60_000,
+        "Time that a start waits until the name in `brokerIP1` has an address: in Kubernetes the name of a new "
+        "Service has none at first. 0: do not wait.",
+        unit="ms",
+        range=(0, 3_600_000),
+        own=True,
+        operator=True,
+    )
+    externalAddress: str = setting(
+        "",
+        "`host:port` at which clients outside the brokers' network reach this broker. The name server tells it to "
+        "clients of its `externalListenPort`. Empty: those clients do not see this broker.",
+        own=True,
+        operator=True,
+    )
+    brokerName: str = setting(
+        _host_name,
+        "Name of the broker: the name of a master and its slaves, or of a replicated group. If two masters have one "
+        "name, each replaces the other in the route.",
+        operator=True,
+        same_in_group=True,
+        default_text="the host name",
+    )
+    brokerClusterName: str = setting(
+        "DefaultCluster",
+        "Cluster in which the broker registers. It is also the name of a topic and a part of `<cluster>_REPLY_TOPIC`.",
+        operator=True,
+        same_in_group=True,
+    )
+    brokerId: int = setting(
+        0,
+        "0 is a master, other numbers are slaves: clients send nothing to them. Do not set it in a replicated group: "
+        "there the leader has 0, and a follower the number of its `dLegerSelfId` plus one.",
+        range=(UNDECIDED, _LONG),
+        operator=True,
+    )
+    listenPort: int = setting(
+        10911,
+        "Port for clients. 0: any free port. With `vipListenerEnable` the broker also listens at this port - 2.",
+        range=_PORT,
+        operator=True,
+    )
+    bindAddress: str = setting(
+        "0.0.0.0",
+        "Address at which the broker listens. (The name is RocketMQ 5's; 4.8 always uses all interfaces.)",
+        operator=True,
+    )
+    vipListenerEnable: bool = setting(
+        True,
+        "Also listen at `listenPort` - 2, where old clients send by default. This port serves no pulls.",
+        own=True,
+        operator=True,
+    )
+    namesrvAddr: str = setting(
+        "",
+        "Name servers: `host:port;host:port`. Empty: the broker registers nowhere, and no client finds it.",
+        operator=True,
+    )
+    serverChannelMaxIdleTimeSeconds: int = setting(
+        120,
+        "Time without data after which the broker closes a connection. Clients send something every 30 s.",
+        unit="s",
+        range=(1, _INT),
+    )
+    frameMaxStallTimeSeconds: int = setting(
+        60,
+        "Time in which an unfinished frame must grow by 4 KiB. Otherwise the broker closes the connection.",
+        unit="s",
+        range=(1, _INT),
+        own=True,
+    )
+    connectionMemoryBytes: int = setting(
+        0,
+        "Memory of all connections of the process: unfinished frames, unsent data, bodies of requests. Above it, the "
+        "process closes the largest connections. At least 33554432. 0: a quarter of the memory limit of the process's "
+        "cgroup, or of the machine's memory.",
+        unit="bytes",
+        range=(0, _LONG),
+        own=True,
+    )
+    logLevel: str = setting(
+        "INFO",
+        "The process logs messages of this level and above: DEBUG (each step of Raft), INFO, WARNING or ERROR.",
+        change=_RUNNING,
+        own=True,
+    )
+    logFormat: str = setting(
+        "text", "Format of the log on standard error: text, or json (one object per line).", own=True
+    )
+    regionId: str = setting("DefaultRegion", "Told to producers as `MSG_REGION`. Only message traces use it.")
 
-    # Topics and groups
-    brokerPermission: int = 6
-    """Bits 2 write, 4 read. Without write sends are refused (16), without read pulls are; told to name servers
-    with each topic."""
-    defaultTopicQueueNums: int = 8
-    """Queues of TBW102, the model of topics made by sending; a created topic has at most so many."""
-    autoCreateTopicEnable: bool = True
-    """Sending to an unknown topic makes it. Off: answer 17."""
-    clusterTopicEnable: bool = True
-    """The topic named like the cluster may be read and written, not only inherited from."""
-    brokerTopicEnable: bool = True
-    """The topic named like the broker may be read and written, not only inherited from."""
-    autoCreateSubscriptionGroup: bool = True
-    """A consumer of an unknown group makes it. Off: answer 26, except for CID_RMQ_SYS_ groups."""
-    traceTopicEnable: bool = False
-    """Make `msgTraceTopicName` at start, so that traces of clients are kept."""
-    msgTraceTopicName: str = "RMQ_SYS_TRACE_TOPIC"
-    """Topic of message traces. Clients look for RocketMQ's default."""
-    traceOn: bool = True
-    """Told to producers in TRACE_ON; false keeps them from sending traces."""
+    # -- topics and groups ---------------------------------------------------------------------------------------------
+    brokerPermission: int = setting(
+        6,
+        "Sum of 2 (write) and 4 (read). Without write the broker refuses sends (16), without read it refuses pulls. "
+        "Name servers get it with each topic.",
+        range=(0, PERMISSION_READ | PERMISSION_WRITE),
+        change=_RUNNING,
+    )
+    defaultTopicQueueNums: int = setting(
+        8,
+        "Number of queues of TBW102, the template of topics that a send creates, and the largest number for such a "
+        "topic.",
+        unit="queues",
+        range=(1, 65535),
+    )
+    autoCreateTopicEnable: bool = setting(
+        True,
+        "A send to an unknown topic creates it. Off: the broker refuses the send (17).",
+        change=_RUNNING,
+        operator=True,
+    )
+    clusterTopicEnable: bool = setting(
+        True, "Clients can read and write the topic with the name of the cluster. Off: it is a template only."
+    )
+    brokerTopicEnable: bool = setting(
+        True, "Clients can read and write the topic with the name of the broker. Off: it is a template only."
+    )
+    autoCreateSubscriptionGroup: bool = setting(
+        True,
+        "A consumer of an unknown group creates it. Off: the broker refuses the consumer (26), except for groups "
+        "whose names begin with CID_RMQ_SYS_.",
+        change=_RUNNING,
+    )
+    traceTopicEnable: bool = setting(False, "Create `msgTraceTopicName` at start, so that the broker keeps traces.")
+    msgTraceTopicName: str = setting(
+        "RMQ_SYS_TRACE_TOPIC", "Topic of message traces. RocketMQ's clients use the default."
+    )
+    traceOn: bool = setting(True, "Told to producers as `TRACE_ON`. Off: they send no traces.")
 
-    # Consuming
-    flushConsumerOffsetInterval: int = 5000
-    """Milliseconds between writes of consumerOffset.json. What was committed since is consumed again after a crash."""
-    longPollingEnable: bool = True
-    """Hold pulls at the end of a queue as long as the client allows; off: `shortPollingTimeMills`."""
-    pullThreadPoolQueueCapacity: int = 100000
-    """Pulls held at one time; the next one is answered 2 (busy) instead of being held."""
-    shortPollingTimeMills: int = 1000
-    """Milliseconds a pull is held when long polling is off."""
-    notifyConsumerIdsChangedEnable: bool = True
-    """Tell the members of a group at once that one came or went (40). Off: they find out at their own 20 s."""
-    slaveReadEnable: bool = False
-    """Advise slow consumers to read from a slave."""
-    disableConsumeIfConsumerReadSlowly: bool = False
-    """Stop a group that falls behind by more than `consumerFallbehindThreshold`."""
-    consumerFallbehindThreshold: int = 16 * 1024**3
-    """Bytes a group may be behind before it counts as slow."""
-    enablePropertyFilter: bool = False
-    """SQL92 subscriptions. Off: they are refused when a client starts (46)."""
-    expectConsumerNumUseFilter: int = 32
-    """SQL92 groups a topic is expected to have: sizes the bloom filter."""
-    maxErrorRateOfBloomFilter: int = 20
-    """Percent of false hits of the bloom filter at `expectConsumerNumUseFilter` groups."""
-    filterDataCleanTimeSpan: int = 24 * 3600 * 1000
-    """Milliseconds after which the filter of a group that left is forgotten."""
-    filterSupportRetry: bool = False
-    """Filter retried messages by the properties of the original too."""
+    # -- consuming -----------------------------------------------------------------------------------------------------
+    flushConsumerOffsetInterval: int = setting(
+        5000,
+        "Time between two writes of consumerOffset.json. After a crash, consumers get messages of this time again. A "
+        "member of a replicated group has the default 1000.",
+        unit="ms",
+        range=(100, _INT),
+    )
+    longPollingEnable: bool = setting(
+        True,
+        "Hold a pull at the end of a queue for the time that the client allows. Off: for `shortPollingTimeMills`.",
+        change=_RUNNING,
+    )
+    pullThreadPoolQueueCapacity: int = setting(
+        100000, "Number of held pulls. The broker answers further ones with 2 (busy).", unit="pulls", range=(1, _INT)
+    )
+    shortPollingTimeMills: int = setting(
+        1000, "Time that the broker holds a pull if long polling is off.", unit="ms", range=(0, _INT), change=_RUNNING
+    )
+    notifyConsumerIdsChangedEnable: bool = setting(
+        True,
+        "Tell the members of a consumer group at once when one joins or leaves (40). Off: they notice within 20 s.",
+        change=_RUNNING,
+    )
+    slaveReadEnable: bool = setting(False, "Advise slow consumers to read from a slave.", change=_RUNNING)
+    disableConsumeIfConsumerReadSlowly: bool = setting(
+        False,
+        "Stop a group that is further behind than `consumerFallbehindThreshold`.",
+        change=_RUNNING,
+    )
+    consumerFallbehindThreshold: int = setting(
+        16 * 1024**3,
+        "A group that is further behind the end of the log counts as slow.",
+        unit="bytes",
+        range=(0, _LONG),
+        change=_RUNNING,
+    )
+    enablePropertyFilter: bool = setting(
+        False,
+        "Allow SQL92 subscriptions. Off: the broker refuses them when a client starts (46).",
+        change=_RUNNING,
+    )
+    expectConsumerNumUseFilter: int = setting(
+        32,
+        "Expected number of groups with an SQL92 subscription per topic. It gives the size of the bloom filter.",
+        unit="groups",
+        range=(1, _INT),
+    )
+    maxErrorRateOfBloomFilter: int = setting(
+        20, "False positives of the bloom filter with `expectConsumerNumUseFilter` groups.", unit="%", range=(1, 99)
+    )
+    filterDataCleanTimeSpan: int = setting(
+        24 * 3600 * 1000,
+        "Time after which the filter of a group without consumers is removed.",
+        unit="ms",
+        range=(0, _LONG),
+    )
+    filterSupportRetry: bool = setting(
+        False, "Apply SQL92 filters to retried messages with the properties of the original.", change=_RUNNING
+    )
 
-    # Sending, replies, transactions
-    startAcceptSendRequestTimeStamp: int = 0
-    """Time (ms since 1970) before which sends are refused with code 1."""
-    rejectTransactionMessage: bool = False
-    """Refuse half messages with code 16."""
-    transactionTimeOut: int = 6000
-    """Milliseconds a half message is left alone before its producer is asked."""
-    transactionCheckMax: int = 15
-    """Checks of a half message before it goes to TRANS_CHECK_MAX_TIME_TOPIC."""
-    transactionCheckInterval: int = 60000
-    """Milliseconds between rounds of checks."""
-    storeReplyMessageEnable: bool = True
-    """Keep replies in `<cluster>_REPLY_TOPIC` after they were pushed to the requester."""
+    # -- sending, replies, transactions --------------------------------------------------------------------------------
+    startAcceptSendRequestTimeStamp: int = setting(
+        0,
+        "The broker refuses sends (1) before this time.",
+        unit="ms since 1970",
+        range=(0, _LONG),
+        change=_RUNNING,
+    )
+    rejectTransactionMessage: bool = setting(False, "Refuse half messages (16).", change=_RUNNING)
+    transactionTimeOut: int = setting(
+        6000,
+        "Age of a half message at which the broker asks its producer for the first time.",
+        unit="ms",
+        range=(0, _INT),
+        change=_RUNNING,
+    )
+    transactionCheckMax: int = setting(
+        15,
+        "Number of checks of a half message. Afterwards the broker moves it to TRANS_CHECK_MAX_TIME_TOPIC.",
+        unit="checks",
+        range=(1, _INT),
+        change=_RUNNING,
+    )
+    transactionCheckInterval: int = setting(
+        60000, "Time between two rounds of checks.", unit="ms", range=(1, _INT), change=_RUNNING
+    )
+    storeReplyMessageEnable: bool = setting(
+        True, "Keep replies in `<cluster>_REPLY_TOPIC` after the requester got them.", change=_RUNNING
+    )
 
-    # Registration
-    registerNameServerPeriod: int = 30000
-    """Milliseconds between registrations, kept within 10 000 to 60 000. Name servers forget a broker after 120 s."""
-    registerBrokerTimeoutMills: int = 6000
-    """Milliseconds to wait for one name server's answer."""
+    # -- registration --------------------------------------------------------------------------------------------------
+    registerNameServerPeriod: int = setting(
+        30000,
+        "Time between two registrations. Values below 10000 count as 10000, values above 60000 as 60000. A name "
+        "server removes a broker after 120 s.",
+        unit="ms",
+        range=(1, _INT),
+        change=_RUNNING,
+    )
+    registerBrokerTimeoutMills: int = setting(
+        6000, "Time to wait for the answer of a name server.", unit="ms", range=(1, _INT), change=_RUNNING
+    )
 
-    # Replicated group (`enableDLegerCommitLog` and the other `dLeger...` settings are the store's)
-    groupBootstrap: bool = False
-    """Own setting. Make a new group of the members in `dLegerPeers`. Give it to all of them at their very first start
-    and never again: to a member whose disk was lost it would say that there is nothing it could have forgotten, and
-    such a member may vote twice. A disk that has a member already passes it over."""
-    groupBootstrapMembers: str = ""
-    """Own setting. Who votes in a group that `groupBootstrap` makes, `n0;n1;n2`: `dLegerPeers` may name more, who can
-    be let in later. The same at all of them. Empty: all of `dLegerPeers`. A member that is not named makes no group."""
-    groupElectionTimeoutMills: int = 800
-    """Own setting. Milliseconds without a word of the leader after which a member stands for election; at least ten
-    times a round trip and a slow fsync, or members are elected away for being busy."""
-    groupHeartbeatMills: int = 100
-    """Own setting. Milliseconds between the leader's heartbeats."""
-    groupLingerMills: int = 0
-    """Own setting. Milliseconds that a member which is stopped, and has said goodbye to the name servers, still passes
-    on what clients send, as long as any are connected. Clients look at their routes every 30 s and find nobody at its
-    address after that: where it is not started again at once (a pod that moves), 35 000 lets no send fail."""
-    groupTlsCa: str = ""
-    """Own setting. PEM file of the authorities that other members' certificates must come from. With it, members speak
-    TLS with each other; then certificate and key are needed too. Changed files are taken while the broker runs."""
-    groupTlsCertificate: str = ""
-    """Own setting. PEM file of this member's certificate and what leads from it to the authority."""
-    groupTlsKey: str = ""
-    """Own setting. PEM file of its private key, not encrypted."""
-    groupTlsPeerName: str = ""
-    """Own setting. The name that a member's certificate must carry, with {cluster}, {group} and {member} filled in,
-    such as `n{member}.{group}`. Empty: any certificate of the authorities may speak for any member."""
+    # -- replicated group (`enableDLegerCommitLog` and the other `dLeger...` settings belong to the store) -------------
+    groupBootstrap: bool = setting(
+        False,
+        "Create a new group of the members in `dLegerPeers`. Set it for the first start of all members, and never "
+        "again: a member that lost its disk would assume that it never voted, and could vote twice. A member that has "
+        "data ignores it.",
+        own=True,
+        operator=True,
+    )
+    groupBootstrapMembers: str = setting(
+        "",
+        "Voters of a group that `groupBootstrap` creates, such as `n0;n1;n2`. `dLegerPeers` can name more members, "
+        "which join later. A member that is not in the list creates no group. Empty: all of `dLegerPeers`.",
+        own=True,
+        operator=True,
+        same_in_group=True,
+    )
+    groupElectionTimeoutMills: int = setting(
+        800,
+        "Time without a message of the leader after which a member starts an election. Use at least ten times the "
+        "round trip plus a slow fsync. Otherwise a busy leader loses its leadership.",
+        unit="ms",
+        range=(50, 600_000),
+        own=True,
+        same_in_group=True,
+    )
+    groupHeartbeatMills: int = setting(
+        100, "Time between two heartbeats of the leader.", unit="ms", range=(5, 300_000), own=True, same_in_group=True
+    )
+    groupLingerMills: int = setting(
+        0,
+        "Longest time that a stopping member continues to forward requests of connected clients after it has left the "
+        "name servers. Clients look for new routes every 30 s: with 35000 no send fails when a member stops and its "
+        "address does not come back at once, for example when a pod moves.",
+        unit="ms",
+        range=(0, 600_000),
+        own=True,
+    )
+    groupTlsCa: str = setting(
+        "",
+        "PEM file of the authorities that sign the members' certificates. With it members use TLS for each other, and "
+        "need `groupTlsCertificate` and `groupTlsKey`. The broker reads changed files while it runs.",
+        own=True,
+        operator=True,
+    )
+    groupTlsCertificate: str = setting(
+        "", "PEM file of this member's certificate and its chain.", own=True, operator=True
+    )
+    groupTlsKey: str = setting("", "PEM file of this member's private key, not encrypted.", own=True, operator=True)
+    groupTlsPeerName: str = setting(
+        "",
+        "Name that the certificate of another member must have, such as `n{member}.{group}`; {cluster}, {group} and "
+        "{member} are replaced. Empty: any certificate of the authorities is accepted for any member.",
+        own=True,
+        operator=True,
+        same_in_group=True,
+    )
 
-    # Access control
-    aclEnable: bool = False
-    """Check signatures and permissions of requests. True is refused: there is no such check yet, and a broker that only
-    seems guarded is worse than one that is known to be open."""
+    # -- access control ------------------------------------------------------------------------------------------------
+    aclEnable: bool = setting(
+        False, "Check signatures and permissions of requests. The broker refuses true: it has no access control yet."
+    )
 
-    # Accepted because RocketMQ's configuration files have them; they change nothing here
-    brokerFastFailureEnable: bool = True
-    """No effect: requests are served as they are read, so none waits in a queue."""
-    waitTimeMillsInSendQueue: int = 200
-    """No effect: requests are served as they are read, so none waits in a queue."""
-    waitTimeMillsInPullQueue: int = 5000
-    """No effect: requests are served as they are read, so none waits in a queue."""
-    waitTimeMillsInHeartbeatQueue: int = 31000
-    """No effect: requests are served as they are read, so none waits in a queue."""
-    waitTimeMillsInTransactionQueue: int = 3000
-    """No effect: requests are served as they are read, so none waits in a queue."""
-    sendThreadPoolQueueCapacity: int = 10000
-    """Shown in the runtime information only: a busy broker reads no more from a connection instead."""
-    queryThreadPoolQueueCapacity: int = 20000
-    """Shown in the runtime information only: a busy broker reads no more from a connection instead."""
-    endTransactionPoolQueueCapacity: int = 100000
-    """Shown in the runtime information only: a busy broker reads no more from a connection instead."""
-    heartbeatThreadPoolQueueCapacity: int = 50000
-    """No effect: requests are served as they are read, so none waits in a queue."""
-    enableCalcFilterBitMap: bool = False
-    """No effect: expressions are evaluated when messages are pulled."""
-    forceRegister: bool = True
-    """No effect: every period is a registration, whether a topic changed or not."""
-    compressedRegister: bool = False
-    """No effect: registrations are plain JSON, which every name server reads."""
-    sendMessageThreadPoolNums: int = 1
-    """No effect: there is no pool of threads."""
-    pullMessageThreadPoolNums: int = 16
-    """No effect: there is no pool of threads."""
-    queryMessageThreadPoolNums: int = 8
-    """No effect: there is no pool of threads."""
-    adminBrokerThreadPoolNums: int = 16
-    """No effect: there is no pool of threads."""
-    heartbeatThreadPoolNums: int = 32
-    """No effect: there is no pool of threads."""
-    transferMsgByHeap: bool = True
-    """No effect: records are copied once, from the log into the answer."""
+    # -- accepted for RocketMQ's configuration files; no effect --------------------------------------------------------
+    brokerFastFailureEnable: bool = setting(
+        True, "Refuse requests that wait in a queue for too long.", no_effect=_NO_QUEUE
+    )
+    waitTimeMillsInSendQueue: int = setting(
+        200, "Longest time of a send in its queue.", unit="ms", range=(1, _INT), no_effect=_NO_QUEUE
+    )
+    waitTimeMillsInPullQueue: int = setting(
+        5000, "Longest time of a pull in its queue.", unit="ms", range=(1, _INT), no_effect=_NO_QUEUE
+    )
+    waitTimeMillsInHeartbeatQueue: int = setting(
+        31000, "Longest time of a heartbeat in its queue.", unit="ms", range=(1, _INT), no_effect=_NO_QUEUE
+    )
+    waitTimeMillsInTransactionQueue: int = setting(
+        3000, "Longest time of the end of a transaction in its queue.", unit="ms", range=(1, _INT), no_effect=_NO_QUEUE
+    )
+    sendThreadPoolQueueCapacity: int = setting(
+        10000, "Length of the queue of sends.", unit="requests", range=(1, _INT), no_effect=_ONLY_SHOWN
+    )
+    queryThreadPoolQueueCapacity: int = setting(
+        20000, "Length of the queue of queries.", unit="requests", range=(1, _INT), no_effect=_ONLY_SHOWN
+    )
+    endTransactionPoolQueueCapacity: int = setting(
+        100000, "Length of the queue of ends of transactions.", unit="requests", range=(1, _INT), no_effect=_ONLY_SHOWN
+    )
+    heartbeatThreadPoolQueueCapacity: int = setting(
+        50000, "Length of the queue of heartbeats.", unit="requests", range=(1, _INT), no_effect=_NO_QUEUE
+    )
+    enableCalcFilterBitMap: bool = setting(
+        False,
+        "Evaluate SQL92 expressions when messages are dispatched.",
+        no_effect="the broker evaluates expressions when messages are pulled",
+    )
+    forceRegister: bool = setting(
+        True,
+        "Register in each period.",
+        no_effect="the broker registers in each period, even if no topic changed",
+    )
+    compressedRegister: bool = setting(
+        False, "Compress registrations.", no_effect="registrations are plain JSON, which every name server reads"
+    )
+    sendMessageThreadPoolNums: int = setting(
+        1, "Threads for sends.", unit="threads", range=(1, _INT), no_effect=_NO_POOL
+    )
+    pullMessageThreadPoolNums: int = setting(
+        16, "Threads for pulls.", unit="threads", range=(1, _INT), no_effect=_NO_POOL
+    )
+    queryMessageThreadPoolNums: int = setting(
+        8, "Threads for queries.", unit="threads", range=(1, _INT), no_effect=_NO_POOL
+    )
+    adminBrokerThreadPoolNums: int = setting(
+        16, "Threads for administration.", unit="threads", range=(1, _INT), no_effect=_NO_POOL
+    )
+    heartbeatThreadPoolNums: int = setting(
+        32, "Threads for heartbeats.", unit="threads", range=(1, _INT), no_effect=_NO_POOL
+    )
+    transferMsgByHeap: bool = setting(
+        True,
+        "Copy messages into the answer instead of sending them from the file.",
+        no_effect="the broker copies each record once, from the log to the answer",
+    )
 
     def validate(self) -> None:
-        """SettingsError names the key whose value cannot be used."""
-        check_types(self)
-        check_ranges(self, _BROKER_RANGES)
+        """Checks every field. SettingsError: names the first setting that cannot be used."""
+        check(self)
         _check_connection_memory(self.connectionMemoryBytes)
         for name in ("brokerIP1", "brokerName", "brokerClusterName", "bindAddress", "msgTraceTopicName"):
             if not getattr(self, name).strip():
                 raise SettingsError(name, "must not be empty")
         for name, longest in (("brokerName", 127), ("brokerClusterName", 127 - len("_REPLY_TOPIC"))):
             value = getattr(self, name)
-            # Both are names of topics too, and a topic is a folder.
+            # Both are also names of topics, and a topic is a folder.
             if len(value.encode()) > longest or "/" in value or not value.isprintable() or value in (".", ".."):
                 raise SettingsError(name, f"must be at most {longest} printable bytes without '/', not {value!r}")
         if self.brokerIP1 in WILDCARDS:
-            raise SettingsError("brokerIP1", f"{self.brokerIP1} is every address: clients need one")
+            raise SettingsError("brokerIP1", f"{self.brokerIP1} stands for every address: clients need one address")
         logs.check(self.logLevel, self.logFormat)
         if self.aclEnable:
             raise SettingsError("aclEnable", "access control is not supported yet")
@@ -276,77 +445,15 @@ class BrokerSettings:
         tls = {name: getattr(self, name) for name in ("groupTlsCa", "groupTlsCertificate", "groupTlsKey")}
         for name, value in tls.items():
             if any(tls.values()) and not value:
-                raise SettingsError(name, "is needed as well, as the other groupTls settings are given")
+                raise SettingsError(name, "must be set, because another groupTls setting is set")
         if self.vipListenerEnable and 0 < self.listenPort <= 2:
-            raise SettingsError("listenPort", f"must be above 2: port - 2 listens too, not {self.listenPort}")
+            raise SettingsError(
+                "listenPort", f"must be above 2, not {self.listenPort}: the broker also listens at port - 2"
+            )
 
 
-CHANGEABLE = frozenset(
-    {
-        "autoCreateSubscriptionGroup",
-        "autoCreateTopicEnable",
-        "brokerPermission",
-        "consumerFallbehindThreshold",
-        "disableConsumeIfConsumerReadSlowly",
-        "enablePropertyFilter",
-        "filterSupportRetry",
-        "logLevel",
-        "longPollingEnable",
-        "notifyConsumerIdsChangedEnable",
-        "registerBrokerTimeoutMills",
-        "registerNameServerPeriod",
-        "rejectTransactionMessage",
-        "shortPollingTimeMills",
-        "slaveReadEnable",
-        "startAcceptSendRequestTimeStamp",
-        "storeReplyMessageEnable",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-        "transactionTimeOut",
-    }
-)
-"""What UPDATE_BROKER_CONFIG may change. The rest is who a broker is, where it listens, or read once at its start."""
-
-
-_BROKER_RANGES: dict[str, tuple[int, int]] = {
-    "addressWaitMills": (0, 3_600_000),
-    "brokerId": (UNDECIDED, _LONG),
-    "groupElectionTimeoutMills": (50, 600_000),
-    "groupHeartbeatMills": (5, 300_000),
-    "groupLingerMills": (0, 600_000),
-    "listenPort": _PORT,
-    "serverChannelMaxIdleTimeSeconds": (1, _INT),
-    "frameMaxStallTimeSeconds": (1, _INT),
-    "connectionMemoryBytes": (0, _LONG),
-    "brokerPermission": (0, PERMISSION_READ | PERMISSION_WRITE),
-    "defaultTopicQueueNums": (1, 65535),
-    "flushConsumerOffsetInterval": (100, _INT),
-    "shortPollingTimeMills": (0, _INT),
-    "consumerFallbehindThreshold": (0, _LONG),
-    "expectConsumerNumUseFilter": (1, _INT),
-    "maxErrorRateOfBloomFilter": (1, 99),
-    "filterDataCleanTimeSpan": (0, _LONG),
-    "startAcceptSendRequestTimeStamp": (0, _LONG),
-    "transactionTimeOut": (0, _INT),
-    "transactionCheckMax": (1, _INT),
-    "transactionCheckInterval": (1, _INT),
-    "waitTimeMillsInSendQueue": (1, _INT),
-    "waitTimeMillsInPullQueue": (1, _INT),
-    "waitTimeMillsInHeartbeatQueue": (1, _INT),
-    "waitTimeMillsInTransactionQueue": (1, _INT),
-    "sendThreadPoolQueueCapacity": (1, _INT),
-    "pullThreadPoolQueueCapacity": (1, _INT),
-    "queryThreadPoolQueueCapacity": (1, _INT),
-    "heartbeatThreadPoolQueueCapacity": (1, _INT),
-    "endTransactionPoolQueueCapacity": (1, _INT),
-    "registerNameServerPeriod": (1, _INT),
-    "registerBrokerTimeoutMills": (1, _INT),
-    "sendMessageThreadPoolNums": (1, _INT),
-    "pullMessageThreadPoolNums": (1, _INT),
-    "queryMessageThreadPoolNums": (1, _INT),
-    "adminBrokerThreadPoolNums": (1, _INT),
-    "heartbeatThreadPoolNums": (1, _INT),
-}
+CHANGEABLE = changeable(BrokerSettings)
+"""Settings that UPDATE_BROKER_CONFIG can change while the broker runs."""
 
 
 def _check_connection_memory(size: int) -> None:
@@ -355,57 +462,70 @@ def _check_connection_memory(size: int) -> None:
 
 
 def check_addresses(name: str, text: str) -> None:
-    """`text` is empty or `host:port;host:port`. SettingsError names the key and the part that is not."""
+    """Checks that `text` is empty or `host:port;host:port`. SettingsError: names the setting and the wrong part."""
     for part in filter(None, (part.strip() for part in text.split(";"))):
         host, colon, port = part.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-            raise SettingsError(name, f"{part!r} is no host:port")
+            raise SettingsError(name, f"{part!r} is not host:port")
+
+
+_AS_BROKER = "As the broker's setting. In a process with a broker, the broker's value applies."
 
 
 @dataclass(frozen=True)
 class NameServerSettings:
-    """One name server. They do not talk to each other; brokers register with every one."""
+    """The settings of one name server. Name servers do not talk to each other: brokers register with each of them."""
 
-    listenPort: int = 9876
-    """Port for brokers and clients (0: any free one)."""
-    bindAddress: str = "0.0.0.0"
-    """Address the socket is bound to."""
-    kvConfigPath: str = "~/namesrv/kvConfig.json"
-    """File of the key-value configuration (order of topics); `~` is the home directory."""
-    orderMessageEnable: bool = False
-    """Add ORDER_TOPIC_CONFIG to routes: clients then use the queues named there and no others."""
-    serverChannelMaxIdleTimeSeconds: int = 120
-    """Seconds without a byte in or out after which a connection is closed, and its broker forgotten."""
-    frameMaxStallTimeSeconds: int = 60
-    """Own setting. Seconds within which an unfinished frame must grow by 4 KiB; its connection is cut otherwise."""
-    connectionMemoryBytes: int = 0
-    """Own setting. As a broker's; in a process with a broker the broker's counts."""
-    logLevel: str = "INFO"
-    """Own setting. As a broker's; in a process with a broker the broker's counts."""
-    logFormat: str = "text"
-    """Own setting. As a broker's; in a process with a broker the broker's counts."""
-    brokerExpirySeconds: int = 120
-    """Own setting (a constant in RocketMQ). Seconds without a registration after which a broker is forgotten."""
-    externalListenPort: int = 0
-    """Own setting. A second port (0: none) for clients outside of the brokers' network: routes that are asked there
-    have the brokers' `externalAddress`, and leave out those that have none."""
+    listenPort: int = setting(9876, "Port for brokers and clients. 0: any free port.", range=_PORT)
+    bindAddress: str = setting("0.0.0.0", "Address at which the name server listens.")
+    kvConfigPath: str = setting(
+        "~/namesrv/kvConfig.json", "File of the key-value configuration. `~` is the home directory."
+    )
+    orderMessageEnable: bool = setting(
+        False,
+        "Add ORDER_TOPIC_CONFIG to routes. Clients then use only the queues that it names.",
+        change=_RUNNING,
+    )
+    serverChannelMaxIdleTimeSeconds: int = setting(
+        120,
+        "Time without data after which the name server closes a connection. It removes the broker of this connection.",
+        unit="s",
+        range=(1, _INT),
+    )
+    frameMaxStallTimeSeconds: int = setting(
+        60,
+        "Time in which an unfinished frame must grow by 4 KiB. Otherwise the name server closes the connection.",
+        unit="s",
+        range=(1, _INT),
+        own=True,
+    )
+    connectionMemoryBytes: int = setting(0, _AS_BROKER, unit="bytes", range=(0, _LONG), own=True)
+    logLevel: str = setting("INFO", _AS_BROKER, change=_RUNNING, own=True)
+    logFormat: str = setting("text", _AS_BROKER, own=True)
+    brokerExpirySeconds: int = setting(
+        120,
+        "Time without a registration after which the name server removes a broker. (A constant in RocketMQ.)",
+        unit="s",
+        range=(1, _INT),
+        change=_RUNNING,
+        own=True,
+    )
+    externalListenPort: int = setting(
+        0,
+        "Second port, for clients outside the brokers' network: routes contain the brokers' `externalAddress`, and no "
+        "brokers without one. 0: no second port.",
+        range=_PORT,
+        own=True,
+        operator=True,
+    )
 
     def validate(self) -> None:
-        """SettingsError names the key whose value cannot be used."""
-        check_types(self)
-        limits = {
-            "listenPort": _PORT,
-            "externalListenPort": _PORT,
-            "serverChannelMaxIdleTimeSeconds": (1, _INT),
-            "brokerExpirySeconds": (1, _INT),
-            "frameMaxStallTimeSeconds": (1, _INT),
-            "connectionMemoryBytes": (0, _LONG),
-        }
-        check_ranges(self, limits)
+        """Checks every field. SettingsError: names the first setting that cannot be used."""
+        check(self)
         _check_connection_memory(self.connectionMemoryBytes)
         logs.check(self.logLevel, self.logFormat)
         if self.externalListenPort and self.externalListenPort == self.listenPort:
-            raise SettingsError("externalListenPort", f"{self.externalListenPort} is listenPort too")
+            raise SettingsError("externalListenPort", f"{self.externalListenPort} is also listenPort")
         for name in ("kvConfigPath", "bindAddress"):
             if not getattr(self, name).strip():
                 raise SettingsError(name, "must not be empty")
@@ -413,23 +533,32 @@ class NameServerSettings:
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """The port for probes, metrics and administration."""
+    """The settings of the HTTP port for probes, metrics and administration."""
 
-    host: str = "127.0.0.1"
-    """Address the socket is bound to. Without `adminTokenFile` nothing here asks who is there: other than loopback is
-    for trusted networks then."""
-    port: int = 8080
-    """Port (0: any free one; -1: no HTTP at all)."""
-    adminTokenFile: str = ""
-    """File with a token a line; all but probes and metrics is refused to those who do not send one of them
-    (`Authorization: Bearer ...`). Read again when it changes. Empty: nothing is asked for."""
-    readTokenFile: str = ""
-    """Such a file for `/store` alone, the store's files: its tokens open nothing else. Those of `adminTokenFile` open
-    `/store` as well. Empty: `/store` is as open as the rest."""
+    host: str = setting(
+        "127.0.0.1",
+        "Address at which the process listens. Without `adminTokenFile` there is no authentication: use an address "
+        "other than loopback only in a trusted network.",
+        own=True,
+    )
+    port: int = setting(8080, "Port. 0: any free port. -1: no HTTP.", range=(-1, 65535), own=True)
+    adminTokenFile: str = setting(
+        "",
+        "File with one token per line. All requests but probes and metrics then need one of them (`Authorization: "
+        "Bearer ...`). The process reads the file again when it changes. Empty: no authentication.",
+        own=True,
+        operator=True,
+    )
+    readTokenFile: str = setting(
+        "",
+        "File of tokens that open only `/store`, the files of the store. Tokens of `adminTokenFile` open `/store` as "
+        "well. Empty: `/store` needs the tokens of `adminTokenFile`.",
+        own=True,
+        operator=True,
+    )
 
     def validate(self) -> None:
-        """SettingsError names the key whose value cannot be used."""
-        check_types(self)
-        check_ranges(self, {"port": (-1, 65535)})
+        """Checks every field. SettingsError: names the first setting that cannot be used."""
+        check(self)
         if not self.host.strip():
             raise SettingsError("host", "must not be empty")

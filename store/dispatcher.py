@@ -35,8 +35,6 @@ _logger = logging.getLogger("tallystick.store")
 TURN_MS = 1
 # Up to here a turn runs on the loop: at half a microsecond a message, some tens of microseconds.
 INLINE_BYTES = 128 * 1024
-# A slice on the thread holds the queues' lock for about a millisecond.
-SLICE_BYTES = 1024 * 1024
 WRITE_OUT_MS = 1000
 WRITE_OUT_BYTES = 1024 * 1024
 LOOK_MS = 50
@@ -49,14 +47,20 @@ MOST_WRITE_ERRORS = 30
 
 
 class Dispatcher:
-    """Drives one kernel `Dispatch` up to the position it was last told of.
+    """Drives one kernel `Dispatch` up to the position that it was last told.
+
+    `step_bytes`: the largest part of the log that one step dispatches (setting `dispatchMaxBytes`). It holds the
+    lock of the queues meanwhile, about a millisecond for 1 MiB.
 
     `on_arrival(queues)`: watched (topic, queue) pairs that grew. `failure`: why dispatch stopped until a restart, if it
     did; reads of what was dispatched go on.
     """
 
-    def __init__(self, dispatch: Dispatch, executor: Executor, write_executor: Executor) -> None:
+    def __init__(
+        self, dispatch: Dispatch, executor: Executor, write_executor: Executor, step_bytes: int = 1 << 20
+    ) -> None:
         self.dispatch = dispatch
+        self._step_bytes = step_bytes
         self.on_arrival: Callable[[list[tuple[str, int]]], None] | None = None
         self.failure: str | None = None
         self._run_errors = _Errors("queues or index cannot be extended", MOST_RUN_ERRORS)
@@ -121,7 +125,7 @@ class Dispatcher:
 
     def finish(self) -> None:
         """Dispatches the rest at once, however much it is: for what must not find a record on its way."""
-        while self.behind_bytes and self._run(SLICE_BYTES):
+        while self.behind_bytes and self._run(self._step_bytes):
             pass
 
     def _run(self, size_bytes: int) -> bool:
@@ -144,7 +148,9 @@ class Dispatcher:
         try:
             while self.behind_bytes and self.failure is None:
                 before = self.dispatch.position
-                result = await self._loop.run_in_executor(self._executor, self.dispatch.run, self._target, SLICE_BYTES)
+                result = await self._loop.run_in_executor(
+                    self._executor, self.dispatch.run, self._target, self._step_bytes
+                )
                 self._take(result)
                 if self.failure is None and self.behind_bytes and self.dispatch.position == before:
                     raise OSError(errno.EIO, f"the log has no file with byte {before}, which was written")

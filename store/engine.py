@@ -58,8 +58,9 @@ from tallystick.store.upkeep import Upkeep
 
 _logger = logging.getLogger("tallystick.store")
 
-# Accepted by name, and refused rather than ignored: who sets them relies on a second copy.
-_LATER = (("enableDLegerCommitLog", False), ("duplicationEnable", False), ("haMasterAddress", ""))
+# The store refuses these settings instead of ignoring them: a user who sets them relies on a second copy.
+_REFUSED = (("duplicationEnable", False), ("haMasterAddress", ""))
+_USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"
 # Wrong places that one read compares with the log; the reader comes back for the rest.
 _MOST_LOOKS = 256
 T = TypeVar("T")
@@ -109,7 +110,7 @@ class MessageStore:
         self._damaged = 0
         self._waits_for_repair: set[tuple[str, int]] = set()
         self._deriving: set[asyncio.Task[None]] = set()
-        self.dispatcher = Dispatcher(dispatch, executor, self._upkeep_executor)
+        self.dispatcher = Dispatcher(dispatch, executor, self._upkeep_executor, settings.dispatchMaxBytes)
         self.appender = Appender(
             log,
             settings,
@@ -175,14 +176,13 @@ class MessageStore:
         has a shape that no store has. OSError: the disk.
         """
         settings.validate()
-        for key, unset in _LATER:
-            replicated = key == "enableDLegerCommitLog" and replica is not None
-            if getattr(settings, key) != unset and not replicated:
-                raise SettingsError(key, f"{getattr(settings, key)} needs replication, which this version has not")
+        for key, unset in _REFUSED:
+            if getattr(settings, key) != unset:
+                raise SettingsError(key, f"{getattr(settings, key)!r} is not supported: {_USE_A_GROUP}")
         if settings.brokerRole is BrokerRole.SYNC_MASTER:
-            raise SettingsError("brokerRole", "SYNC_MASTER needs replication, which this version has not")
-        if replica is not None and not settings.enableDLegerCommitLog:
-            raise SettingsError("enableDLegerCommitLog", "a replicated log needs it: it says where the log is")
+            raise SettingsError("brokerRole", f"SYNC_MASTER is not supported: {_USE_A_GROUP}")
+        if settings.enableDLegerCommitLog != (replica is not None):
+            raise SettingsError("enableDLegerCommitLog", "must be true with a replicated log, and only then")
         door = door or Door()
         root = settings.root
         log_folder = settings.log_folder

@@ -1,8 +1,8 @@
 # ruff: noqa: N815
-"""What a store may be told; names, units and defaults are RocketMQ 4.8's (`MessageStoreConfig`) where it has them.
+"""The settings of a store, with the names, units and defaults of RocketMQ 4.8 (`MessageStoreConfig`) where it has them.
 
-Intervals are milliseconds and sizes bytes unless the docstring says otherwise. A field whose behaviour is our own says
-so. `validate()` checks types, ranges and what fields ask of each other; nothing else in the store checks them again.
+Each field is declared by `setting` (see `setting.py`); `docs/settings.md` is made from these declarations. `validate()`
+checks types, ranges, and conditions between settings; no other code of the store checks them again.
 
 The store's address is an argument of `MessageStore.open`: it belongs to the broker, not to the files.
 
@@ -13,35 +13,34 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from tallystick.store.setting import Change, SettingsError, check, setting
+
+__all__ = ["BrokerRole", "FlushDiskType", "SettingsError", "StoreSettings"]
 
 _INT = 2**31 - 1
 _LONG = 2**63 - 1
-_UNIT_BYTES = 20  # fixed: it is on disks. One unit of a ConsumeQueue
+_UNIT_BYTES = 20  # one unit of a ConsumeQueue; the file format fixes it
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])")
 
-
-class SettingsError(ValueError):
-    """A setting cannot be used; `key` is its name, `reason` what is wrong with it."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{key}: {reason}")
-        self.key = key
-        self.reason = reason
+_INTERVAL = (1, _INT)
+_COUNT = (0, _INT)
+_NO_SLAVES = "there is no master/slave replication; a replicated group (enableDLegerCommitLog) has copies"
+_ONE_APPENDER = "one thread appends to the log, so there is no lock"
 
 
 class FlushDiskType(enum.Enum):
-    """When a put is answered: after the page cache has it (ASYNC_FLUSH) or after the disk has it (SYNC_FLUSH)."""
+    """When the broker acknowledges a message: when the page cache has it (ASYNC_FLUSH) or the disk (SYNC_FLUSH)."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class BrokerRole(enum.Enum):
-    """A master takes puts (SYNC_MASTER: and waits for a slave); a slave takes none."""
+    """A master accepts messages (SYNC_MASTER also waits for a slave); a slave accepts none."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -54,192 +53,375 @@ def _home_store() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Settings of one store. They hold from `open` to `close`; sizes of segments hold for the store's whole life."""
+    """The settings of one store. They apply from `open` to `close`."""
 
-    storePathRootDir: str = field(default_factory=_home_store)
-    """Folder of everything but, perhaps, the commit log. Two processes must not share one: its lock file sees to it."""
-    storePathCommitLog: str = ""
-    """Folder of the commit log; empty: `commitlog` under the root. (RocketMQ: always $HOME/store/commitlog.)"""
+    storePathRootDir: str = setting(
+        _home_store,
+        "Folder of the store. A lock file prevents that two processes use one folder.",
+        operator=True,
+        default_text="`~/store`",
+    )
+    storePathCommitLog: str = setting(
+        "",
+        "Folder of the commit log. Empty: `commitlog` in `storePathRootDir` (RocketMQ: `$HOME/store/commitlog`).",
+        operator=True,
+    )
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
-    mappedFileSizeCommitLog: int = 1 << 30
-    """Bytes of one segment of the log. A store opened with another size than it was written with does not load."""
-    mappedFileSizeConsumeQueue: int = 300_000 * _UNIT_BYTES
-    """Bytes of one ConsumeQueue segment; rounded up to whole units of 20 bytes, see `queue_segment_bytes`."""
-    enableConsumeQueueExt: bool = False
-    """Write extension units with bit maps beside the queues."""
-    mappedFileSizeConsumeQueueExt: int = 48 << 20
-    """Bytes of one segment of the queues' extension."""
-    bitMapLengthConsumeQueueExt: int = 64
-    """Bits of the filter map of an extension unit. 0: none."""
-    maxMessageSize: int = 4 << 20
-    """Bytes of the largest record (the whole record, not the body), and of the largest batch. One that does not fit
-    into a segment is refused as well."""
+    mappedFileSizeCommitLog: int = setting(
+        1 << 30,
+        "Size of a segment of the log.",
+        unit="bytes",
+        # A segment holds at least one small record and its filler. The index and tools use 32-bit positions in it.
+        range=(256, _INT),
+        change=Change.NEVER,
+        operator=True,
+        same_in_group=True,
+    )
+    mappedFileSizeConsumeQueue: int = setting(
+        300_000 * _UNIT_BYTES,
+        "Size of a ConsumeQueue segment, rounded up to whole units of 20 bytes.",
+        unit="bytes",
+        range=(_UNIT_BYTES, _INT - _UNIT_BYTES),
+        change=Change.NEVER,
+    )
+    enableConsumeQueueExt: bool = setting(
+        False, "Write extension units (tags code, store time) beside the ConsumeQueues."
+    )
+    mappedFileSizeConsumeQueueExt: int = setting(
+        48 << 20, "Size of a segment of a ConsumeQueue extension.", unit="bytes", range=(64, _INT), change=Change.NEVER
+    )
+    bitMapLengthConsumeQueueExt: int = setting(
+        64,
+        "Length of the filter bit map of an extension unit. 0: no bit map.",
+        unit="bits",
+        range=(0, 8 * 32_000),
+        no_effect="extension units have no bit map; the broker evaluates expressions when messages are pulled",
+    )
+    maxMessageSize: int = setting(
+        4 << 20,
+        "Largest record (the whole record, not only the body) and largest batch. The broker also refuses a record "
+        "that does not fit in a segment.",
+        unit="bytes",
+        range=(128, _INT),
+    )
 
     # -- flushing ------------------------------------------------------------------------------------------------------
-    flushDiskType: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    """ASYNC_FLUSH loses what was not yet flushed when the machine (not only the process) dies."""
-    syncFlushTimeout: int = 5_000
-    """How long a SYNC_FLUSH put waits for the disk, and a SYNC_MASTER put for the slave, before it says so."""
-    flushIntervalCommitLog: int = 500
-    """ASYNC_FLUSH: at most this long between looks at what there is to flush."""
-    flushCommitLogTimed: bool = False
-    """ASYNC_FLUSH: sleep the whole interval, even when puts come."""
-    flushCommitLogLeastPages: int = 4
-    """ASYNC_FLUSH: flush when this many pages of 4096 bytes are dirty. 0: always."""
-    flushCommitLogThoroughInterval: int = 10_000
-    """ASYNC_FLUSH: after this long, flush however little there is."""
-    commitIntervalCommitLog: int = 200
-    """With the write buffer: at most this long between looks at what there is to write to the file."""
-    commitCommitLogLeastPages: int = 4
-    """With the write buffer: write when this many pages of 4096 bytes wait. 0: always."""
-    commitCommitLogThoroughInterval: int = 200
-    """With the write buffer: after this long, write however little there is. Readers do not see it earlier."""
-    flushIntervalConsumeQueue: int = 1_000
-    """Between flushes of the ConsumeQueues."""
-    flushConsumeQueueLeastPages: int = 2
-    """Flush a queue when this many pages of 4096 bytes are dirty. 0: always."""
-    flushConsumeQueueThoroughInterval: int = 60_000
-    """After this long, flush every queue and the checkpoint: the longer, the more there is to recover."""
+    flushDiskType: FlushDiskType = setting(
+        FlushDiskType.ASYNC_FLUSH,
+        "With ASYNC_FLUSH, messages that were not flushed yet are lost when the machine (not only the process) fails. "
+        "A member of a replicated group has the default SYNC_FLUSH.",
+        operator=True,
+    )
+    syncFlushTimeout: int = setting(
+        5_000,
+        "Longest time that a SYNC_FLUSH send waits for the disk before it gets an error.",
+        unit="ms",
+        range=_INTERVAL,
+    )
+    flushIntervalCommitLog: int = setting(
+        500, "ASYNC_FLUSH: longest time between two checks for data to flush.", unit="ms", range=_INTERVAL
+    )
+    flushCommitLogTimed: bool = setting(
+        False, "ASYNC_FLUSH: wait for the whole interval between two flushes, even when messages arrive."
+    )
+    flushCommitLogLeastPages: int = setting(
+        4, "ASYNC_FLUSH: flush when so many pages of 4096 bytes are dirty. 0: always.", unit="pages", range=_COUNT
+    )
+    flushCommitLogThoroughInterval: int = setting(
+        10_000, "ASYNC_FLUSH: flush after this time, however little is dirty.", unit="ms", range=_COUNT
+    )
+    commitIntervalCommitLog: int = setting(
+        200,
+        "With `transientStorePoolEnable`: longest time between two checks for data to write to the file.",
+        unit="ms",
+        range=_INTERVAL,
+    )
+    commitCommitLogLeastPages: int = setting(
+        4,
+        "With `transientStorePoolEnable`: write when so many pages of 4096 bytes wait. 0: always.",
+        unit="pages",
+        range=_COUNT,
+    )
+    commitCommitLogThoroughInterval: int = setting(
+        200,
+        "With `transientStorePoolEnable`: write after this time, however little waits. Consumers see a message when "
+        "it is written.",
+        unit="ms",
+        range=_COUNT,
+    )
+    flushIntervalConsumeQueue: int = setting(
+        1_000, "Time between two writes of the ConsumeQueues and the progress mark.", unit="ms", range=_INTERVAL
+    )
+    flushConsumeQueueLeastPages: int = setting(
+        2,
+        "Flush a ConsumeQueue when so many pages are dirty.",
+        unit="pages",
+        range=_COUNT,
+        no_effect="each flush covers all ConsumeQueues; flushConsumeQueueThoroughInterval says how often",
+    )
+    flushConsumeQueueThoroughInterval: int = setting(
+        60_000,
+        "Time after which the broker flushes all ConsumeQueues and the checkpoint. A recovery reads the log from the "
+        "last flush.",
+        unit="ms",
+        range=_COUNT,
+    )
 
-    # -- the put path --------------------------------------------------------------------------------------------------
-    useReentrantLockWhenPutMessage: bool = False
-    """Taken for compatibility: puts are made by one thread, there is no lock to choose."""
-    osPageCacheBusyTimeOutMills: int = 1_000
-    """A put that holds the log longer than this makes others be refused as busy."""
-    debugLockEnable: bool = False
-    """Taken for compatibility."""
-    transientStorePoolEnable: bool = False
-    """Puts go to a locked buffer first. Only with ASYNC_FLUSH and not as SLAVE; see `transient_pool_enabled`."""
-    transientStorePoolSize: int = 5
-    """Buffers of one segment's size. All are locked in memory: with 1 GiB segments, five are 5 GiB."""
-    fastFailIfNoBufferInStorePool: bool = False
-    """Refuse puts at once, instead of waiting, when no buffer is free."""
-    warmMapedFileEnable: bool = False
-    """Touch every page of a new segment and lock it in memory, so that no put waits for a page."""
-    flushLeastPagesWhenWarmMapedFile: int = 4096
-    """While warming with SYNC_FLUSH: sync each time this many pages were touched."""
+    # -- sending -------------------------------------------------------------------------------------------------------
+    useReentrantLockWhenPutMessage: bool = setting(
+        False, "Lock for sends: reentrant or spinning.", no_effect=_ONE_APPENDER
+    )
+    osPageCacheBusyTimeOutMills: int = setting(
+        1_000,
+        "If a write to the log takes longer, the broker refuses other sends as busy.",
+        unit="ms",
+        range=_INTERVAL,
+    )
+    debugLockEnable: bool = setting(False, "Log threads that wait for the lock of sends.", no_effect=_ONE_APPENDER)
+    transientStorePoolEnable: bool = setting(
+        False, "Collect messages in a buffer and write them to the file later. Only with ASYNC_FLUSH, and not as SLAVE."
+    )
+    transientStorePoolSize: int = setting(
+        5, "Size of that buffer, in segments of the log.", unit="segments", range=(1, 1024)
+    )
+    fastFailIfNoBufferInStorePool: bool = setting(
+        False,
+        "Refuse a send at once if no buffer is free.",
+        no_effect="the broker writes a full buffer to the file, so a send never waits for a free one",
+    )
+    warmMapedFileEnable: bool = setting(
+        False, "Touch every page of a new segment and lock it in memory, so that no send waits for a page."
+    )
+    flushLeastPagesWhenWarmMapedFile: int = setting(
+        4096, "While a segment is touched with SYNC_FLUSH: sync after so many pages.", unit="pages", range=(1, _INT)
+    )
 
     # -- reading -------------------------------------------------------------------------------------------------------
-    maxTransferBytesOnMessageInMemory: int = 256 << 10
-    """Bytes of one answer to a pull of recent messages. One message is always given, however large."""
-    maxTransferCountOnMessageInMemory: int = 32
-    """Messages of one answer to a pull of recent messages."""
-    maxTransferBytesOnMessageInDisk: int = 64 << 10
-    """Bytes of one answer to a pull of old messages, which may have to come from the disk."""
-    maxTransferCountOnMessageInDisk: int = 8
-    """Messages of one answer to a pull of old messages."""
-    accessMessageInMemoryMaxRatio: int = 40
-    """Percent of the machine's memory that the newest part of the log is taken to fill: what is older is "on disk"."""
-    offsetCheckInSlave: bool = False
-    """Also a slave corrects the offsets of pulls that are out of range."""
-    diskFallRecorded: bool = True
-    """Count for each group how far behind the log's end it reads."""
+    maxTransferBytesOnMessageInMemory: int = setting(
+        256 << 10,
+        "Size of the answer to a pull of recent messages. An answer always contains at least one message.",
+        unit="bytes",
+        range=(1, _INT),
+    )
+    maxTransferCountOnMessageInMemory: int = setting(
+        32, "Number of messages in the answer to a pull of recent messages.", unit="messages", range=(1, _INT)
+    )
+    maxTransferBytesOnMessageInDisk: int = setting(
+        64 << 10,
+        "Size of the answer to a pull of old messages, which may have to come from the disk.",
+        unit="bytes",
+        range=(1, _INT),
+    )
+    maxTransferCountOnMessageInDisk: int = setting(
+        8, "Number of messages in the answer to a pull of old messages.", unit="messages", range=(1, _INT)
+    )
+    accessMessageInMemoryMaxRatio: int = setting(
+        40,
+        "Part of the machine's memory that the newest part of the log is assumed to fill. Older messages count as old "
+        "for the four settings above.",
+        unit="%",
+        range=(0, 100),
+    )
+    offsetCheckInSlave: bool = setting(False, "A slave also corrects the offsets of pulls that are out of range.")
+    diskFallRecorded: bool = setting(
+        True, "Count for each group how many bytes behind the end of the log it reads (`GROUP_GET_FALL_SIZE`)."
+    )
 
     # -- the index -----------------------------------------------------------------------------------------------------
-    messageIndexEnable: bool = True
-    """Index messages by their keys. Without it, queries by key find nothing."""
-    messageIndexSafe: bool = False
-    """After a kill, recover from where also the index was durable. (Ours rebuilds a dropped index file anyway.)"""
-    maxHashSlotNum: int = 5_000_000
-    """Slots of an index file. Files of another geometry cannot be read: the name does not say it."""
-    maxIndexNum: int = 5_000_000 * 4
-    """Entries of an index file, of which the first is never used."""
-    maxMsgsNumBatch: int = 64
-    """Most messages of one answer to a query by key."""
-    defaultQueryMaxNum: int = 32
-    """Messages of an answer to a query by key that names no number."""
+    messageIndexEnable: bool = setting(True, "Index messages by their keys. Without it, queries by key find nothing.")
+    messageIndexSafe: bool = setting(
+        False,
+        "After a kill, recover from a position where the index was durable as well. Without it, the broker rebuilds "
+        "an incomplete index file from the log.",
+    )
+    # 2^31 - 1 entries would leave no room in the signed 32-bit counters of the file's header.
+    maxHashSlotNum: int = setting(
+        5_000_000, "Number of slots of an index file.", unit="slots", range=(1, 500_000_000), change=Change.NEVER
+    )
+    maxIndexNum: int = setting(
+        5_000_000 * 4,
+        "Number of entries of an index file. The format does not use the first one.",
+        unit="entries",
+        range=(2, 500_000_000),
+        change=Change.NEVER,
+    )
+    maxMsgsNumBatch: int = setting(
+        64, "Largest number of messages in the answer to a query by key.", unit="messages", range=(1, _INT)
+    )
+    defaultQueryMaxNum: int = setting(
+        32, "Number of messages in the answer to a query by unique key.", unit="messages", range=(1, _INT)
+    )
 
     # -- cleaning ------------------------------------------------------------------------------------------------------
-    cleanResourceInterval: int = 10_000
-    """Between looks at what there is to delete."""
-    deleteCommitLogFilesInterval: int = 100
-    """Pause after each deleted segment of the log: the file system may need a while for a large file."""
-    deleteConsumeQueueFilesInterval: int = 100
-    """Pause after each queue that lost a segment."""
-    destroyMapedFileIntervalForcibly: int = 120_000
-    """Taken for compatibility: a segment can be removed while it is read, the system keeps it until the last reader."""
-    redeleteHangedFileInterval: int = 120_000
-    """Until a segment that could not be removed is tried again."""
-    deleteWhen: str = "04"
-    """Hours of the local day, `;` between, in which expired segments are deleted."""
-    fileReservedTime: int = 72
-    """Hours after its last change that a segment expires."""
-    diskMaxUsedSpaceRatio: int = 75
-    """Percent of the disk from which expired segments are deleted at any hour; taken as 10 at least, 95 at most."""
-    cleanFileForciblyEnable: bool = True
-    """On a nearly full disk delete the oldest segments before they expire. Off: puts are refused until some do."""
-    diskSpaceWarningLevelRatio: float = 0.90
-    """Used part of the disk above which puts are refused (system property `rocketmq.broker.…` in RocketMQ)."""
-    diskSpaceCleanForciblyRatio: float = 0.85
-    """Used part of the disk above which segments are deleted at once; below it puts are taken again."""
+    cleanResourceInterval: int = setting(
+        10_000, "Time between two checks for segments to delete.", unit="ms", range=_INTERVAL
+    )
+    deleteCommitLogFilesInterval: int = setting(
+        100,
+        "Pause after each deleted segment of the log: the file system may need some time for a large file.",
+        unit="ms",
+        range=_COUNT,
+    )
+    deleteConsumeQueueFilesInterval: int = setting(
+        100,
+        "Pause after each deleted segment of a ConsumeQueue.",
+        unit="ms",
+        range=_COUNT,
+        no_effect="the broker deletes the old segments of all ConsumeQueues in one step; they are small",
+    )
+    destroyMapedFileIntervalForcibly: int = setting(
+        120_000,
+        "Time after which a segment is deleted although it is read.",
+        unit="ms",
+        range=_COUNT,
+        no_effect="a segment can be deleted at any time: the system keeps its data until the last reader ends",
+    )
+    redeleteHangedFileInterval: int = setting(
+        120_000, "Time until the broker tries again to delete a segment after an error.", unit="ms", range=_COUNT
+    )
+    deleteWhen: str = setting(
+        "04", "Hours of the day (local time, separated by `;`) in which the broker deletes expired segments."
+    )
+    fileReservedTime: int = setting(
+        72, "Time after its last change when a segment expires.", unit="hours", range=(0, 24 * 366 * 100)
+    )
+    diskMaxUsedSpaceRatio: int = setting(
+        75,
+        "Used part of the disk above which the broker deletes expired segments at any hour. Values below 10 count as "
+        "10, values above 95 as 95.",
+        unit="%",
+        range=(0, 100),
+    )
+    cleanFileForciblyEnable: bool = setting(
+        True,
+        "On a nearly full disk, delete the oldest segments before they expire. Off: the broker refuses sends until "
+        "segments expire.",
+    )
+    diskSpaceWarningLevelRatio: float = setting(
+        0.90,
+        "Used part of the disk above which the broker refuses sends. (In RocketMQ a system property.)",
+        range=(0.0, 1.0),
+    )
+    diskSpaceCleanForciblyRatio: float = setting(
+        0.85,
+        "Used part of the disk above which the broker deletes the oldest segments at once. Below it the broker "
+        "accepts sends again.",
+        range=(0.0, 1.0),
+    )
 
     # -- scrubbing -----------------------------------------------------------------------------------------------------
-    scrubBytesPerSecond: int = -1
-    """Own setting. Bytes of the log a second that are read again in the background to find damage. -1: as many as it
-    takes to read everything once a week, twice over, and 262144 at least. 0: none."""
+    scrubBytesPerSecond: int = setting(
+        -1,
+        "Rate at which the broker reads the log again in the background to find damage. -1: twice the rate that reads "
+        "the whole store once a week, and at least 262144. 0: no scrubbing.",
+        unit="bytes/s",
+        range=(-1, _LONG),
+        own=True,
+    )
 
     # -- recovery ------------------------------------------------------------------------------------------------------
-    checkCRCOnRecover: bool = True
-    """Check the CRC of bodies when the log's end is looked for. Off: a torn body may become a message."""
-    duplicationEnable: bool = False
-    """Never dispatch what is above the confirmed offset."""
+    checkCRCOnRecover: bool = setting(
+        True, "Recovery checks the CRC of bodies. Off: an incomplete body can become a message."
+    )
+    duplicationEnable: bool = setting(
+        False, "Dispatch only messages below a confirmed offset. The broker refuses true: use a replicated group."
+    )
 
     # -- delayed messages ----------------------------------------------------------------------------------------------
-    messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    """Delays of level 1, 2, ...: a number and s, m, h or d. Do not change it while messages wait: levels are stored."""
-    flushDelayOffsetInterval: int = 10_000
-    """Between writes of the delivered offsets: what a crash delivers twice."""
+    messageDelayLevel: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "Delays of level 1, 2, and so on: a number and s, m, h or d. Messages store the level, not the delay: a "
+        "change applies to messages that wait.",
+        same_in_group=True,
+    )
+    flushDelayOffsetInterval: int = setting(
+        10_000,
+        "Time between two writes of the delivery offsets. After a crash the broker delivers messages of this time "
+        "twice. A member of a replicated group has the default 1000.",
+        unit="ms",
+        range=_INTERVAL,
+    )
 
     # -- replication ---------------------------------------------------------------------------------------------------
-    brokerRole: BrokerRole = BrokerRole.ASYNC_MASTER
-    """What this store is in its group."""
-    haListenPort: int = 10912
-    """Port for slaves."""
-    haMasterAddress: str = ""
-    """host:port of the master's haListenPort; empty: the name server tells."""
-    haSendHeartbeatInterval: int = 5_000
-    """Between a slave's reports on an idle connection."""
-    haHousekeepingInterval: int = 20_000
-    """Silence after which either side closes the connection."""
-    haTransferBatchSize: int = 32 << 10
-    """Bytes of one transfer to a slave."""
-    haSlaveFallbehindMax: int = 256 << 20
-    """SYNC_MASTER: a slave further behind than this counts as none."""
-    enableDLegerCommitLog: bool = False
-    """Keep the log in the layout of DLedger, replicated by Raft. (The spelling is RocketMQ's.)"""
-    dLegerGroup: str = ""
-    """Name of the Raft group: the broker's name."""
-    dLegerPeers: str = ""
-    """Members, `n0-host:port;n1-host:port;...`."""
-    dLegerSelfId: str = ""
-    """Which of the members this is."""
-    preferredLeaderId: str = ""
-    """Member that takes the lead when it has caught up."""
-    isEnableBatchPush: bool = False
-    """Ship several entries in one request."""
+    brokerRole: BrokerRole = setting(
+        BrokerRole.ASYNC_MASTER,
+        "Role in master/slave replication. The broker refuses SYNC_MASTER: use a replicated group "
+        "(`enableDLegerCommitLog`).",
+        operator=True,
+    )
+    haListenPort: int = setting(10912, "Port for slaves.", range=(0, 65_535), no_effect=_NO_SLAVES, operator=True)
+    haMasterAddress: str = setting(
+        "", "Address of the master (`host:port`). The broker refuses a value: use a replicated group.", operator=True
+    )
+    haSendHeartbeatInterval: int = setting(
+        5_000, "Time between two reports of a slave.", unit="ms", range=_INTERVAL, no_effect=_NO_SLAVES
+    )
+    haHousekeepingInterval: int = setting(
+        20_000,
+        "Time without data after which master or slave closes the connection.",
+        unit="ms",
+        range=_INTERVAL,
+        no_effect=_NO_SLAVES,
+    )
+    haTransferBatchSize: int = setting(
+        32 << 10, "Size of one transfer to a slave.", unit="bytes", range=(1, _INT), no_effect=_NO_SLAVES
+    )
+    haSlaveFallbehindMax: int = setting(
+        256 << 20,
+        "SYNC_MASTER: the master does not wait for a slave that is further behind.",
+        unit="bytes",
+        range=(0, _LONG),
+        no_effect=_NO_SLAVES,
+    )
+    enableDLegerCommitLog: bool = setting(
+        False,
+        "Keep the log in the layout of DLedger and replicate it through Raft. (The spelling is RocketMQ's.)",
+        change=Change.NEVER,
+        operator=True,
+        same_in_group=True,
+    )
+    dLegerGroup: str = setting(
+        "", "Name of the replicated group: the broker's name.", operator=True, same_in_group=True
+    )
+    dLegerPeers: str = setting("", "Members of the group: `n0-host:port;n1-host:port;...`.", operator=True)
+    dLegerSelfId: str = setting("", "This member, such as `n0`.", change=Change.NEVER, operator=True)
+    preferredLeaderId: str = setting(
+        "", "The member that becomes leader when it has all entries.", operator=True, same_in_group=True
+    )
+    isEnableBatchPush: bool = setting(
+        False,
+        "Send several entries in one request to a follower.",
+        no_effect="the leader always sends several entries in one request",
+    )
 
-    # -- our own -------------------------------------------------------------------------------------------------------
-    maxOpenQueueFiles: int = 4096
-    """Own: files of ConsumeQueues kept open. Fewer than queues in use costs an open and a close for each write."""
-    dispatchMaxBytes: int = 1 << 20
-    """Own: bytes of the log dispatched in one go. Pulls wait meanwhile."""
+    # -- limits --------------------------------------------------------------------------------------------------------
+    maxOpenQueueFiles: int = setting(
+        4096,
+        "Number of ConsumeQueue files that the broker keeps open. With more queues in use, each write opens and "
+        "closes a file.",
+        unit="files",
+        range=(1, _INT),
+        own=True,
+    )
+    dispatchMaxBytes: int = setting(
+        1 << 20,
+        "Part of the log that the broker dispatches in one step. Pulls of the queues wait meanwhile.",
+        unit="bytes",
+        range=(1, _INT),
+        own=True,
+    )
 
     def validate(self) -> None:
-        """Checks every field. SettingsError names the first that cannot be used."""
-        for item in fields(self):
-            _check_type(item.name, getattr(self, item.name), str(item.type))
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise SettingsError(name, f"must be {low} to {high}, not {value}")
+        """Checks every field. SettingsError: names the first setting that cannot be used."""
+        check(self)
         if not self.storePathRootDir:
             raise SettingsError("storePathRootDir", "must name a folder")
         if self.diskSpaceCleanForciblyRatio > self.diskSpaceWarningLevelRatio:
             raise SettingsError(
                 "diskSpaceCleanForciblyRatio",
                 f"{self.diskSpaceCleanForciblyRatio} is above diskSpaceWarningLevelRatio="
-                f"{self.diskSpaceWarningLevelRatio}: puts would stop before anything is cleaned",
+                f"{self.diskSpaceWarningLevelRatio}: the broker would refuse sends before it deletes a segment",
             )
         self.delay_levels_ms()
         self.delete_hours()
@@ -256,7 +438,7 @@ class StoreSettings:
 
     @property
     def log_folder(self) -> Path:
-        """The folder of the log's segments, in whichever layout it is kept."""
+        """The folder of the log's segments, in RocketMQ's layout or in DLedger's."""
         if self.enableDLegerCommitLog:
             return self.root / f"dledger-{self.dLegerSelfId}" / "data"
         return self.commit_log_folder
@@ -273,7 +455,10 @@ class StoreSettings:
 
     @property
     def transient_pool_enabled(self) -> bool:
-        """The write buffer is used: asked for, and neither SYNC_FLUSH nor SLAVE (RocketMQ ignores it silently then)."""
+        """Whether the write buffer is used: it is enabled, and the broker has neither SYNC_FLUSH nor the role SLAVE.
+
+        RocketMQ ignores the setting in those cases.
+        """
         return (
             self.transientStorePoolEnable
             and self.flushDiskType is FlushDiskType.ASYNC_FLUSH
@@ -281,7 +466,7 @@ class StoreSettings:
         )
 
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """Delay of each level: level 1 at index 0. SettingsError: `messageDelayLevel` is not understood."""
+        """Returns the delay of each level: level 1 at index 0. SettingsError: `messageDelayLevel` cannot be parsed."""
         delays = []
         for part in self.messageDelayLevel.split():
             match = _DELAY.fullmatch(part)
@@ -291,80 +476,10 @@ class StoreSettings:
         return tuple(delays)
 
     def delete_hours(self) -> frozenset[int]:
-        """Hours of `deleteWhen`. SettingsError: one of them is no hour."""
+        """Returns the hours of `deleteWhen`. SettingsError: one of them is not an hour."""
         hours = set()
         for part in filter(None, (piece.strip() for piece in self.deleteWhen.split(";"))):
             if not (part.isascii() and part.isdigit() and int(part) <= 23):
                 raise SettingsError("deleteWhen", f"{part!r} is not an hour from 00 to 23")
             hours.add(int(part))
         return frozenset(hours)
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "bool": (bool,),
-    "float": (float, int),
-    "FlushDiskType": (FlushDiskType,),
-    "BrokerRole": (BrokerRole,),
-}
-
-
-def _check_type(name: str, value: Any, kind: str) -> None:
-    # type(), not isinstance: True is an int for Python, but no size.
-    if type(value) not in _KINDS[kind]:
-        raise SettingsError(name, f"must be {kind}, not {value!r}")
-
-
-_INTERVAL = (1, _INT)
-_COUNT = (0, _INT)
-
-_RANGES: dict[str, tuple[float, float]] = {
-    # A segment holds at least one small record and its filler; positions in it are 32-bit in the index and in tools.
-    "mappedFileSizeCommitLog": (256, _INT),
-    "mappedFileSizeConsumeQueue": (_UNIT_BYTES, _INT - _UNIT_BYTES),
-    "mappedFileSizeConsumeQueueExt": (64, _INT),
-    "bitMapLengthConsumeQueueExt": (0, 8 * 32_000),
-    "maxMessageSize": (128, _INT),
-    "syncFlushTimeout": _INTERVAL,
-    "flushIntervalCommitLog": _INTERVAL,
-    "flushCommitLogLeastPages": _COUNT,
-    "flushCommitLogThoroughInterval": _COUNT,
-    "commitIntervalCommitLog": _INTERVAL,
-    "commitCommitLogLeastPages": _COUNT,
-    "commitCommitLogThoroughInterval": _COUNT,
-    "flushIntervalConsumeQueue": _INTERVAL,
-    "flushConsumeQueueLeastPages": _COUNT,
-    "flushConsumeQueueThoroughInterval": _COUNT,
-    "osPageCacheBusyTimeOutMills": _INTERVAL,
-    "transientStorePoolSize": (1, 1024),
-    "flushLeastPagesWhenWarmMapedFile": (1, _INT),
-    "maxTransferBytesOnMessageInMemory": (1, _INT),
-    "maxTransferCountOnMessageInMemory": (1, _INT),
-    "maxTransferBytesOnMessageInDisk": (1, _INT),
-    "maxTransferCountOnMessageInDisk": (1, _INT),
-    "accessMessageInMemoryMaxRatio": (0, 100),
-    # 2^31 - 1 index entries would not fit the signed 32-bit numbers of the format's header with room to count on.
-    "maxHashSlotNum": (1, 500_000_000),
-    "maxIndexNum": (2, 500_000_000),
-    "maxMsgsNumBatch": (1, _INT),
-    "defaultQueryMaxNum": (1, _INT),
-    "cleanResourceInterval": _INTERVAL,
-    "deleteCommitLogFilesInterval": _COUNT,
-    "deleteConsumeQueueFilesInterval": _COUNT,
-    "destroyMapedFileIntervalForcibly": _COUNT,
-    "redeleteHangedFileInterval": _COUNT,
-    "fileReservedTime": (0, 24 * 366 * 100),
-    "scrubBytesPerSecond": (-1, _LONG),
-    "diskMaxUsedSpaceRatio": (0, 100),
-    "diskSpaceWarningLevelRatio": (0.0, 1.0),
-    "diskSpaceCleanForciblyRatio": (0.0, 1.0),
-    "flushDelayOffsetInterval": _INTERVAL,
-    "haListenPort": (0, 65_535),
-    "haSendHeartbeatInterval": _INTERVAL,
-    "haHousekeepingInterval": _INTERVAL,
-    "haTransferBatchSize": (1, _INT),
-    "haSlaveFallbehindMax": (0, _LONG),
-    "maxOpenQueueFiles": (1, _INT),
-    "dispatchMaxBytes": (1, _INT),
-}

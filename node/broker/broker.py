@@ -15,7 +15,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from tallystick.node import logs
 from tallystick.node.broker import queue_ends
@@ -440,12 +440,9 @@ class Broker:
     def change_settings(self, changes: dict[str, str]) -> None:
         """Keeps settings given as text for the next start, and applies them. Blocks for a sync.
 
-        SettingsError, ConfigurationError; OSError: they could not be kept. Nothing changed then.
+        ConfigurationError: a setting is unknown or its value is wrong. OSError: they could not be saved. In both
+        cases nothing changes.
         """
-        changeable = {item.name for item in fields(BrokerSettings)}
-        for key in changes:
-            if key not in changeable:
-                raise SettingsError(key, "is unknown, or cannot be changed while the broker runs")
         changed = parse_text(self.settings, changes, "update")
         self._changes.save((self._changes.load() or {}) | changes)
         if changed.logLevel != self.settings.logLevel:

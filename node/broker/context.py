@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.topics import TopicTable
     from tallystick.node.broker.transactions import TransactionService
     from tallystick.node.settings import BrokerSettings
+    from tallystick.store.settings import StoreSettings
 
 
 class StoreView(Protocol):
@@ -31,6 +32,8 @@ class StoreView(Protocol):
 
     Offsets count messages of one queue; `pos` counts bytes of the log.
     """
+
+    settings: StoreSettings
 
     async def put(self, message: Message) -> PutResult:
         """Append one message and wait as its flush settings ask. A full or failed disk is a status, no exception."""

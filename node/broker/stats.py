@@ -204,11 +204,12 @@ class BrokerStats:
         """A pull that found something took `elapsed_ms` in the store."""
         self._add(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", self._now_ms(), elapsed_ms)
 
-    def fall_behind(self, group: str, topic: str, queue_id: int, size_bytes: int, age_ms: int) -> None:
-        """A pull found its message `size_bytes` before the log's end, and `age_ms` old."""
+    def fall_behind(self, group: str, topic: str, queue_id: int, size_bytes: int | None, age_ms: int) -> None:
+        """Counts how far behind the log's end a pull began (None: not counted), and the age of its first message."""
         now_ms = self._now_ms()
         key = f"{queue_id}@{topic}@{group}"
-        self._add(GROUP_GET_FALL_SIZE, key, now_ms, size_bytes)
+        if size_bytes is not None:
+            self._add(GROUP_GET_FALL_SIZE, key, now_ms, size_bytes)
         self._add(GROUP_GET_FALL_TIME, key, now_ms, age_ms)
 
     def counter(self, name: str, key: str) -> Counter | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.node import logs
+from tallystick.node.configuration import parse_text
 from tallystick.node.nameserver.brokers import BrokerRequests
 from tallystick.node.nameserver.inquiry import ANSWER_S
 from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
@@ -32,6 +33,7 @@ from tallystick.node.settings import NameServerSettings
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.finding_log import FindingLog
+from tallystick.store.setting import changeable, why_not_changeable
 from tallystick.store.tables import JsonTable
 
 _logger = logging.getLogger("tallystick.nameserver")
@@ -39,7 +41,7 @@ _V3_0_11 = 37  # older brokers send another body
 _V4_9_4 = 401  # newer clients want strict JSON
 _FIRST_SCAN_S, _SCAN_S = 5.0, 10.0
 # All other settings take effect at a start only.
-_CHANGEABLE = {"orderMessageEnable": "bool", "brokerExpirySeconds": "int", "logLevel": "str"}
+_CHANGEABLE = changeable(NameServerSettings)
 
 
 def _steady_ms() -> int:
@@ -226,20 +228,14 @@ class NameServer:
 
     def _update_config(self, connection: Connection, request: Command) -> Command:
         """Until the next start: settings are kept where the process gets them from, not here."""
-        changes: dict[str, Any] = {}
-        for name, text in _properties(request.body).items():
+        changes = _properties(request.body)
+        for name in changes:
             if name not in _CHANGEABLE:
-                known = name in {item.name for item in dataclasses.fields(self.settings)}
-                reason = "takes effect at a start only" if known else "is no setting of a name server"
+                reason = why_not_changeable(name, NameServerSettings)
                 raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{name} {reason}")
-            if _CHANGEABLE[name] == "bool":
-                changes[name] = text.lower() == "true"
-            else:
-                changes[name] = int(text) if text.isdecimal() and len(text) < 10 else text
         try:
-            changed = dataclasses.replace(self.settings, **changes)
-            changed.validate()
-        except ValueError as error:  # SettingsError, which names the key
+            changed: NameServerSettings = parse_text(self.settings, changes, "update")
+        except ValueError as error:  # ConfigurationError, which names the key
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         if changed.logLevel != self.settings.logLevel:
             logs.set_level(changed.logLevel)

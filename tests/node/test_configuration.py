@@ -67,6 +67,19 @@ def test_every_kind_of_value_from_text_and_from_toml(tmp_path: Path) -> None:
     assert (settings.broker.listenPort, settings.nameserver.listenPort, settings.http.port) == (20911, 9877, -1)
 
 
+def test_a_setting_without_an_effect_is_a_line_that_says_where_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("[store]\nhaListenPort = 10912\nfileReservedTime = 48\n")
+    found = load(file=path, environment={"TALLY_FORCEREGISTER": "true"}, assignments=["debugLockEnable=true"])
+    places = [line.partition(" has no effect: ")[0] for line in found.without_effect]
+    assert places == [
+        f"{path}: [store] haListenPort",
+        "environment variable TALLY_FORCEREGISTER (broker.forceRegister)",
+        "--set debugLockEnable",
+    ]
+    assert load().without_effect == ()
+
+
 def test_variables_of_the_commands_are_no_settings() -> None:
     load(environment={"TALLY_CONFIG": "a.toml", "TALLY_NAMESERVER": "127.0.0.1:1"})
 
@@ -139,7 +152,7 @@ def test_an_error_in_the_environment_names_the_variable(name: str, value: str, s
         ("nameserver.brokerName=1", "--set: unknown key 'nameserver.brokerName'"),
         ("=1", "--set: unknown key ''"),
         ("aclEnable=true", "--set aclEnable: access control is not supported yet"),
-        ("brokerIP1=0.0.0.0", "--set brokerIP1: 0.0.0.0 is every address: clients need one"),
+        ("brokerIP1=0.0.0.0", "--set brokerIP1: 0.0.0.0 stands for every address: clients need one address"),
     ],
 )
 def test_an_error_of_set_names_the_key(text: str, says: str) -> None:

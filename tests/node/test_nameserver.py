@@ -487,8 +487,8 @@ async def test_the_order_of_topics_is_told_if_that_is_switched_on(world: World) 
 
 async def test_a_setting_that_cannot_be_set_is_named_and_nothing_changes(world: World) -> None:
     for body, remark in (
-        (b"orderMessageEnable=true\nrocketmqHome=/", "rocketmqHome is no setting of a name server"),
-        (b"orderMessageEnable=true\nlistenPort=1", "listenPort takes effect at a start only"),
+        (b"orderMessageEnable=true\nrocketmqHome=/", "rocketmqHome is not a setting"),
+        (b"orderMessageEnable=true\nlistenPort=1", "listenPort cannot be changed while the process runs"),
         (b"orderMessageEnable=true\nbrokerExpirySeconds=soon", "brokerExpirySeconds"),
         (b"orderMessageEnable=true\nbrokerExpirySeconds=0", "brokerExpirySeconds"),
         (b"\xff=1", "the body is no text"),

@@ -1,14 +1,21 @@
-"""Settings: what is wrong is named."""
+"""The settings of broker, name server and HTTP port: declarations, checks, and the page that describes them."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tallystick.node.settings import CHANGEABLE, BrokerSettings, HttpSettings, NameServerSettings
-from tallystick.store.settings import SettingsError
+from tallystick.store.setting import SettingsError, declarations, why_not_changeable
+from tallystick.store.settings import StoreSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+_READ_BY_NAME = {"duplicationEnable", "haMasterAddress"}  # engine.py refuses values of these
 
 
 def test_the_defaults_are_sound() -> None:
@@ -53,8 +60,43 @@ def test_name_servers_are_a_list() -> None:
     BrokerSettings(namesrvAddr="10.0.0.1:9876; ns-2:9876;[::1]:9876;").validate()
 
 
-def test_a_number_without_a_range_is_a_mistake_of_ours() -> None:
-    from tallystick.node import settings
+@pytest.mark.parametrize("kind", [BrokerSettings, StoreSettings, NameServerSettings, HttpSettings])
+def test_every_number_declares_its_range(kind: type) -> None:
+    numbers = {item.name for item in fields(kind) if item.type in ("int", "float")}
+    assert numbers == {name for name, known in declarations(kind).items() if known.range is not None}
 
-    numbers = {item.name for item in fields(BrokerSettings) if item.type == "int"}
-    assert numbers == set(settings._BROKER_RANGES)
+
+@pytest.mark.parametrize("kind", [BrokerSettings, StoreSettings, NameServerSettings, HttpSettings])
+def test_every_setting_is_described_in_a_sentence(kind: type) -> None:
+    for name, known in declarations(kind).items():
+        assert known.description.strip() == known.description, name
+        assert known.description[-1] in ".)", name
+        assert known.description[0].isupper() or known.description[0] in "`0", name
+        assert not known.no_effect or known.no_effect[-1] != ".", name
+
+
+def test_nothing_reads_a_setting_without_an_effect() -> None:
+    """A setting that the code reads has an effect. The exceptions: the runtime information shows three of them."""
+    shown = {"sendThreadPoolQueueCapacity", "queryThreadPoolQueueCapacity", "endTransactionPoolQueueCapacity"}
+    sources = [path.read_text() for part in ("node", "store", "replication") for path in (ROOT / part).rglob("*.py")]
+    for kind in (BrokerSettings, StoreSettings, NameServerSettings, HttpSettings):
+        for name, known in declarations(kind).items():
+            is_read = any(re.search(rf"\.{name}\b", text) for text in sources)
+            reaches = is_read or name in _READ_BY_NAME
+            assert reaches is not bool(known.no_effect) or name in shown, name
+
+
+def test_the_reference_is_what_the_declarations_say() -> None:
+    spec = importlib.util.spec_from_file_location("settings_reference", ROOT / "docs" / "settings_reference.py")
+    assert spec is not None and spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    assert reference.PAGE.read_text() == reference.page(), "run `make settings-reference`"
+
+
+def test_a_refused_change_says_why() -> None:
+    kinds = BrokerSettings, StoreSettings
+    assert why_not_changeable("listenPort", *kinds) == "cannot be changed while the process runs: set it and restart"
+    assert "files of the store" in why_not_changeable("mappedFileSizeCommitLog", *kinds)
+    assert why_not_changeable("haListenPort", *kinds).startswith("has no effect: there is no master/slave")
+    assert why_not_changeable("brokerName2", *kinds) == "is not a setting"

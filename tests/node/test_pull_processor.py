@@ -29,6 +29,7 @@ from tallystick.store import properties
 from tallystick.store._kernel import string_hash
 from tallystick.store.message import GetResult, GetStatus, Host, PutResult, PutStatus, QueryResult
 from tallystick.store.record import Record
+from tallystick.store.settings import StoreSettings
 
 TAG, COMMIT, SUSPEND, SUBSCRIPTION = "TAG", 1, 2, 4
 
@@ -53,6 +54,7 @@ class FakeStore:
         self.behind = False
         self.max_pos = 1000
         self.scan_units = 800
+        self.settings = StoreSettings()
         self.on_arrival = None
 
     def add(self, topic, queue_id, text="", body=b"x"):
@@ -570,6 +572,17 @@ def test_a_group_that_is_too_far_behind_is_stopped():
     assert error(world.pull())[0] == 16
 
 
+@pytest.mark.parametrize(("recorded", "sizes"), [(True, 1), (False, None)])
+def test_how_far_a_group_reads_behind_is_counted_if_the_store_is_told_so(recorded, sizes):
+    world = World(disableConsumeIfConsumerReadSlowly=True)
+    world.store.settings = StoreSettings(diskFallRecorded=recorded)
+    world.store.add("T", 0)
+    assert world.pull().code == 0
+    size = world.stats.counter("GROUP_GET_FALL_SIZE", "0@T@g")
+    assert (size and size.times) == sizes
+    assert world.stats.counter("GROUP_GET_FALL_TIME", "0@T@g").times == 1
+
+
 # Holds
 
 
@@ -686,6 +699,8 @@ def test_messages_by_key(world):
     assert offsets_in(query(world.connection, Command(12, ext=ext | {"maxNum": "1"}))) == [0]
     unique = ext | {"maxNum": "1", "_UNIQUE_KEY_QUERY": "true"}
     assert offsets_in(query(world.connection, Command(12, ext=unique))) == [0, 2]
+    world.store.settings = StoreSettings(defaultQueryMaxNum=1)
+    assert offsets_in(query(world.connection, Command(12, ext=unique))) == [0]
     answer = query(world.connection, Command(12, ext=ext | {"key": "none"}))
     assert (answer.code, answer.remark) == (22, "can not find message, maybe time range not correct")
     assert answer.ext == {"indexLastUpdatePhyoffset": "0", "indexLastUpdateTimestamp": "0"}

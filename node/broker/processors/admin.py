@@ -19,8 +19,10 @@ from tallystick.node.broker.runtime import runtime_info
 from tallystick.node.broker.topics import TopicConfig, validate_topic_name
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_str, opt_bool, opt_int
-from tallystick.node.settings import CHANGEABLE
+from tallystick.node.settings import CHANGEABLE, BrokerSettings
 from tallystick.store import fastjson
+from tallystick.store.setting import why_not_changeable
+from tallystick.store.settings import StoreSettings
 from tallystick.store.tables import DataVersion
 
 if TYPE_CHECKING:
@@ -168,9 +170,8 @@ class AdminProcessor:
         changes = parse_properties(command.body)
         for key in changes:
             if key not in CHANGEABLE:
-                raise refused(
-                    ResponseCode.SYSTEM_ERROR, f"{key}: is unknown, or cannot be changed while the broker runs"
-                )
+                reason = why_not_changeable(key, BrokerSettings, StoreSettings)
+                raise refused(ResponseCode.SYSTEM_ERROR, f"{key} {reason}")
         if changes:
             try:
                 self._broker.change_settings(changes)

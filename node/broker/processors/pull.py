@@ -153,7 +153,8 @@ class PullProcessor:
         broker = self._broker
         record = Record.decode(body, check_crc=False)
         behind_bytes = broker.store.max_pos - record.pos
-        broker.stats.fall_behind(group, topic, queue_id, behind_bytes, broker.now_ms() - record.store_timestamp_ms)
+        recorded = behind_bytes if broker.store.settings.diskFallRecorded else None
+        broker.stats.fall_behind(group, topic, queue_id, recorded, broker.now_ms() - record.store_timestamp_ms)
         settings = broker.settings
         if settings.disableConsumeIfConsumerReadSlowly and behind_bytes > settings.consumerFallbehindThreshold:
             self._log.warning("slow group", "%s is %d bytes behind: it may consume no more", group, behind_bytes)

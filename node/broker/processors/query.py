@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from tallystick.node.remoting.server import Connection, Handler
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-UNIQUE_KEY_MAX = 32
-"""Messages asked for when the key is a unique one (RocketMQ's defaultQueryMaxNum): it may have been stored again."""
-
 MAX_BODY = 15 * 1024 * 1024
 """Bytes of records in one answer: it must fit into a frame. Older ones are left out."""
 
@@ -40,7 +37,7 @@ class QueryProcessor:
         topic, key, max_count = need_str(ext, "topic"), need_str(ext, "key"), need_int(ext, "maxNum")
         begin_ms, end_ms = need_long(ext, "beginTimestamp"), need_long(ext, "endTimestamp")
         if ext and ext.get(UNIQUE_KEY_QUERY) == "true":
-            max_count = UNIQUE_KEY_MAX
+            max_count = self._broker.store.settings.defaultQueryMaxNum
         found = self._broker.store.query(topic, key, max_count, begin_ms, end_ms)
         fields = {
             "indexLastUpdatePhyoffset": str(found.index_last_update_pos),

@@ -1,0 +1,144 @@
+"""Generates settings.md from the declarations of the settings: names, types, ranges, defaults, meaning.
+
+python docs/settings_reference.py            writes docs/settings.md
+python docs/settings_reference.py --check    exits with status 1 if the page differs from the declarations
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import get_type_hints
+
+from tallystick.node.configuration import GROUP_DEFAULTS
+from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.store.setting import Change, declaration_of
+from tallystick.store.settings import StoreSettings
+
+PAGE = Path(__file__).with_name("settings.md")
+TABLES: tuple[tuple[str, type, str], ...] = (
+    ("broker", BrokerSettings, "The broker: addresses, topics, consumers, transactions, registration, group."),
+    (
+        "store",
+        StoreSettings,
+        "The store of a broker: files, flushing, reading, index, deletion, recovery, replication.",
+    ),
+    ("nameserver", NameServerSettings, "A name server."),
+    ("http", HttpSettings, "The HTTP port for probes, metrics and administration."),
+)
+_SECTION = re.compile(r"^    # -- (.+?) -+$")
+_FIELD = re.compile(r"^    (\w+): ")
+_MARKS = {"own": "own", "operator": "operator", "same_in_group": "group"}
+
+
+def sections(kind: type) -> Iterator[tuple[str, list[Field[object]]]]:
+    """Yields the sections of a settings class, as its comments name them, with their settings."""
+    known = {item.name: item for item in fields(kind)}
+    name, found = "", list[Field[object]]()
+    for line in inspect.getsource(kind).splitlines():
+        if match := _SECTION.match(line):
+            if found:
+                yield name, found
+            name, found = match[1], []
+        elif (match := _FIELD.match(line)) and match[1] in known:
+            found.append(known[match[1]])
+    yield name, found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value.name if isinstance(value, enum.Enum) else value)
+
+
+def _default(table: str, item: Field[object]) -> str:
+    known = declaration_of(item)
+    if item.default is MISSING or known.default_text:
+        return known.default_text
+    text = f"`{_text(item.default)}`" if item.default != "" else "empty"
+    grouped = GROUP_DEFAULTS.get((table, item.name))
+    return text if grouped is None else f"{text}, in a group `{_text(grouped)}`"
+
+
+def _type(kind: type, item: Field[object]) -> str:
+    hint = get_type_hints(kind)[item.name]
+    if issubclass(hint, enum.Enum):
+        return ", ".join(f"`{name}`" for name in hint.__members__)
+    known = declaration_of(item)
+    words = known.unit or {bool: "`true`, `false`", str: "text", int: "number", float: "part"}[hint]
+    if known.range is None:
+        return words
+    low, high = known.range
+    if high >= 2**31 - 1:  # the largest number of the type
+        return f"{words}, at least {low}"
+    return f"{words}, {low:g} to {high:g}" if hint is float else f"{words}, {low} to {high}"
+
+
+def _row(table: str, kind: type, item: Field[object]) -> str:
+    known = declaration_of(item)
+    meaning = known.description
+    if known.no_effect:
+        meaning = f"**No effect:** {known.no_effect}. In RocketMQ: {meaning}"
+    marks = [word for name, word in _MARKS.items() if getattr(known, name)]
+    changed = "" if known.no_effect else known.change.value
+    cells = (f"`{item.name}`", _type(kind, item), _default(table, item), changed, ", ".join(marks), meaning)
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def page() -> str:
+    """Returns the content of the page."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- generated from the declarations by docs/settings_reference.py (`make settings-reference`) -->",
+        "",
+        "[Operation](operation.md#settings) describes how to set them and which source takes precedence. Names, units",
+        "and defaults are RocketMQ 4.8's where RocketMQ has the setting. A process that gets an unknown setting or a",
+        "wrong value does not start; it names the setting and the source. If it gets a setting without an effect, it",
+        "starts and logs a warning.",
+        "",
+        "The column *changes* says when a new value takes effect:",
+        "",
+        f"- *{Change.RUNNING.value}*: at once (`mqadmin updateBrokerConfig`, for a name server `updateNamesrvConfig`);",
+        f"- *{Change.START.value}*: when the process starts again;",
+        f"- *{Change.NEVER.value}*: the value belongs to the files of the store. A store opens only with the value",
+        "  that it was created with.",
+        "",
+        "Marks: *own*: RocketMQ does not have the setting. *operator*: in Kubernetes the operator sets it, and refuses",
+        "it in `spec.config`. *group*: all members of a replicated group need the same value.",
+        "",
+    ]
+    for table, kind, words in TABLES:
+        lines += [f"## [{table}]", "", words, ""]
+        for name, items in sections(kind):
+            if name:
+                lines += [f"### {name[0].upper()}{name[1:]}", ""]
+            lines += [
+                "| setting | value | default | changes | marks | meaning |",
+                "| --- | --- | --- | --- | --- | --- |",
+            ]
+            lines += [_row(table, kind, item) for item in items]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="generate the reference of the settings from their declarations")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with status 1 if the page is out of date"
+    )
+    wanted = page()
+    if parser.parse_args().check:
+        return int(not PAGE.exists() or PAGE.read_text() != wanted)
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
