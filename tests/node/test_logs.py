@@ -20,8 +20,8 @@ from tallystick.operator.core.logs import JsonFormatter as OperatorFormatter
 QUIET = ("--log-level", "WARNING")
 
 
-def put_level(process: TallyProcess, body: bytes) -> tuple[int, dict[str, str]]:
-    request = urllib.request.Request(f"http://{process.places['http']}/log-level", body, method="PUT")
+def put_level(process: TallyProcess, body: bytes, **headers: str) -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(f"http://{process.places['http']}/log-level", body, headers, method="PUT")
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, json.load(answer)
@@ -77,6 +77,43 @@ def test_the_level_is_changed_over_http_until_the_process_ends(tmp_path: Path) -
     assert "INFO tallystick: stopping" in process.log.read_text()
     with TallyProcess(tmp_path, *QUIET) as process:
         assert process.get("/log-level") == (200, '{"level": "WARNING"}')
+
+
+@pytest.mark.process
+def test_the_level_of_a_process_with_a_token_file_changes_only_with_a_token(tmp_path: Path) -> None:
+    """The header Host, which a page of another site controls, neither opens nor closes the route."""
+    admin, reader = tmp_path / "admin", tmp_path / "reader"
+    admin.write_text("right\n")
+    reader.write_text("reads\n")
+    files = ("--set", f"adminTokenFile={admin}", "--set", f"readTokenFile={reader}")
+    foreign = {"Host": "attacker.example", "Origin": "http://attacker.example"}
+    refused: list[tuple[int, dict[str, str]]] = [
+        (401, {}),
+        (401, foreign),
+        (401, {"Host": ""}),
+        (401, {"Authorization": "Bearer wrong"}),
+        (401, {"Authorization": "Bearer "}),
+        (401, {"Authorization": "right"}),
+        (401, {"Authorization": "Basic right"}),
+        (401, {"Authorization": "Bearer wrong"} | foreign),
+        (403, {"Authorization": "Bearer reads"}),
+        (403, {"Authorization": "Bearer reads"} | foreign),
+    ]
+    with TallyProcess(tmp_path, *files) as process:
+        for expected, headers in refused:
+            status, told = put_level(process, b'{"level": "DEBUG"}', **headers)
+            assert status == expected and told["error"], headers
+        assert process.get("/log-level")[0] == 401, "nor is the level shown"
+        token = {"Authorization": "Bearer right"}
+        # Refused by its content, which shows that the level was not changed and that the token is looked at first.
+        assert put_level(process, b'{"level": "loud"}', **token)[0] == 400
+        assert put_level(process, b'{"level": "WARNING"}', **token) == (200, {"level": "WARNING"})
+        assert put_level(process, b'{"level": "ERROR"}', **token, **foreign) == (200, {"level": "ERROR"})
+        process.end()
+    said = process.log.read_text()
+    assert "logLevel changes from INFO to WARNING" in said, "none of the refused requests had changed it"
+    assert "DEBUG" not in said
+    assert "right" not in said and "wrong" not in said, "tokens are not logged"
 
 
 @pytest.mark.process
