@@ -1,5 +1,9 @@
 """A backlog of 10 GiB: a consumer that begins at offset 0 while producers go on, and `kill -9` in the middle.
 
+`run_limited` does the same with 4.5 GiB, under a limit of memory that is far below the backlog: a cgroup where systemd
+runs, otherwise limits of the process (`prlimit`): of its data, which is its private memory, and of its address space,
+in which the backlog cannot be mapped as a whole. Required besides: the broker is not ended by anyone but the attack.
+
 The log is filled, the broker stopped, and the log's pages are dropped from the page cache, so that the first reads come
 from the disk. Then one consumer per queue reads from 0, while a producer sends one message after the other to another
 topic and others fill the backlog's topic on. Half-way through the broker is killed and started again, and consumers go
@@ -13,11 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import struct
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from attacks.arena import Arena, disk_bytes, metric, private_mib, resident_mib, until
+from attacks.arena import Arena, disk_bytes, metric, node, private_mib, resident_mib, until
 from attacks.traffic import Pipe, send_command
 from lab.load import batch_entry
 from lab.tally import Tally
@@ -28,7 +34,9 @@ from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import properties
 
-_BYTES = 10 << 30
+_BYTES, _LIMITED_BYTES = 10 << 30, 9 << 29
+_CGROUP_MIB, _DATA_MIB, _SPACE_MIB = 256, 256, 2048
+"""Limits: of a cgroup; of private writable memory; of the address space, Python's libraries and stacks included."""
 _BODY, _BATCH, _QUEUES = 16 << 10, 16, 4
 _TOPIC, _PROBED = "backlog", "probed"
 _SETTINGS = ("mappedFileSizeCommitLog=268435456",)
@@ -113,9 +121,30 @@ class Backlog:
 
 
 async def run(arena: Arena) -> None:
+    await _run(arena, arena.scaled(_BYTES, _BATCH * _BODY * 100), ())
+
+
+async def run_limited(arena: Arena) -> None:
+    limit: tuple[str, ...] = ("prlimit", f"--data={_DATA_MIB << 20}", f"--as={_SPACE_MIB << 20}", "--")
+    scope = ("systemd-run", "--quiet", "--scope", "-p", f"MemoryMax={_CGROUP_MIB}M", "-p", "MemorySwapMax=0")
+    if await asyncio.to_thread(_runs, scope):
+        arena.figure("limit", f"a cgroup of {_CGROUP_MIB} MiB")
+        limit = scope
+    else:
+        arena.figure("limit", f"no cgroup: {_DATA_MIB} MiB of data and {_SPACE_MIB} MiB of address space (prlimit)")
+    await _run(arena, arena.scaled(_LIMITED_BYTES, _BATCH * _BODY * 100), limit)
+
+
+def _runs(scope: Sequence[str]) -> bool:
+    """Whether processes can be started with this command."""
+    return bool(shutil.which(scope[0])) and subprocess.run([*scope, "true"], capture_output=True).returncode == 0
+
+
+async def _run(arena: Arena, total: int, limit: Sequence[str]) -> None:
+    """`limit`: a command that runs the broker."""
     tally = Tally(arena.work / "plain", _SETTINGS)
+    tally.wrap = limit
     backlog = Backlog(arena, tally)
-    total = arena.scaled(_BYTES, _BATCH * _BODY * 100)
     tasks: list[asyncio.Task[None]] = []
     try:
         tally.start()
@@ -140,7 +169,9 @@ async def run(arena: Arena) -> None:
         )
         arena.figure("messages read", sum(backlog.read))
         arena.check(metric(tally, "rocketmq_storage_damaged_reads_total") == 0, "damaged reads were counted")
+        arena.check(not node(tally)["findings"]["total"], f"findings: {node(tally)['findings']['newest']}")
         tally.stop()
+        arena.check("Traceback" not in tally.log.read_text(), f"a traceback, see {tally.log}")
     finally:
         for task in tasks:
             task.cancel()
@@ -157,6 +188,7 @@ async def _read_all(arena: Arena, backlog: Backlog, more: int, tasks: list[async
     probing = asyncio.create_task(_probe(tally, 3600))
     await backlog.fill(more)
     await until(lambda: sum(backlog.read) >= half or all(reader.done() for reader in readers), 1800)
+    arena.check(tally.alive, "the broker ended while it was read")
     arena.figure("MiB/s read until the kill", round(half * _BODY / 2**20 / (time.monotonic() - begin_s)))
     tally.kill()
     arena.figure("times of sends beside readers", await probing)

@@ -63,6 +63,18 @@ pub struct LogMaps {
     maps: Mutex<BTreeMap<u64, (Arc<ReadMap>, Instant)>>,
 }
 
+/// What `make` returns. If the address space has no room for it (a limit of the process), all maps are dropped and it is
+/// made once more: they are made again when they are read again.
+fn make_room<M, T>(maps: &mut BTreeMap<u64, M>, mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match make() {
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && !maps.is_empty() => {
+            maps.clear();
+            make()
+        }
+        made => made,
+    }
+}
+
 impl LogMaps {
     pub fn new(folder: PathBuf, segment_bytes: u64) -> LogMaps {
         LogMaps {
@@ -113,7 +125,7 @@ impl LogMaps {
             );
             return Err(Fault::damage(&path, bytes, reason));
         }
-        let map = Arc::new(ReadMap::new(&file, &path).at(&path)?);
+        let map = Arc::new(make_room(&mut maps, || ReadMap::new(&file, &path)).at(&path)?);
         if maps.len() >= MOST_MAPS {
             maps.pop_first();
         }
@@ -148,5 +160,31 @@ impl LogSegment {
     #[inline]
     pub fn spoils(&self, pos: u64, size: usize) -> bool {
         self.map.is_spoiled() && self.map.spoils(pos.saturating_sub(self.start) as usize, size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failing(number: i32, times: usize) -> (io::Result<()>, usize, usize) {
+        let mut maps = BTreeMap::from([(0, ()), (1, ())]);
+        let mut calls = 0;
+        let made = make_room(&mut maps, || {
+            calls += 1;
+            if calls <= times {
+                return Err(io::Error::from_raw_os_error(number));
+            }
+            Ok(())
+        });
+        (made, calls, maps.len())
+    }
+
+    #[test]
+    fn a_full_address_space_costs_the_other_maps_and_nothing_else_does() {
+        assert!(matches!(failing(libc::ENOMEM, 0), (Ok(()), 1, 2)));
+        assert!(matches!(failing(libc::ENOMEM, 1), (Ok(()), 2, 0)));
+        assert!(matches!(failing(libc::ENOMEM, 2), (Err(_), 2, 0)));
+        assert!(matches!(failing(libc::EACCES, 1), (Err(_), 1, 2)));
     }
 }
