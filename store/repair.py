@@ -112,6 +112,7 @@ class StoreRepair:
         tables = {each.path: each.backup for each in faults if each.path.suffix == ".json"}
         note = self._note()
         plan = plan_of(report, tables, note, self._short_files())
+        plan.unreadable = {each.path for each in faults if each.unreadable}
         plan.ends = ends
         for key, end in {} if note is None else note.queues.items():
             plan.ends[key] = max(plan.ends.get(key, 0), end)

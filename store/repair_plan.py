@@ -3,6 +3,7 @@
     damage of a ConsumeQueue or its extension   that queue is built again from the log, with its extension
     damage of an index file                     that file and those behind it are built again from the log
     damage of a table                           its backup takes its place; without a sound one a person decides
+    a table that cannot be read                 kept: it may be sound, and a start is refused until it can be read
     damage of the checkpoint, the progress mark written again
     a file of the log that is too short         extended with zeros; what was in it is lost already
     damage of the log                           kept, and shown; only a person who passes `--cut` gives up what follows
@@ -51,6 +52,8 @@ class RepairPlan:
     """The first index file to build again; "": none."""
     tables: dict[Path, Path | None] = field(default_factory=dict)
     """Damaged tables, with the sound backup that takes their place."""
+    unreadable: set[Path] = field(default_factory=set)
+    """Small files that the disk did not give."""
     short_files: list[Path] = field(default_factory=list)
     """Files of the log to extend with zeros."""
     log: list[Finding] = field(default_factory=list)

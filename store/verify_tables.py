@@ -1,6 +1,7 @@
 """Checks the small files of a store: the tables in `config/`, and the files of progress that a start reads.
 
     config/NAME.json      damaged: damage; with a sound backup the broker uses that, and loses the changes since
+                          unreadable: damage; it may be sound, so that no backup takes its place
     config/NAME.json.bak  damaged: a note, unless the table needs it
     tally-progress        no sound slot: a note; the next start reads more of the log and writes the file again
     tally-queues          wrong magic or CRC: a note, the same
@@ -15,7 +16,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tallystick.store import fastjson
@@ -42,6 +43,11 @@ class TableFault:
     kind: FindingKind = FindingKind.DAMAGE
     backup: Path | None = None
 
+    @property
+    def unreadable(self) -> bool:
+        """The disk did not give the file, which may be sound."""
+        return self.reason.startswith(UNREADABLE)
+
 
 def table_faults(root: Path) -> list[TableFault]:
     """Everything that is wrong with the small files of the store in `root`. OSError: a folder cannot be read."""
@@ -54,8 +60,8 @@ def _config_faults(folder: Path) -> list[TableFault]:
         backup = path.with_name(path.name + ".bak")
         reason, backup_reason = _reason(path, _check_json), _reason(backup, _check_json)
         if reason:
-            sound = backup if backup.exists() and not backup_reason else None
-            found.append(TableFault(path, reason, backup=sound))
+            fault = TableFault(path, reason, backup=backup if backup.exists() and not backup_reason else None)
+            found.append(replace(fault, backup=None) if fault.unreadable else fault)
         if backup_reason:
             found.append(TableFault(backup, backup_reason, FindingKind.DAMAGE if reason else FindingKind.NOTE))
     return found

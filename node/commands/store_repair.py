@@ -58,6 +58,10 @@ _NO_BACKUP = (
     "The next start keeps it under another name and begins with what the store tells (operation.md, Damaged tables); "
     "or put a copy of the table in its place."
 )
+_UNREADABLE = (
+    "It may be sound, so its backup does not take its place, and a start is refused. Repair the disk, or put a copy of "
+    "the table in its place."
+)
 
 
 def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -182,7 +186,9 @@ def _left(plan: RepairPlan, root: Path) -> list[str]:
         for loss in plan.losses[:_MOST_SHOWN]:
             lines += _loss(loss, root)
     for path, backup in plan.tables.items():
-        if backup is None and path.exists():
+        if path in plan.unreadable:
+            lines.append(wrapped(f"{path.relative_to(root)} cannot be read. {_UNREADABLE}"))
+        elif backup is None and path.exists():
             lines.append(wrapped(f"{path.relative_to(root)} has no sound backup. {_NO_BACKUP}"))
     return lines
 

@@ -310,6 +310,29 @@ def test_a_table_without_a_sound_backup_is_left_for_a_person(root: Path, capsys:
     assert (root / "config" / "topics.json").read_text() == "{"
 
 
+def test_a_table_that_cannot_be_read_is_not_replaced(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be sound, and newer than its backup."""
+    table = root / "config" / "topics.json"
+    before = {path: path.read_bytes() for path in table.parent.iterdir()}
+    assert table.with_name("topics.json.bak") in before
+    read_bytes = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if path == table:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read_bytes(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", failing)
+        assert main(["store", "repair", str(root)]) == 1
+    told = capsys.readouterr().out
+    assert "config/topics.json cannot be read" in told and "a start is refused" in " ".join(told.split())
+    assert {path: path.read_bytes() for path in table.parent.iterdir()} == before
+    assert verify(root).damage == []
+
+
 @pytest.mark.parametrize("name", ["clean", "cqext", "edge", "trimmed", "killed", "short-queues", "torn-tail"])
 def test_stores_of_rocketmq_are_repaired(name: str, golden: Callable[[str], Path]) -> None:
     root = golden(name)
