@@ -1,14 +1,19 @@
-"""A hundred thousand topics: half made by an administrator, half by sends.
+"""A hundred thousand topics: all of them made by sends, with kills in between; then half by an administrator.
+
+    alone   SYNC_FLUSH; each send makes a topic, and `kill -9` ends the broker several times meanwhile
+    both    ASYNC_FLUSH; half of the topics by an administrator's lists, half by sends; a kill and a stop at the end
 
 Required: each topic whose making or first message was acknowledged is there after `kill -9`, with its message, and the
 name server knows it; sends and routes are answered all the time. Measured: memory, times of saving, of registration,
-of a restart, the size of the tables, the slowest answer to a client while the tables grow.
+of each restart, the size of the tables, the slowest answer to a client while the tables grow.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
+import shutil
 import time
 import urllib.request
 
@@ -24,11 +29,101 @@ from tallystick.store import fastjson
 
 _TOPICS = 100_000
 _LIST = 1000  # of one request over HTTP
+_KILLS, _SEED = 6, 7
+_PIPES, _WINDOW = 4, 1000  # sends that wait for a table are saved together: more of them at once are faster
+_ROUND_S = 1800.0
+_SMALL = ("mappedFileSizeCommitLog=67108864", "mappedFileSizeConsumeQueue=2000", "defaultTopicQueueNums=1")
 
 
 async def run(arena: Arena) -> None:
-    settings = ("mappedFileSizeCommitLog=67108864", "mappedFileSizeConsumeQueue=2000", "flushDiskType=ASYNC_FLUSH")
-    tally = Tally(arena.work / "plain", (*settings, "defaultTopicQueueNums=1"))
+    await _alone(arena)
+    await _both(arena)
+
+
+async def _alone(arena: Arena) -> None:
+    tally = Tally(arena.work / "alone", (*_SMALL, "flushDiskType=SYNC_FLUSH"))
+    names = [f"alone-{number:06}" for number in range(arena.scaled(_TOPICS))]
+    rng, sent, starts_s, peak_mib = random.Random(_SEED), Acknowledged(), [], 0.0
+    # A kill comes when so many topics are acknowledged.
+    kills = [*sorted(rng.sample(range(len(names) // 10, len(names)), _KILLS - 1)), len(names)]
+    begin_s = time.monotonic()
+    try:
+        tally.start()
+        for kill_at in kills:
+            peak_mib = max(peak_mib, await _kill_at(arena, tally, names, sent, kill_at))
+            tally.launch()
+            launched_s = time.monotonic()
+            await asyncio.to_thread(tally.wait_ready, 600)
+            starts_s.append([len(sent.at), round(time.monotonic() - launched_s, 1)])
+            await _has_topics(arena, tally, sent, f"after a kill at {kill_at}")
+        arena.figure(
+            f"alone: seconds to make {len(names)} topics by sends, with kills", round(time.monotonic() - begin_s)
+        )
+        arena.figure("alone: topics acknowledged, seconds of the start after a kill there", starts_s)
+        arena.figure("alone: refused", sent.refused)
+        arena.figure("alone: MiB of private memory before a kill, at most; after the last", [
+            peak_mib, private_mib(tally.server.process.pid),
+        ])  # fmt: skip
+        await _known(arena, tally, list(sent.at), "alone")
+        lost = await _lost(tally, sent)
+        arena.check(not lost, f"alone: {len(lost)} acknowledged messages are lost: {lost[:5]}")
+        tally.stop()
+        launched_s = time.monotonic()
+        tally.launch()
+        await asyncio.to_thread(tally.wait_ready, 600)
+        queues = sum(1 for _ in (tally.store / "consumequeue").glob("*/*"))
+        arena.figure(
+            f"alone: seconds of a start with {queues} queues after a stop", round(time.monotonic() - launched_s, 1)
+        )
+        tally.stop()
+    finally:
+        tally.kill()
+    shutil.rmtree(tally.folder)
+
+
+async def _kill_at(arena: Arena, tally: Tally, names: list[str], sent: Acknowledged, count: int) -> float:
+    """Sends to the topics without an acknowledged message, and kills the broker when `count` topics have one, with
+    sends under way; its private memory before (MiB)."""
+    left = [name for name in names if name not in sent.at]
+    pipes = [
+        Pipe(tally.broker, lambda name, answer: sent.note(name, 0, name, answer), window=_WINDOW) for _ in range(_PIPES)
+    ]
+    tasks = [
+        asyncio.create_task(pipe.run((name, send_command(name, 0, f"{name}|".encode())) for name in left[part::_PIPES]))
+        for part, pipe in enumerate(pipes)
+    ]
+    reached = await until(lambda: len(sent.at) >= count or all(task.done() for task in tasks), _ROUND_S, 0.01)
+    memory_mib = private_mib(tally.server.process.pid)
+    tally.kill()
+    await asyncio.gather(*tasks)
+    arena.check(reached is not None, f"alone: {len(sent.at)} of {count} topics within {_ROUND_S:g} s")
+    arena.check(len(sent.at) >= count, f"alone: {len(sent.at)} of {count} acknowledged: {sent.refused}")
+    return memory_mib
+
+
+async def _has_topics(arena: Arena, tally: Tally, sent: Acknowledged, when: str) -> None:
+    """The broker has the row of each topic, and a sample of the messages."""
+    async with ClusterClient("", timeout_s=60) as client:
+        answer = await client.call(tally.broker, RequestCode.GET_ALL_TOPIC_CONFIG, {})
+    missing = sent.at.keys() - set(fastjson.loads(answer.body)["topicConfigTable"])
+    arena.check(not missing, f"{when}: {len(missing)} acknowledged topics have no row: {sorted(missing)[:3]}")
+    lost = await _lost(tally, sent, random.Random(len(sent.at)).sample(list(sent.at), min(len(sent.at), 500)))
+    arena.check(not lost, f"{when}: {len(lost)} acknowledged messages are lost: {lost[:5]}")
+
+
+async def _lost(tally: Tally, sent: Acknowledged, names: list[str] | None = None) -> list[str]:
+    """Which of these messages (all) are not at their offset."""
+    names, lost = list(sent.at) if names is None else names, []
+    async with ClusterClient("", timeout_s=60) as client:
+        for first in range(0, len(names), 200):
+            some = names[first : first + 200]
+            found = await asyncio.gather(*(_body(client, tally.broker, name, sent.at[name][2]) for name in some))
+            lost += [name for name, body in zip(some, found, strict=True) if body != f"{name}|".encode()]
+    return lost
+
+
+async def _both(arena: Arena) -> None:
+    tally = Tally(arena.work / "plain", (*_SMALL, "flushDiskType=ASYNC_FLUSH"))
     half = arena.scaled(_TOPICS) // 2
     named = [f"admin-{number:06}" for number in range(half)]
     sent_to = [f"sent-{number:06}" for number in range(half)]
@@ -130,21 +225,16 @@ async def _restart(arena: Arena, tally: Tally, names: list[str], sent: Acknowled
     await asyncio.to_thread(tally.wait_ready, 300)
     arena.figure(f"seconds of a start after {what}", round(time.monotonic() - begin_s, 1))
     await _known(arena, tally, names, f"after {what}")
-    lost = []
-    async with ClusterClient("", timeout_s=60) as client:
-        for first in range(0, len(sent.at), 200):
-            some = list(sent.at)[first : first + 200]
-            found = await asyncio.gather(*(_body(client, tally.broker, name) for name in some))
-            lost += [name for name, body in zip(some, found, strict=True) if body != f"{name}|".encode()]
+    lost = await _lost(tally, sent)
     arena.check(not lost, f"after {what}: {len(lost)} acknowledged messages are lost: {lost[:5]}")
     sampled = names[:: max(1, len(names) // 50)]
     arena.check(all([(await ends(tally.broker, name, 1)) is not None for name in sampled]), "offsets are answered")
     arena.figure(f"MiB of private memory after {what}", private_mib(tally.server.process.pid))
 
 
-async def _body(client: ClusterClient, broker: str, name: str) -> bytes | None:
+async def _body(client: ClusterClient, broker: str, name: str, offset: int) -> bytes | None:
     try:
-        pulled = await client.pull(QueueAddress(name, "", broker, 0), 0, group="attack")
+        pulled = await client.pull(QueueAddress(name, "", broker, 0), offset, group="attack")
     except RemotingError:
         return None
     return pulled.records[0].body if pulled.records else None
