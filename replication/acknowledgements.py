@@ -1,7 +1,7 @@
-"""A follower's answers that wait for its disk: what they say must be durable before they go (D2).
+"""A follower's answers that wait for its disk: their content must be durable before they are sent (D2).
 
-Many requests may wait for one sync. An answer says "agrees up to here", so of those that one sync covers only the one
-that says most is sent.
+Many requests can wait for one sync. An answer states "agrees up to here", so of the answers that one sync covers, the
+member sends only the last one.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ class Acknowledgements:
         self._waiting: deque[AppendReply] = deque()
 
     def add(self, reply: AppendReply) -> None:
-        """One that says no more than another one which waits is dropped: a repeated or overtaken request's."""
+        """Adds an answer. It drops one that states no more than a waiting one: its request was repeated or
+        overtaken."""
         if not self._waiting or reply.match_index > self._waiting[-1].match_index:
             self._waiting.append(reply)
 
     def covered(self, synced_index: int) -> AppendReply | None:
-        """The answer to send when the log is durable up to `synced_index`, if there is one."""
+        """The answer to send when the log is durable up to `synced_index`, or None."""
         reply = None
         while self._waiting and self._waiting[0].match_index <= synced_index:
             reply = self._waiting.popleft()
         return reply
 
     def forget_above(self, last_index: int) -> None:
-        """What was to be written there is not."""
+        """Drops answers for entries above `last_index`, which will not be written."""
         while self._waiting and self._waiting[-1].match_index > last_index:
             self._waiting.pop()
 

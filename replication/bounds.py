@@ -1,13 +1,13 @@
-"""What a message between members can say at all, and how far its term may be from the own one.
+"""Bounds of the numbers in messages between members, and of the distance between a message's term and the own term.
 
-Terms and indexes are 64 bits wide on the wire and on the disk. A group never gets near that: a billion terms a second
-would take a century. So a number above `TERM_MAX` or `INDEX_MAX` is a damaged or a forged one, and it must be refused
-before it is saved: a term that is durable cannot be taken back (S1), and behind the largest one there is no election.
+Terms and indexes have 64 bits on the wire and on the disk. A group never reaches such values: at a billion terms per
+second it would take a century. A number above `TERM_MAX` or `INDEX_MAX` is therefore damaged or forged. A member must
+refuse it before it saves it: it cannot take back a durable term (S1), and after the largest term there is no election.
 
-Far below that, `TERM_JUMP_MAX` says how much a term may rise by one message. With the pre-vote a term rises only when a
-majority agreed to an election. A member that was away missed at most one election for each election timeout, a second
-or so: 2**20 of them are twelve days in which every second a leader was elected and lost again. A message that says more
-is not believed. `FarTerms` is for the member that was away for longer than that all the same.
+`TERM_JUMP_MAX` is far smaller. It limits how much one message can raise the term. With the pre-vote, a term rises only
+when a majority agreed to an election. A member that was absent missed at most one election per election timeout (about
+a second): 2**20 elections are twelve days in which a leader was elected and lost every second. A member does not
+believe a message with a larger step. `FarTerms` handles a member that was really absent for longer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tallystick.replication.messages import (
 TERM_MAX = 1 << 62
 INDEX_MAX = 1 << 62
 TERM_JUMP_MAX = 1 << 20
-"""See the module's head. A stranger that may send a message each millisecond needs 139 years from 0 to `TERM_MAX`."""
+"""See the module's docstring. A sender of one message per millisecond needs 139 years to go from 0 to `TERM_MAX`."""
 
 
 def impossible(message: Message) -> str | None:
-    """Why no member can have sent this, whatever its state; None: it can be. Pure; sizes are the codec's business."""
+    """Why no member in any state can have sent this message; None if one can. Pure. The codec checks sizes."""
     if message.source < 0 or message.target < 0:
         return f"members {message.source} and {message.target}"
     term = message.asked_term if isinstance(message, PreVoteRequest) else message.term
@@ -86,7 +86,7 @@ def _impossible_append(request: AppendRequest) -> str | None:
 
 
 def _indexes(*indexes: int) -> str | None:
-    """An index, or -1 for "none"."""
+    """Why an index is out of range. -1 means "no entry" and is in range."""
     for index in indexes:
         if not -1 <= index <= INDEX_MAX:
             return f"index {index}"
@@ -94,7 +94,7 @@ def _indexes(*indexes: int) -> str | None:
 
 
 def _log_term(term: int, current: int) -> str | None:
-    """A term of an entry, -1 for "no entry": never above the term in which it is told."""
+    """Why a term of an entry is impossible: it is above the message's term. -1 means "no entry" and is possible."""
     return None if -1 <= term <= current else f"an entry of term {term} in term {current}"
 
 
@@ -109,22 +109,22 @@ def _membership(entry: MembershipEntry) -> str | None:
 
 
 class FarTerms:
-    """Members whose last word was a term more than `TERM_JUMP_MAX` above the own one.
+    """Members whose last message had a term more than `TERM_JUMP_MAX` above the own term.
 
-    One of them alone is damaged, or is no member. When so many voters say it that they decide elections, the group has
-    really gone on without this member, which then follows by steps of `TERM_JUMP_MAX`: to raise the own term is always
-    safe, and even a group of liars cannot bring it to its end.
+    If only one member sends such a term, it is damaged or does not belong to the group. If so many voters send one that
+    they decide elections, the group really continued without this member. The member then follows in steps of
+    `TERM_JUMP_MAX`: raising the own term is always safe, and even a group of faulty members cannot exhaust the terms.
     """
 
     def __init__(self) -> None:
         self._said: set[int] = set()
 
     def near(self, member: int) -> None:
-        """It said a term that can be."""
+        """Notes that `member` sent a plausible term."""
         self._said.discard(member)
 
     def said(self, member: int, voters: Set[int], own: int) -> bool:
-        """It said a term too far; whether enough others did. They begin again to be counted then."""
+        """Notes that `member` sent a term that is too far. True if enough voters did; the count then starts again."""
         self._said.add(member)
         agreed = self._said & (voters - {own})
         if len(agreed) < max(2, Membership.of(voters).quorum):

@@ -1,8 +1,9 @@
-"""What the core is told about this member's disk: term and vote, the log it may look into, and how the disk feels.
+"""What the core knows about this member's disk: term and vote, a view of the log, and disk health.
 
-The core never sees bytes. It knows an entry as (index, term): indexes start at 0 and have no holes, terms never fall
-along the log. What stands behind the log's first kept entry (old segments are deleted) is known by one pair, the index
-and term of the entry just before it; for a log that was never cut that pair is (-1, -1).
+The core never sees bytes. It identifies an entry by (index, term): indexes start at 0 without gaps, and terms never
+decrease along the log. Old segments are deleted, so the log can start later. One pair then describes everything before
+the start: index and term of the entry just before the first kept one. For a log from which nothing was deleted, this
+pair is (-1, -1).
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Protocol
 
 
 class DiskState(enum.IntEnum):
-    """How this member's log disk is. Fixed: sent in replies."""
+    """State of this member's log disk. The values are part of the protocol: replies contain them."""
 
     OK = 0
     FULL = 1
-    """No entry can be written now. Term and vote still can."""
+    """No entry can be written at present. Term and vote still can."""
     FAILED = 2
-    """A write or sync came back with an error: what is durable is not known any more (D7). There is no way back."""
+    """A write or sync failed, so it is unknown what is durable (D7). The state is final."""
     LOW = 3
-    """So little room is left that no messages should be taken. Entries are written: those of the group itself, of its
-    tables, and whatever a leader with more room sends."""
+    """There is so little space that the leader should accept no messages. Entries can be written: entries of the group
+    itself, of its tables, and all entries that a leader with more space sends."""
 
     @property
     def can_write(self) -> bool:
@@ -31,7 +32,7 @@ class DiskState(enum.IntEnum):
 
     @property
     def rank(self) -> int:
-        """More is better: a leader hands over to a member of a higher rank (L10)."""
+        """Higher is better: a leader hands over to a member with a higher rank (L10)."""
         return _RANKS[self]
 
 
@@ -39,51 +40,53 @@ _RANKS = {DiskState.OK: 3, DiskState.LOW: 2, DiskState.FULL: 1, DiskState.FAILED
 
 
 class Doubt(enum.IntEnum):
-    """What a member may have forgotten of what it once answered. Fixed: sent in replies."""
+    """What a member may have lost of what it acknowledged. The values are part of the protocol: replies contain
+    them."""
 
     NONE = 0
     LOG = 1
-    """Entries that it acknowledged may be gone: flushed asynchronously, then stopped uncleanly (D9)."""
+    """It may have lost entries that it acknowledged: asynchronous flush and an unclean stop (D9)."""
     VOTES = 2
-    """Its votes may be gone as well: a known member came up with an emptied disk (S14)."""
+    """It may also have lost its votes: a known member started with an empty disk (S14)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """The record that is durable before it is acted on (D1): the term, and for whom this member voted in it."""
+    """The record that must be durable before the member acts on it (D1): the term, and the member's vote in this
+    term."""
 
     term: int = 0
     voted_for: int | None = None
 
 
 class LogView(Protocol):
-    """The member's log, to be looked at. Reads only, and cheap: the core asks on its hot path.
+    """Read access to the member's log. All calls must be cheap: the core calls them on its hot path.
 
-    It always shows the effects that were carried out so far: entries that `Write` or `AppendOwn` or a proposal put in
-    are seen, synced or not.
+    The view always reflects the effects that were carried out so far: entries of `Write`, of `AppendOwn` and of
+    proposals are visible before they are synced.
     """
 
     @property
     def first_index(self) -> int:
-        """Index of the oldest entry kept; `last_index + 1` if none is."""
+        """Index of the oldest kept entry; `last_index + 1` if the log has no entry."""
         ...
 
     @property
     def last_index(self) -> int:
-        """Index of the newest entry; -1 if there never was one."""
+        """Index of the newest entry; -1 if the log never had one."""
         ...
 
     def term_of(self, index: int) -> int | None:
-        """Term of the entry at `index`, also of the one just before the first kept one; None outside of that.
+        """Term of the entry at `index`, also of the one just before the first kept entry; otherwise None.
 
-        The core asks this only while it is being built: from then on it keeps its own table (`term_runs`).
+        The core calls this only during its construction. Afterwards it uses its own table (`term_runs`).
         """
         ...
 
     def extent(self, first: int, max_bytes: int) -> int:
-        """Index of the last entry of the longest run from `first` on that takes at most `max_bytes` on disk.
+        """Index of the last entry of the longest run that begins at `first` and takes at most `max_bytes` on disk.
 
-        `first` itself always belongs to it, however large it is. `first` is a kept entry; the answer is at most
-        `last_index`.
+        The entry `first` always belongs to the run, whatever its size. `first` must be a kept entry; the result is at
+        most `last_index`.
         """
         ...

@@ -1,14 +1,17 @@
-"""What the core wants done, as values, in the order in which it is to be done. The order is the contract.
+"""The actions that the core requests, as values, in the order in which they must be carried out. The order is a
+contract.
 
-The driver carries out the effects of one call one after the other, all of them before it makes the next call:
+The driver carries out the effects of one call one after the other, and all of them before the next call:
 
-1. `SaveVote`, `Truncate` and `InstallBase` are durable before the effect after them is begun (D1, D4).
-2. `Write` and `AppendOwn` put entries into the log; that they are written is enough, `Raft.synced` tells the rest.
-   After a list with an `AppendOwn` the driver calls `Raft.appended`, after one with an `InstallBase` `Raft.installed`.
-3. `Send` needs no answer and may be lost. An append's bytes are taken from the log when the effect is carried out.
-4. An effect that fails for the disk's sake ends the list: the rest of it is dropped, and `Raft.disk` is called next.
-   A `Write` or `AppendOwn` that failed must have left the log as it was, or with a part of its entries from the front.
-5. After `Fatal` nothing is to be done any more.
+1. `SaveVote`, `Truncate` and `InstallBase` must be durable before the driver begins the next effect (D1, D4).
+2. `Write` and `AppendOwn` append entries to the log. They need to be written, not synced; the driver reports the sync
+   with `Raft.synced`. After a list with an `AppendOwn` the driver calls `Raft.appended`, after one with an
+   `InstallBase` it calls `Raft.installed`.
+3. `Send` needs no answer, and the message can be lost. The transport reads an append's bytes from the log when the
+   driver carries out the effect.
+4. If an effect fails because of the disk, the driver drops the rest of the list and calls `Raft.disk` next. A `Write`
+   or `AppendOwn` that failed must leave the log as it was, or with the first part of its entries.
+5. After `Fatal` the driver does nothing more.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class Role(enum.Enum):
 
 
 class TransferResult(enum.Enum):
-    """How a transfer of leadership ended (T7). The value is for people."""
+    """How a transfer of leadership ended (T7). The values appear in logs and answers."""
 
     DONE = "the target leads"
     NOT_TAKEN = "another member than the target leads"
@@ -54,9 +57,10 @@ class SaveVote:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the entries after `last_kept`, durably (D4). Counters and queues that were built from them roll back (B3).
+    """Truncate the log after `last_kept`, durably (D4). Counters and queues that were built from it roll back (B3).
 
-    A sync that began before must not be reported for entries that are written after: wait for it, or drop its report.
+    A sync that began earlier must not be reported for entries that are written later: the driver waits for it, or
+    ignores its result.
     """
 
     last_kept: int
@@ -64,7 +68,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Put the entries of `request` from `first_index` on at the end of the log, which is just before them."""
+    """Append the entries of `request` from `first_index` on to the log, which ends just before them."""
 
     request: AppendRequest
     first_index: int
@@ -75,7 +79,7 @@ class AppendOwn:
     """Append an entry of this leader's term. `membership` is the content of a MEMBERSHIP entry, None for a NO_OP."""
 
     index: int
-    """Where it must come to stand: the log's end, as the core saw it."""
+    """The index that the entry must get: the end of the log as the core saw it."""
     term: int
     kind: EntryKind
     membership: Membership | None = None
@@ -83,14 +87,14 @@ class AppendOwn:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Hand a message to the transport, for `message.target`."""
+    """Pass a message to the transport, which sends it to `message.target`."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Entries up to `index` are committed: apply them in order, answer who waits for them if this member leads (B1)."""
+    """Entries up to `index` are committed: apply them in order. A leader then answers the waiting callers (B1)."""
 
     index: int
 
@@ -99,8 +103,8 @@ class Commit:
 class RoleChanged:
     """Role, term or known leader changed.
 
-    From LEADER to any other: whoever waits for a commit is told "outcome unknown" (L4, B2), timers that only a leader
-    runs are stopped (B7), and what was taken in and is not in the log yet is dropped.
+    After a change from LEADER to another role, the driver answers callers that wait for a commit with "outcome
+    unknown" (L4, B2), stops the timers that only a leader runs (B7), and drops what was accepted and is not in the log.
     """
 
     role: Role
@@ -110,16 +114,17 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """This leader has committed an entry of its own term: it may take proposals once that is applied (S11)."""
+    """This leader has committed an entry of its current term: it can take proposals once it has applied it (S11)."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipChanged:
-    """The newest membership in the log is another one: appended, or fallen back to by a truncation (M1).
+    """The newest membership in the log changed, through an append or through a truncation that restores an older one
+    (M1).
 
-    Its index is made durable outside of the log, before the effect after it: the start's `membership_seen`.
+    The driver stores its index durably outside of the log before the next effect: it is `membership_seen` at a start.
     """
 
     entry: MembershipEntry
@@ -127,7 +132,7 @@ class MembershipChanged:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRefused:
-    """A change of the membership that was asked for cannot be made now; `reason` is for people."""
+    """A requested change of the membership is not possible at present; `reason` is a text for people."""
 
     change: Change
     reason: str
@@ -135,30 +140,32 @@ class ChangeRefused:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFromGroup:
-    """By all that is committed up to `commit_index` this is no member: stop it (M6, M7)."""
+    """According to the entries committed up to `commit_index` this is not a member: stop it (M6, M7)."""
 
     commit_index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """This member lost entries that were durable, and no start noticed: mark it for `must_catch_up` (LOG), before the
-    next effect (D8). `match_index`: up to where a leader knew it to have them."""
+    """This member lost durable entries, and no start detected it. Before the next effect, the driver writes the mark
+    for `must_catch_up` (LOG) to the disk (D8). `match_index`: the leader knew that the member had the entries up to
+    here."""
 
     match_index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """This member is in doubt no more: remove the mark for `must_catch_up` from its disk, before the next effect.
+    """The doubt about this member is resolved: the driver removes the mark for `must_catch_up` from the disk first.
 
-    That of an emptied disk: an unclean stop marks itself anew with each start, and only a clean stop removes it.
+    This is the mark of an emptied disk. The mark of an unclean stop is written at each start and removed only by a
+    clean stop.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """The read `token` may be answered as soon as this member has applied `index` (R1, R2)."""
+    """The read `token` can be answered as soon as this member has applied `index` (R1, R2)."""
 
     token: int
     index: int
@@ -166,14 +173,14 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """The read `token` will get no index here: leadership was lost, or there is no leader to ask. Ask again."""
+    """The read `token` gets no index: leadership was lost, or there is no leader to ask. The caller can retry."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class TransferEnded:
-    """A transfer that was asked for, or that the core began itself, is over. `leader`: who leads now, if known."""
+    """A transfer ended that was requested or that the core began itself. `leader` is the current leader, if known."""
 
     target: int | None
     result: TransferResult
@@ -182,10 +189,10 @@ class TransferEnded:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Ship a base to `request.target` and hand it `request` when all is there (L11).
+    """Ship a snapshot to `request.target` and deliver `request` there when the snapshot is complete (L11).
 
-    May take long and go on while other effects are done. One for the same target, base and session that is under way
-    goes on; any other replaces it.
+    This can take long and continues while other effects run. An effect for the same target, snapshot and session as a
+    running one lets it continue; any other effect replaces it.
     """
 
     request: InstallRequest
@@ -193,7 +200,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class InstallBase:
-    """Replace the log by the base of `request`: base and content first, durably, then drop the old entries (L11).
+    """Replace the log by the snapshot of `request`: first store the snapshot durably, then drop the old entries (L11).
 
     Afterwards `first_index` is base_index + 1 and `last_index` is base_index.
     """
@@ -203,10 +210,10 @@ class InstallBase:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A message of `member` was dropped because it cannot be true: count it, and report it (S2, S4, S7).
+    """The core dropped a message of `member` because it cannot be true: count and report it (S2, S4, S7).
 
-    The member itself, a stranger that speaks in its name, or the network between is not sound. Nothing has changed
-    here, and nothing of it needs to be taken back.
+    The sender is faulty, another process uses its name, or the network is faulty. The state of this member has not
+    changed, so nothing needs to be undone.
     """
 
     member: int
@@ -215,7 +222,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Going on would break what the group has promised: stop the process, keep the disk, tell somebody (S7)."""
+    """Continuing would break the group's guarantees: stop the process, keep the disk, inform an operator (S7)."""
 
     reason: str
 

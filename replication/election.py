@@ -1,4 +1,4 @@
-"""Standing for election: when (the timer), and whether it is won (the campaign)."""
+"""Elections: when a member stands (the timer), and whether it wins (the campaign)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tallystick.replication.membership import Membership
 
 
 class ElectionTimer:
-    """Fires after [T, 2T) of silence, drawn anew each time it is set (L1)."""
+    """Expires after a silence in [T, 2T), with a new random value each time it is set (L1)."""
 
     __slots__ = ("_random", "_restarted", "_timeout", "deadline")
 
@@ -23,16 +23,16 @@ class ElectionTimer:
         self._restarted = False
 
     def retry_soon(self, now: float) -> None:
-        """A vote was split: once more within T, each at another time (L8)."""
+        """After a split vote, stand again within T. Each member uses another random time (L8)."""
         self.deadline = min(self.deadline, now + self._timeout * self._random.uniform(0.1, 1.0))
 
     def fire(self, now: float) -> None:
-        """There is nobody to wait for."""
+        """Expires at once: there is no leader to wait for."""
         self.deadline = now
 
     def expired(self, now: float) -> bool:
-        """Whether it is time to stand. Looked at far too late it was our own loop that stood still, and what the leader
-        said may lie unread in a socket: then the wait begins anew, once (L9)."""
+        """Whether it is time to stand. If the call comes far too late, the own event loop was blocked, and messages of
+        the leader may be unread in a socket: the timer then waits once more (L9)."""
         if now < self.deadline:
             return False
         if now - self.deadline > self._timeout / 2 and not self._restarted:
@@ -43,11 +43,11 @@ class ElectionTimer:
 
 
 class Campaign:
-    """One attempt to be elected in `term`, or to find out whether it would be of use (`pre`, L3).
+    """One attempt to be elected in `term`, or to find out whether an election would succeed (`pre`, L3).
 
-    Answers are counted by who gave them (S3). Those of members that may have forgotten entries count only when all
-    voters agree: then there is nobody left who could have more (D9). Those of members that may have forgotten their
-    votes do not count at all: an emptied disk does not know whether these are still all voters (S14).
+    Each voter's answer counts once (S3). Answers of members that may have lost entries count only if all voters agree:
+    then no other voter can have more entries (D9). Answers of members that may have lost their votes never count: a
+    member with an emptied disk does not know whether the set of voters is still the same (S14).
     """
 
     __slots__ = ("_doubtful", "_granted", "_refused", "number", "pre", "term")
@@ -69,7 +69,7 @@ class Campaign:
 
     @property
     def granted(self) -> frozenset[int]:
-        """Who agreed."""
+        """The members that agreed."""
         return frozenset(self._granted)
 
     def won(self, membership: Membership) -> bool:
@@ -77,5 +77,5 @@ class Campaign:
         return agreed == membership.voters or len(agreed - self._doubtful) >= membership.quorum
 
     def lost(self, membership: Membership) -> bool:
-        """So many refused that it cannot be won any more."""
+        """Whether so many voters refused that the campaign cannot be won."""
         return len(membership.voters - self._refused) < membership.quorum

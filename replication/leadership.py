@@ -1,7 +1,7 @@
-"""The term of a leader: what it knows of the others, and the majorities that follow from it. Plain arithmetic.
+"""The term of a leader: what it knows about the other members, and the majorities that follow. Pure arithmetic.
 
-Three things are counted over the voters, the leader itself among them unless it has removed itself (M7): entries that
-are durable (S10), rounds of heartbeats that were answered (R1), and when those rounds were sent (L4, R3).
+Three values are counted over the voters, including the leader itself unless it has removed itself (M7): durable entries
+(S10), answered rounds of heartbeats (R1), and the times at which those rounds were sent (L4, R3).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Value = TypeVar("_Value", int, float)
 
 
 class Leadership:
-    """Made when an election is won, dropped when leadership ends."""
+    """Created when an election is won, dropped when leadership ends."""
 
     __slots__ = (
         "began_at",
@@ -48,21 +48,21 @@ class Leadership:
         self.ready = False
         self.round = 0
         self.began_at = now
-        """A heartbeat that was sent before is one of an earlier leadership (S3)."""
+        """A heartbeat that was sent earlier belongs to an earlier leadership (S3)."""
         self.heartbeat_due = now
         self.patient_from = now
-        """The wait for a majority began here, or was restarted here because our own loop stood still (L9)."""
+        """The wait for a majority began here, or started again here because the own event loop was blocked (L9)."""
         self.reads = Reads()
         self.lease_void = False
-        """A TimeoutNow may be on its way: its vote does not ask who still has a leader (T5)."""
+        """A TimeoutNow may be on its way. Voters grant a vote after it even if they hear a leader (T5)."""
         self.lease_from_round = 1
         self.regrouped = False
-        """The membership changed and is not in the log yet: what that commits is looked at when it is."""
+        """The membership changed and is not in the log yet. Once it is, the core checks what it commits."""
         self.peers: dict[int, Peer] = {}
         self.regroup(membership, next_index=term_start, now=now)
 
     def regroup(self, membership: Membership, *, next_index: int, now: float) -> None:
-        """Another membership counts from now on (M1); who stays keeps its progress."""
+        """Uses another membership from now on (M1). Members that stay keep their progress."""
         others = sorted(membership.members - {self.member})
         known = self.peers
         self.peers = {
@@ -73,26 +73,27 @@ class Leadership:
         self.voters = tuple(peer for peer in self.peers.values() if peer.voter)
         self.counts_itself = self.member in membership.voters
         self.quorum = membership.quorum
-        self.lease_from_round = self.round + 1  # R3: void on a change, until a round that was sent after it
+        self.lease_from_round = self.round + 1  # R3: a change voids the lease until a later round
         self.regrouped = True
 
     def committed_index(self, synced_index: int) -> int:
-        """Up to where a majority has the entries durably; of itself the leader counts what is synced (D3, S10)."""
+        """The index up to which a majority has durable entries. The leader counts its own synced entries (D3, S10)."""
         matches = [peer.counted_match for peer in self.voters]
         return self._held(matches, synced_index)
 
     def confirmed_round(self) -> int:
-        """The newest round that a majority answered, none of it in doubt (R1)."""
+        """The newest round that a majority answered; members in doubt do not count (R1)."""
         return self._held([0 if peer.doubt else peer.acked_round for peer in self.voters], self.round)
 
     def heard_at(self, now: float) -> float:
-        """When the newest round was sent that a majority answered (L4). Who is in doubt is there all the same."""
+        """When the newest round was sent that a majority answered (L4). Members in doubt count here."""
         return self._held([peer.acked_at for peer in self.voters], now)
 
     def has_lease(self, now: float, settings: RaftSettings) -> bool:
-        """Whether a majority has promised to elect nobody until later than now (R3).
+        """Whether a majority has promised to elect no other leader until later than `now` (R3).
 
-        Each of it did so for T when it answered, which was after the round was sent; `clock_drift` apart.
+        Each of these members promised it for T when it answered, which was after the round was sent. The comparison
+        allows for clocks that differ by `clock_drift`.
         """
         if self.lease_void or (self.voters and self.confirmed_round() < self.lease_from_round):
             return False
@@ -100,11 +101,13 @@ class Leadership:
         return now < promised_at + settings.election_timeout_seconds * (1 - settings.clock_drift)
 
     def confirmed_without(self, peer: Peer, round_: int) -> bool:
-        """Whether the others have said, after `peer` came back in doubt, that this is still the newest term (D9, S14).
+        """Whether the others have confirmed, after `peer` returned in doubt, that this is still the newest term (D9,
+        S14).
 
-        If only its log is in doubt, a majority without it says enough: it meets the one that elected any newer leader.
-        If its votes are in doubt, a candidate that it voted for may be anybody: all others must have answered. All of
-        them are also enough if so many are in doubt that there is no majority without them.
+        If only its log is in doubt, the confirmation of a majority without `peer` is enough: it overlaps with the
+        majority that elected any newer leader. If its votes are in doubt, it may have voted for any candidate: all
+        others must have answered. All others are also enough if so many are in doubt that there is no majority without
+        them.
         """
         others = [other for other in self.voters if other is not peer]
         answered = [other for other in others if other.acked_round >= round_]
@@ -114,7 +117,8 @@ class Leadership:
         return peer.doubt is Doubt.LOG and sound >= self.quorum
 
     def best_successor(self, reachable_since: float) -> Peer | None:
-        """The voter that is furthest, of those that answer and are sound, and have the most room (T1, L10)."""
+        """The best voter of those that answer and are sound: the one with the most disk space, then the longest log
+        (T1, L10)."""
         fit = [peer for peer in self.voters if not peer.doubt and peer.disk.can_write]
         reachable = [peer for peer in fit if peer.acked_at >= reachable_since]
         return max(reachable, key=lambda peer: (peer.disk.rank, peer.match_index), default=None)

@@ -1,11 +1,12 @@
-"""Who belongs to the group, and how that changes: one member at a time.
+"""The members of a group, and how they change: one member at a time.
 
-A membership is an entry of the log. A member goes by the newest one in its log, committed or not (M1), and falls back
-to the one before when it is cut off. Two memberships that differ in one voter have no two majorities that do not meet,
-so a change needs no joint phase; it needs that there is one change at a time (M2), and that the leader has committed an
-entry of its own term before (M3), for otherwise two leaders may each hold a different change of the same base.
+A membership is an entry of the log. A member uses the newest one in its log, committed or not (M1), and returns to the
+previous one if that entry is truncated. If two memberships differ in one voter, each majority of the first one overlaps
+with each majority of the second one, so a change needs no joint phase. It needs two conditions: there is one change at
+a time (M2), and the leader has committed an entry of its current term before (M3). Otherwise two leaders could each
+have a different change of the same membership.
 
-A new member begins as a learner (M5): it receives everything, is never asked for its vote and never counted.
+A new member begins as a learner (M5): it receives everything, is not asked for its vote, and does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 
 class MembershipError(ValueError):
-    """No membership can be like that, or the bytes hold none; `reason` says why."""
+    """A membership is impossible, or the bytes contain no membership; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -26,9 +27,9 @@ class MembershipError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The members of a group by number ("n0" is 0). MembershipError: one is in both sets, or a number is negative.
+    """The members of a group by number ("n0" is 0). Raises MembershipError if a member is in both sets or negative.
 
-    A group without voters is possible only as "not known yet": a member that waits to be let in.
+    A membership without voters means "not known yet": a member that waits to be added.
     """
 
     voters: frozenset[int]
@@ -50,30 +51,30 @@ class Membership:
 
     @property
     def quorum(self) -> int:
-        """Voters that make a majority, self included: 2 of 2 and of 3, 3 of 4 and of 5."""
+        """Number of voters of a majority, including the member itself: 2 of 2 and of 3, 3 of 4 and of 5."""
         return len(self.voters) // 2 + 1
 
     def encode(self) -> bytes:
-        """As the entry's content: a JSON object, so that it can be read where it lies."""
+        """The content of the entry: a JSON object, so that people can read it in the log."""
         return json.dumps({"voters": sorted(self.voters), "learners": sorted(self.learners)}).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Membership:
-        """MembershipError: not what `encode` makes."""
+        """Raises MembershipError if `encode` cannot have made `content`."""
         try:
             fields = json.loads(content)
             voters, learners = fields["voters"], fields["learners"]
         except (ValueError, KeyError, TypeError) as error:
-            raise MembershipError(f"no membership: {error}") from error
+            raise MembershipError(f"not a membership: {error}") from error
         for members in (voters, learners):
             if not isinstance(members, list) or any(type(member) is not int for member in members):
-                raise MembershipError("no membership: members are lists of numbers")
+                raise MembershipError("not a membership: members must be lists of numbers")
         return cls.of(voters, learners)
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipEntry:
-    """A membership and the index of its entry; -1: given at bootstrap, before there was a log (M8)."""
+    """A membership and the index of its entry; -1 if it was given at bootstrap, before there was a log (M8)."""
 
     index: int
     membership: Membership
@@ -84,21 +85,21 @@ class MembershipEntry:
 
 @dataclass(frozen=True, slots=True)
 class AddLearner:
-    """Let a member in, as a learner (M5)."""
+    """Adds a member as a learner (M5)."""
 
     member: int
 
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Make a learner a voter. Refused until it is close to the leader's end (M5)."""
+    """Makes a learner a voter. Refused until the learner is close to the leader's end (M5)."""
 
     member: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Take a voter or a learner out; also the leader itself, which then leaves when that is committed (M7)."""
+    """Removes a voter or a learner, possibly the leader itself, which leaves when the change is committed (M7)."""
 
     member: int
 
@@ -107,27 +108,28 @@ Change = AddLearner | Promote | Remove
 
 
 def changed(membership: Membership, change: Change) -> Membership:
-    """The membership after one change. MembershipError: the change makes no sense for it, or takes the last voter."""
+    """The membership after one change. Raises MembershipError if the change does not apply or removes the last
+    voter."""
     voters, learners, member = membership.voters, membership.learners, change.member
     match change:
         case AddLearner():
             if member in membership.members:
-                raise MembershipError(f"member {member} belongs to the group already")
+                raise MembershipError(f"member {member} is already in the group")
             return Membership(voters, learners | {member})
         case Promote():
             if member not in learners:
-                raise MembershipError(f"member {member} is no learner")
+                raise MembershipError(f"member {member} is not a learner")
             return Membership(voters | {member}, learners - {member})
         case Remove():
             if member not in membership.members:
-                raise MembershipError(f"member {member} does not belong to the group")
+                raise MembershipError(f"member {member} is not in the group")
             if voters == {member}:
                 raise MembershipError(f"member {member} is the last voter")
             return Membership(voters - {member}, learners - {member})
 
 
 class MembershipHistory:
-    """The membership entries of one log, oldest first: to fall back on (M1), and to send along with old entries."""
+    """The membership entries of one log, oldest first: for truncations (M1), and to send with old entries."""
 
     __slots__ = ("_entries", "_indexes")
 
@@ -147,12 +149,12 @@ class MembershipHistory:
         self._indexes.append(entry.index)
 
     def truncate(self, last_kept: int) -> None:
-        """Forget what lies above `last_kept`. The oldest stays: it is committed, or given at bootstrap."""
+        """Drops the entries above `last_kept`. The oldest one stays: it is committed, or was given at bootstrap."""
         keep = max(1, bisect_right(self._indexes, last_kept))
         del self._entries[keep:], self._indexes[keep:]
 
     def reset(self, entry: MembershipEntry) -> None:
-        """The log begins anew behind a base."""
+        """Starts again with the membership of a snapshot."""
         self._entries, self._indexes = [entry], [entry.index]
 
     def between(self, first: int, last: int) -> tuple[MembershipEntry, ...]:
@@ -162,5 +164,5 @@ class MembershipHistory:
         return tuple(self._entries[bisect_right(self._indexes, first - 1) : bisect_right(self._indexes, last)])
 
     def at(self, index: int) -> MembershipEntry:
-        """The one that holds at `index`: the newest at or below it, or the oldest known."""
+        """The membership in force at `index`: the newest at or below it, or the oldest known."""
         return self._entries[max(0, bisect_right(self._indexes, index) - 1)]

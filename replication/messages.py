@@ -1,12 +1,13 @@
-"""What members say to each other about the log and its leader. Values only: the transport gives them bytes.
+"""Messages between members about the log and its leader. Pure values: the transport encodes them.
 
-Every message names its sender (`source`), its receiver (`target`) and, but for the pre-vote, the sender's term. A
-request of a lower term is answered with the receiver's term, a reply of a lower term is dropped (S2); a reply of the
-same term is counted only with the echo of what it answers (S3): `campaign`, `session`, `round`.
+Every message names its sender (`source`), its receiver (`target`) and, except for the pre-vote, the sender's term. A
+member answers a request of a lower term with its own term, and drops a reply of a lower term (S2). It counts a reply of
+the same term only if the reply echoes the value of the request (S3): `campaign`, `session` or `round`.
 
-`payload` is the driver's: the entries' bytes as they lie on disk, or the content of a base. The core never looks at it.
+`payload` belongs to the driver: the entries' bytes as they are on disk, or the content of a snapshot. The core never
+looks at it.
 
-Heartbeats, votes, transfer and reads must not wait behind appends and bases: `BULK` has a lane of its own (L9).
+Heartbeats, votes, transfers and reads must not wait behind appends and snapshots: `BULK` has a separate lane (L9).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tallystick.replication.membership import MembershipEntry
 
 
 class TermRun(NamedTuple):
-    """Entries of one term: those after the run before (or after the request's `prev_index`), up to `last_index`."""
+    """Entries of one term: those after the previous run (or after the request's `prev_index`), up to `last_index`."""
 
     term: int
     last_index: int
@@ -30,13 +31,13 @@ class TermRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreVoteRequest:
-    """Would you vote for me in `asked_term`? Changes nothing at the receiver (L3)."""
+    """Asks whether the receiver would vote for the sender in `asked_term`. Changes nothing at the receiver (L3)."""
 
     source: int
     target: int
     asked_term: int
     campaign: int
-    """Echoed in the reply: which of the sender's attempts this is."""
+    """Number of the sender's attempt. The reply echoes it."""
     last_term: int
     last_index: int
 
@@ -46,12 +47,12 @@ class PreVoteReply:
     source: int
     target: int
     term: int
-    """The voter's own term, which an agreement does not raise."""
+    """The voter's own term. A granted pre-vote does not raise it."""
     asked_term: int
     campaign: int
     granted: bool
     doubt: Doubt = Doubt.NONE
-    """Not NONE: counts only where every voter agrees (D9)."""
+    """If not NONE, the vote counts only if all voters agree (D9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class VoteRequest:
     last_term: int
     last_index: int
     transfer: bool = False
-    """The leader told the sender to stand: voters do not stick to it (T3)."""
+    """The leader told the sender to stand: voters do not refuse because they hear a leader (T3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class VoteReply:
     campaign: int
     granted: bool
     doubt: Doubt = Doubt.NONE
-    """Not NONE: counts only where every voter agrees (D9)."""
+    """If not NONE, the vote counts only if all voters agree (D9)."""
 
 
 # -- replication -------------------------------------------------------------------------------------------------------
@@ -82,65 +83,67 @@ class VoteReply:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """Entries (prev_index, last_index], maybe none, and up to where the leader has committed."""
+    """The entries (prev_index, last_index], possibly none, and the leader's commit index."""
 
     source: int
     target: int
     term: int
     session: int
-    """Echoed in the reply. The leader begins a new one when the receiver came back with less than it had."""
+    """The reply echoes it. The leader begins a new session when the receiver returned with fewer entries than
+    before."""
     prev_index: int
     prev_term: int
     runs: tuple[TermRun, ...]
-    """Terms of the entries, in order; empty: no entries."""
+    """Terms of the entries, in order; empty if there are no entries."""
     commit_index: int
     memberships: tuple[MembershipEntry, ...] = ()
-    """Those of the entries that are memberships."""
+    """The memberships among the entries."""
     payload: Any = field(default=b"", repr=False)  # bodies of messages do not belong into logs
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry inside; `prev_index` if there is none."""
+        """Index of the last entry of this request; `prev_index` if it has none."""
         return self.runs[-1].last_index if self.runs else self.prev_index
 
 
 @dataclass(frozen=True, slots=True)
 class AppendReply:
-    """Of an append or of a base. Sent when all that it says is durable (D2)."""
+    """Answers an append or a snapshot. The member sends it when everything that it states is durable (D2)."""
 
     source: int
     target: int
     term: int
     session: int
     incarnation: int
-    """0, or a random number of this start of a member that began in doubt."""
+    """0, or a random number of this start if the member started in doubt."""
     success: bool
     prev_index: int
-    """Echo of the request's (of a base: its `base_index`)."""
+    """Echo of the request's `prev_index` (for a snapshot: of its `base_index`)."""
     match_index: int
-    """Success: the log agrees with the leader's up to here; never more than this request told (S8). Else -1."""
+    """Success: the log agrees with the leader's up to here; at most the last entry of the request (S8). Otherwise
+    -1."""
     disk: DiskState = DiskState.OK
     conflict_term: int | None = None
-    """Refused: term of the entry at `prev_index`; None: there is no entry (L6)."""
+    """Refusal: term of the entry at `prev_index`; None if there is no such entry (L6)."""
     conflict_index: int = -1
-    """Refused: first index of `conflict_term`; without a term, the index after the last entry."""
+    """Refusal: first index of `conflict_term`; without a term, the index after the last entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The leader is there. Of one round, sent to all members at once; a read is answered when a majority answered."""
+    """Announces the leader. A round is sent to all members at once; a read is answered when a majority answered."""
 
     source: int
     target: int
     term: int
     round: int
     sent_at: float
-    """The leader's own clock, echoed: its lease and its patience count from here (L4, R3)."""
+    """The leader's own clock. The reply echoes it: the lease and the wait for a majority count from here (L4, R3)."""
     commit_index: int
     incarnation: int = 0
-    """Echo of the receiver's, as far as the leader knows it."""
+    """Echo of the receiver's incarnation, as far as the leader knows it."""
     readmit_index: int | None = None
-    """To a member in doubt of that incarnation: with all entries up to here it may vote and count again (D9, S14)."""
+    """For a member in doubt with this incarnation: with all entries up to here it votes and counts again (D9, S14)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,9 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """To a member that lacks entries which the leader does not keep any more (L11): begin anew behind this base.
+    """Tells a member that lacks entries which the leader no longer has to install this snapshot (L11).
 
-    The transport may take long and resume; the message is handed to the receiver's core when `payload` is complete.
+    The transport can take long and resume. It passes the message to the receiver's core when `payload` is complete.
     """
 
     source: int
@@ -170,7 +173,7 @@ class InstallRequest:
     base_index: int
     base_term: int
     membership: MembershipEntry
-    """The newest committed one."""
+    """The newest committed membership."""
     payload: Any = field(default=b"", repr=False)  # bodies of messages do not belong into logs
 
 
@@ -179,7 +182,7 @@ class InstallRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A follower asks up to where it must have applied before it may answer a read (R2)."""
+    """A follower asks which index it must have applied before it can answer a read (R2)."""
 
     source: int
     target: int
@@ -194,12 +197,12 @@ class ReadReply:
     term: int
     token: int
     index: int | None
-    """None: the receiver of the question cannot say, it does not lead."""
+    """None: the receiver of the request does not lead and cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader to its successor: stand at once, without pre-vote (T2, T3)."""
+    """The leader tells its successor to stand at once, without a pre-vote (T2, T3)."""
 
     source: int
     target: int
@@ -208,7 +211,7 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Answer to a vote of who does not belong to the group, by all that is committed up to `commit_index` (M6)."""
+    """Answers a vote request of a process that is not a member according to the entries up to `commit_index` (M6)."""
 
     source: int
     target: int
@@ -218,7 +221,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """To a member that refused what it had acknowledged to this leader, up to `match_index` (D8)."""
+    """Informs a member that it refused entries which it had acknowledged to this leader, up to `match_index` (D8)."""
 
     source: int
     target: int
@@ -244,4 +247,4 @@ Message = (
 )
 
 BULK = (AppendRequest, AppendReply, InstallRequest)
-"""May wait behind each other; nothing else may wait behind them (L9)."""
+"""These can wait behind each other; no other message waits behind them (L9)."""

@@ -1,11 +1,11 @@
-"""What a leader knows of one other member, and how far it may run ahead of its answers (L7).
+"""The state of one other member as its leader knows it, and how much the leader can send before it answers (L7).
 
-    PROBE      where the two logs agree is not known: one request with one entry at a time, until one is accepted
-    PIPELINE   requests go out without waiting, as long as what is unanswered fits max_inflight_bytes
-    INSTALL    the member lacks entries that are not kept any more: it gets a base, and no appends until it has it (L11)
+    PROBE      it is unknown where the two logs agree: one request with one entry at a time, until one is accepted
+    PIPELINE   the leader sends requests without waiting while the unanswered ones fit into max_inflight_bytes
+    INSTALL    the member lacks entries that are no longer kept: it gets a snapshot, and no appends until then (L11)
 
-A refusal or a silence leads back to PROBE, an acceptance to PIPELINE. Nothing here depends on another member: a slow or
-dead one holds up nobody.
+A refusal or a timeout leads back to PROBE, an accepted request to PIPELINE. Nothing here depends on another member: a
+slow or failed member delays no other one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PeerState(enum.Enum):
 
 
 class Peer:
-    """One other member, as seen by the leader of one term. It holds for that term only."""
+    """One other member as the leader of one term sees it. It is valid for that term only."""
 
     __slots__ = (
         "acked_at",
@@ -50,36 +50,37 @@ class Peer:
         self.voter = voter
         self.state = PeerState.PROBE
         self.next_index = next_index
-        """First entry that was not sent yet."""
+        """The first entry that was not sent yet."""
         self.match_index = -1
-        """Its durable log agrees with ours up to here. Rises only, within a session."""
+        """The member's durable log agrees with the leader's up to here. It only rises within a session."""
         self.waiting_since: float | None = None
-        """An answer is outstanding, with no progress since then."""
+        """An answer is outstanding, and there was no progress since this time."""
         self.session = 0
         self.incarnation: int | None = None
         self.doubt = Doubt.NONE
         self.disk = DiskState.OK
         self.acked_round = 0
-        """Newest round of heartbeats that it answered, and when that round was sent: now, for a start (L4)."""
+        """The newest round of heartbeats that the member answered. `acked_at` is when that round was sent; at first it
+        is the current time (L4)."""
         self.acked_at = now
         self.healthy_since: float | None = None
-        # Readmission (D9, S14): what was our last entry when a round began, that round, and the index once confirmed.
+        # Readmission (D9, S14): the leader's last entry when a round began, that round, and the index once confirmed.
         self.readmit_target = -1
         self.readmit_round: int | None = None
         self.readmit_index: int | None = None
 
     @property
     def counted_match(self) -> int:
-        """What it adds to a majority: nothing while it may have forgotten (D9)."""
+        """What the member contributes to a majority: nothing while it may have lost entries (D9)."""
         return -1 if self.doubt else self.match_index
 
     def meet(self, incarnation: int) -> bool:
-        """Notes which start of the member an answer came from; whether it is another than before, so that everything it
-        once acknowledged is in doubt: the answers to what was sent before do not count any more."""
+        """Notes from which start of the member an answer came. True if it differs from the previous one: then
+        everything that the member acknowledged is in doubt, and answers to earlier requests no longer count."""
         if incarnation == self.incarnation:
             return False
         met_before, self.incarnation = self.incarnation is not None, incarnation
-        # Until the answer to a newer heartbeat tells, the worst is assumed.
+        # Until an answer to a newer heartbeat states its doubt, the leader assumes the worst.
         self.doubt = Doubt.VOTES if incarnation or met_before else Doubt.NONE
         self.readmit_round = self.readmit_index = None
         if met_before:
@@ -90,14 +91,14 @@ class Peer:
         return met_before
 
     def accepted(self, match_index: int, first_index: int, now: float) -> bool:
-        """A success that was answered in this session; whether the match rose. `first_index`: of the leader's log."""
+        """Handles a success of this session; returns whether the match rose. `first_index` is of the leader's log."""
         rose = match_index > self.match_index
         if rose:
             self.match_index = match_index
         if self.state is not PeerState.PIPELINE:
             behind = self.match_index + 1 < first_index
             if behind and self.state is PeerState.INSTALL:
-                return rose  # of an append that was on its way before
+                return rose  # it answers an append that was sent before the snapshot
             self.state = PeerState.PROBE if behind else PeerState.PIPELINE
             self.next_index, self.waiting_since = self.match_index + 1, None
         elif rose:
@@ -107,11 +108,11 @@ class Peer:
         return rose
 
     def refused(self, reply: AppendReply, terms: TermRuns) -> bool:
-        """Whether this refusal is news; then `next_index` is where to probe next (L6)."""
+        """Whether this refusal is new; then `next_index` is the next position to probe (L6)."""
         if self.state is PeerState.INSTALL or reply.prev_index <= self.match_index:
-            return False  # an old one: what it speaks of was accepted since
+            return False  # an old answer: the entry was accepted since
         if self.state is PeerState.PROBE and reply.prev_index != self.next_index - 1:
-            return False  # not the probe's
+            return False  # it does not answer the probe
         index: int | None = None
         if reply.conflict_term is not None:
             index = terms.last_of_term(reply.conflict_term)
@@ -121,16 +122,16 @@ class Peer:
         return True
 
     def contradicts(self, reply: AppendReply) -> bool:
-        """Whether it refuses what it acknowledged in this session. It is an old answer, or its disk has lost that."""
+        """Whether it refuses what it acknowledged in this session: the answer is old, or its disk lost the entries."""
         return self.state is not PeerState.INSTALL and reply.prev_index <= self.match_index
 
     def lost(self) -> None:
-        """What was on its way is held for lost: find out anew how far the member is."""
+        """Considers the unanswered requests lost: the leader probes again how far the member's log agrees."""
         if self.state is PeerState.PIPELINE:
             self.state, self.next_index = PeerState.PROBE, self.match_index + 1
         self.waiting_since = None
 
     def pause(self, now: float) -> None:
-        """It cannot write: one try each append timeout, until it says that it can (L10)."""
+        """The member cannot write: one attempt per append timeout until it reports that it can (L10)."""
         self.lost()
         self.waiting_since = now

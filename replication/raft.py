@@ -1,14 +1,15 @@
-"""The consensus of one member: told what happened, it answers what to do. No clock, no I/O, no thread of its own.
+"""The consensus of one member: it is told what happened, and answers with the effects to carry out. It uses no clock,
+no I/O and no threads.
 
     FOLLOWER ──silence──▶ PRE_CANDIDATE ──agreed──▶ CANDIDATE ──elected──▶ LEADER
         ▲                      ▲  └─silence──▶ again     │                    │
         │                      └────────silence──────────┘                    │
         └───────── a newer term, a leader of this term, no majority ──────────┘
 
-In this order: election, terms and roles, what a leader says (follower), what followers say (leader), commit, reads,
-transfer, membership, the disk. Next door are `term_runs` (terms of the log), `peers` and `sender` (how far a follower
-is, and what it is sent), `leadership` (majorities), `election`, `reads`, `transfer` and `acknowledgements`. This file
-decides; it is the only one that changes term, vote, role and commit index.
+The sections are, in this order: election, terms and roles, what a leader says (follower), what followers say (leader),
+commit, reads, transfer, membership, the disk. Other modules hold parts of the state: `term_runs` (terms of the log),
+`peers` and `sender` (the progress of a follower, and what it is sent), `leadership` (majorities), `election`, `reads`,
+`transfer` and `acknowledgements`. Only this module changes term, vote, role and commit index.
 
 Letters with numbers (S1, D2, L3, ...) are the rules listed in the README beside this file. Sources: Ongaro and
 Ousterhout, "In Search of an Understandable Consensus Algorithm", and Ongaro's dissertation "Consensus: Bridging Theory
@@ -87,23 +88,24 @@ from tallystick.store.ledger_format import EntryKind
 _Effects = list[Effect]
 _NEVER = float("-inf")
 _REMOVED_TIMEOUTS = 10
-"""A member that was told that it is removed asks again after so many election timeouts. It disturbs nobody (L3)."""
+"""After so many election timeouts, a member that was told that it is removed asks again. This disturbs no member
+(L3)."""
 
 
 class Raft:
     """One member of a group.
 
-    Every call takes `now` (seconds of a clock that never goes back) and returns effects, in the order in which they are
-    to be carried out (`effects` says how).
+    Every call takes `now` (seconds of a clock that never goes back) and returns effects in the order in which they must
+    be carried out (see `effects`).
 
-    The driver's part:
+    The driver must:
     - carry out all effects of a call before the next call;
-    - `tick` at `deadline` or somewhat later, `step` with each message for this member;
-    - a leader's proposals: put into the log only while `accepting`, as entries of `term`; then `appended`. When
-      `transfer` or `change_membership` is called, all that was accepted is in the log;
-    - `synced` when a sync came back, with the index up to which the log *as it is now* is durable;
-    - `installed` when an InstallBase was carried out;
-    - `disk` when a write or sync failed, when space ran out and when it is back.
+    - call `tick` at `deadline` or somewhat later, and `step` with each message for this member;
+    - append a leader's proposals to the log only while `accepting`, as entries of `term`, and then call `appended`.
+      When it calls `transfer` or `change_membership`, all accepted proposals are in the log;
+    - call `synced` after a sync, with the index up to which the log *as it is now* is durable;
+    - call `installed` after it carried out an InstallBase;
+    - call `disk` when a write or sync failed, when space ran out, and when there is space again.
     """
 
     def __init__(
@@ -121,16 +123,20 @@ class Raft:
         membership_seen: int = -1,
         readable: bool = True,
     ) -> None:
-        """`log`: all that it shows is durable. `memberships`: all membership entries in the log and the newest before
-        its first entry, oldest first; the bootstrap's has index -1; none for a member that waits to be let in.
-        `commit_index`: a hint, as it was last saved (D6).
+        """Starts a follower. SettingsError: see `RaftSettings.validate`.
 
-        `must_catch_up`: what may have been forgotten since the last start. LOG after an unclean stop with asynchronous
-        flushing (D9), and with a log that lost what was durable (D8); VOTES with an empty disk under a number that was
-        a member's before (S14), and whenever that is not known. Until a leader readmits it, such a member neither votes
-        nor counts, except where all voters agree.
+        `log`: everything that it shows is durable. `memberships`: all membership entries in the log and the newest one
+        before its first entry, oldest first; the one of the bootstrap has index -1; empty for a member that waits to be
+        added. `commit_index`: a hint, as it was last saved (D6).
 
-        `readable`: see the method of that name.
+        `must_catch_up`: what may have been lost since the last start. LOG after an unclean stop with asynchronous flush
+        (D9), and with a log that lost durable entries (D8). VOTES with an empty disk under the number of an earlier
+        member (S14), and whenever that is not known. Until a leader readmits it, such a member neither votes nor
+        counts,
+        except where all voters agree.
+
+        `membership_seen`: the highest index of a membership entry that this member ever had. `readable`: see the method
+        of that name.
         """
         settings.validate()
         self.id = member_id
@@ -140,8 +146,8 @@ class Raft:
         self._terms = TermRuns.of(log)
         self._history = MembershipHistory(memberships)
 
-        # Durable: what SaveVote said last. A log that is ahead of it is one of a store whose vote was lost or never
-        # kept; that term's vote is not known, and held as given away.
+        # Durable: the last SaveVote. If the log is ahead of it, the store lost its vote or never had one. The vote in
+        # that term is then unknown, and counts as given.
         self.term = hard_state.term
         self.voted_for = hard_state.voted_for
         if self._terms.last_term > self.term:
@@ -152,33 +158,33 @@ class Raft:
         self.leader: int | None = None
         self.commit_index = min(max(commit_index, self._terms.base_index), self._terms.last_index)
         self.synced_index = self._terms.last_index
-        """The own log is durable up to here."""
+        """This member's log is durable up to here."""
         self.doubt = must_catch_up
-        """What this member may have forgotten; NONE once it was readmitted."""
+        """What this member may have lost; NONE after it was readmitted."""
         self._membership_seen = membership_seen
         self.incarnation = random.getrandbits(62) + 1 if must_catch_up else 0
         self.disk_state = DiskState.OK
         self._readable = readable
         self.fatal: str | None = None
-        """Why this machine stopped by itself."""
+        """Why the core stopped; None while it runs."""
         self.elected_by: frozenset[int] = frozenset()
-        """Who voted for this member when it was elected last."""
+        """The voters of this member in the last election that it won."""
         self.leadership_lost = ""
-        """Why it lost leadership last, for people."""
+        """Why this member last lost leadership, as a text for people."""
         self.mute = False
-        """Does nothing any more: stopped, or its disk failed. Every call then returns no effects."""
+        """The core is stopped, or its disk failed. Every call then returns no effects."""
 
-        # Follower: up to where the log agrees with the leader of this term, and what that leader has committed.
+        # Follower: the index up to which the log agrees with this term's leader, and that leader's commit index.
         self._verified_index = -1
         self._leader_commit = -1
         self._acknowledgements = Acknowledgements()
         self._asked: dict[int, float] = {}  # reads that a leader was asked for, and when, oldest first
-        # Under leases a start is a promise as well: before it this member may have heard from a leader (R3).
+        # With leases, a start promises to wait: this member may have heard from a leader before it (R3).
         self._heard_at = now if settings.lease_reads else _NEVER
-        self._removed_at = -1  # by all that is committed up to here we are no member, somebody said (M6)
-        self._removed_until = now  # and is believed until then
+        self._removed_at = -1  # a member said: by what is committed up to here this is not a member (M6)
+        self._removed_until = now  # until when this member believes it
         self._far_terms = FarTerms()
-        self._leave_at = now  # a leader without room looks then for a member that has some
+        self._leave_at = now  # when a leader without space next looks for a member that has more
 
         self._timer = ElectionTimer(settings.election_timeout_seconds, random, now)
         self._campaign: Campaign | None = None
@@ -188,31 +194,31 @@ class Raft:
         if self.membership.voters == {member_id}:
             self._timer.fire(now)  # L8
 
-    # -- what the driver and invariants look at ------------------------------------------------------------------------
+    # -- state for the driver and for invariants -----------------------------------------------------------------------
 
     @property
     def membership(self) -> Membership:
-        """The newest in the log, committed or not (M1)."""
+        """The newest membership in the log, committed or not (M1)."""
         return self._history.latest.membership
 
     @property
     def membership_index(self) -> int:
-        """Index of its entry; -1: from the bootstrap. Committed once `commit_index` is there."""
+        """Index of the newest membership's entry; -1 from the bootstrap. It is committed at that `commit_index`."""
         return self._history.latest.index
 
     @property
     def ready(self) -> bool:
-        """Leads, and has committed an entry of its own term (S11)."""
+        """Whether this member leads and has committed an entry of its current term (S11)."""
         return self._leading is not None and self._leading.ready
 
     @property
     def accepting(self) -> bool:
-        """Whether proposals may be put into the log now: leads, is ready, hands nothing over, can write."""
+        """Whether proposals can be appended: this member leads, is ready, transfers nothing, and can write."""
         return self.ready and self._transfer is None and self.disk_state.can_write and not self.mute
 
     @property
     def deadline(self) -> float:
-        """When `tick` has something to do next, if nothing else happens."""
+        """When `tick` has something to do, if nothing else happens before."""
         if self.mute:
             return float("inf")
         due = self._timer.deadline if self._leading is None else self._leading.heartbeat_due
@@ -220,26 +226,26 @@ class Raft:
 
     @property
     def peers(self) -> dict[int, Peer]:
-        """Leader: the other members' progress, by member, to be read only; else empty."""
+        """Leader: the other members' progress, by member (do not modify); otherwise empty."""
         return {} if self._leading is None else self._leading.peers
 
     @property
     def match_indexes(self) -> dict[int, int]:
-        """Leader: up to where each other member's durable log is known to agree; else empty."""
+        """Leader: the index up to which each other member's durable log is known to agree; otherwise empty."""
         return {member: peer.match_index for member, peer in self.peers.items()}
 
     def silent_seconds(self, now: float) -> float | None:
-        """Since a leader was heard last; None: none ever was."""
+        """Seconds since this member last heard a leader; None if it never heard one."""
         return None if self._heard_at == _NEVER else now - self._heard_at
 
     @property
     def removed(self) -> bool:
-        """Somebody who knows of later commits than this member said that it does not belong to the group (M6)."""
+        """Whether a member that knows of later commits said that this one is not in the group (M6)."""
         return self._removed_at > self.membership_index
 
     @property
     def voters_with_room(self) -> int:
-        """Leader: voters whose disk is not known to be low or full, itself included; else 0."""
+        """Leader: number of voters whose disk is not known to be low or full, including itself; otherwise 0."""
         leading = self._leading
         if leading is None:
             return 0
@@ -248,18 +254,20 @@ class Raft:
 
     @property
     def _told_disk(self) -> DiskState:
-        """What others hear. A member that cannot read its log says LOW: nobody hands leadership to it (L12)."""
+        """The disk state for other members. A member that cannot read its log reports LOW and gets no leadership
+        (L12)."""
         return DiskState.LOW if self.disk_state is DiskState.OK and not self._readable else self.disk_state
 
     @property
     def transfer_target(self) -> int | None:
-        """The member to which leadership is being handed."""
+        """The member to which leadership is being transferred."""
         return None if self._transfer is None else self._transfer.target
 
-    # -- what happened -------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed: stand for election (L1, L9), send heartbeats, notice a lost majority (L4), send again."""
+        """Time has passed: stands for election (L1, L9), sends heartbeats, detects a lost majority (L4), sends
+        again."""
         effects: _Effects = []
         if self.mute:
             return effects
@@ -274,14 +282,14 @@ class Raft:
         return effects
 
     def step(self, now: float, message: Message) -> list[Effect]:
-        """A message came in. One for another target is dropped, one that cannot be true is refused."""
+        """Handles a message. It drops one for another target, and refuses one that cannot be true."""
         effects: _Effects = []
         if not self.mute and message.target == self.id and self._is_near(now, message, effects):
             self._HANDLERS[type(message)](self, now, message, effects)
         return effects
 
     def appended(self, now: float) -> list[Effect]:
-        """Entries of this leader's term were put at the end of the log. RuntimeError: this member does not lead."""
+        """Entries of this leader's term were appended to the log. Raises RuntimeError if this member does not lead."""
         effects: _Effects = []
         if self.mute:
             return effects
@@ -297,12 +305,13 @@ class Raft:
         return effects
 
     def synced(self, now: float, index: int) -> list[Effect]:
-        """The log is durable up to `index`: replies that waited for it go out, a leader counts itself (D2, D3, S10)."""
+        """The log is durable up to `index`: sends the replies that waited for it; a leader counts itself (D2, D3,
+        S10)."""
         effects: _Effects = []
         if self.mute:
             return effects
         if self._leading is not None and index > self._terms.last_index:
-            # The disk was quicker than the word of what was put into the log: it is of this term, and comes.
+            # The sync finished before the call of `appended`, which follows: the entries are of this term.
             self._terms.append(self.term, min(index, self._log.last_index))
         index = min(index, self._terms.last_index)
         if index > self.synced_index:
@@ -317,9 +326,9 @@ class Raft:
         return effects
 
     def installed(self, now: float, request: InstallRequest) -> list[Effect]:
-        """The InstallBase of `request` was carried out: the log begins behind its base, and all before is applied.
+        """The driver carried out `request`'s InstallBase: the log begins behind the snapshot, which is applied.
 
-        RuntimeError: it does not begin there.
+        Raises RuntimeError if the log does not begin there.
         """
         effects: _Effects = []
         if self.mute:
@@ -338,11 +347,13 @@ class Raft:
         return effects
 
     def disk(self, now: float, state: DiskState) -> list[Effect]:
-        """LOW, FULL: hands leadership to a member with more room, if there is one, else goes on to lead; with FULL it
-        never stands (L10). OK: there is room again. FAILED: steps down and says nothing any more (D7); nothing but a
-        new start ends that.
+        """The state of the disk changed.
 
-        Looks at the log anew: what a failed write left out is forgotten.
+        LOW, FULL: a leader hands over to a member with more space if there is one, otherwise it continues to lead; with
+        FULL a member does not stand for election (L10). OK: there is space again. FAILED: the member steps down and
+        sends nothing more until a restart (D7).
+
+        Reads the log's end again: entries that a failed write did not append are dropped.
         """
         effects: _Effects = []
         if self.mute:
@@ -365,10 +376,10 @@ class Raft:
         return effects
 
     def readable(self, now: float, readable: bool) -> list[Effect]:
-        """Whether this member can read all of its log. One that cannot does not stand, and does not go on to lead: as a
-        leader it would answer from a state that lacks committed entries, and it cannot send these entries (L12).
+        """States whether this member can read all of its log. If not, it neither stands nor continues to lead: as a
+        leader it would answer from a state that lacks committed entries, and it could not send these entries (L12).
 
-        It votes, and counts for what it has acknowledged: which entries it has is known, and they come back.
+        It votes, and counts for what it has acknowledged: it is known which entries it has, and it gets them back.
         """
         effects: _Effects = []
         self._readable = readable
@@ -380,19 +391,19 @@ class Raft:
         return effects
 
     def link_opened(self, now: float, member: int) -> list[Effect]:
-        """A connection to `member` was opened: what was on its way on the former one may be lost.
+        """A connection to `member` was opened: what was sent on the previous one may be lost.
 
-        Optional: without it a loss is noticed after `append_timeout_seconds`.
+        This call is optional: without it a loss is detected after `append_timeout_seconds`.
         """
         effects: _Effects = []
         if not self.mute and self._leading is not None and (peer := self._leading.peers.get(member)) is not None:
             self._leading.sender.feed_again(now, peer, self.commit_index, effects)
         return effects
 
-    # -- what is wanted ------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def read(self, now: float, token: int) -> list[Effect]:
-        """From where may a read be answered? Ends in one ReadReady(token) or ReadFailed(token). No token twice."""
+        """Asks which index a read must see. Ends in one ReadReady or ReadFailed of `token`, which must be unique."""
         effects: _Effects = []
         if self.mute or self.leader is None:
             effects.append(ReadFailed(token))
@@ -404,9 +415,9 @@ class Raft:
         return effects
 
     def transfer(self, now: float, target: int | None = None) -> list[Effect]:
-        """Hand leadership to `target`, or to the voter that is furthest.
+        """Transfers leadership to `target`, or to the voter with the longest log.
 
-        Ends in one TransferEnded, at the latest after an election timeout; no proposals are accepted until then (T2).
+        Ends in one TransferEnded within an election timeout; no proposals are accepted until then (T2).
         """
         effects: _Effects = []
         leading = self._leading
@@ -417,7 +428,7 @@ class Raft:
             best = leading.best_successor(now - self._settings.election_timeout_seconds)
             target = None if best is None else best.member
         elif (peer := leading.peers.get(target)) is not None and peer.disk.rank < self.disk_state.rank:
-            # A leader may choose the best member by itself; leadership is not sent where it does not stay.
+            # A leader can choose the best member itself; it does not send leadership where it cannot stay.
             effects.append(TransferEnded(target, TransferResult.UNHEALTHY, self.id))
             return effects
         refusal = transfer_refusal(now, leading, self._transfer, self._settings, target)
@@ -428,9 +439,10 @@ class Raft:
         return effects
 
     def change_membership(self, now: float, change: Change) -> list[Effect]:
-        """Append the changed membership, or ChangeRefused.
+        """Appends the changed membership, or returns ChangeRefused.
 
-        It is done when `commit_index` reaches `membership_index`; its outcome is unknown if leadership is lost before.
+        The change is complete when `commit_index` reaches `membership_index`. If leadership is lost before, its outcome
+        is unknown.
         """
         effects: _Effects = []
         leading = self._leading
@@ -445,7 +457,7 @@ class Raft:
             return effects
         entry = MembershipEntry(self._log.last_index + 1, membership)
         effects.append(AppendOwn(entry.index, self.term, EntryKind.MEMBERSHIP, membership))
-        self._history.append(entry)  # M1: from now on; what that commits is looked at when it is in the log
+        self._history.append(entry)  # M1: in force from now on; what it commits is checked once it is in the log
         effects.append(MembershipChanged(entry))
         leading.regroup(membership, next_index=entry.index, now=now)
         return effects
@@ -455,10 +467,10 @@ class Raft:
     def _leader_is_silent(self, now: float, effects: _Effects) -> None:
         self._timer.reset(now)
         if self.term >= TERM_MAX:
-            self._refuse(self.id, f"there is no term behind {self.term}: it cannot stand", effects)
+            self._refuse(self.id, f"there is no term above {self.term}: this member cannot stand", effects)
             return
         if self.removed and now >= self._removed_until:
-            self._removed_at = -1  # the sender may have been no member: the next question tells (M6)
+            self._removed_at = -1  # the sender may not have been a member: ask again (M6)
         if not self._may_stand():
             if self.leader is not None or self.role is not Role.FOLLOWER:
                 self._become_follower(now, None, effects)
@@ -469,9 +481,9 @@ class Raft:
             self._ask_whether_to_stand(effects)
 
     def _may_stand(self) -> bool:
-        # One whose removal is not committed may be the only one that has what others need, and leads without counting
-        # itself until it is (M7). The membership before the newest is committed (M2), whatever this member knows of it:
-        # its own commit index is a hint of the past after a start.
+        # A member whose removal is not committed may be the only one that has what others need. It leads without
+        # counting itself until the removal is committed (M7). The membership before the newest one is committed (M2),
+        # whatever this member knows: after a start, its own commit index is an old hint.
         newest, before = self.membership, self._history.at(self.membership_index - 1).membership
         removal_open = self.membership_index > self.commit_index
         leaving = removal_open and self.id in before.voters and self.id not in newest.members
@@ -479,21 +491,21 @@ class Raft:
             (self.id in newest.voters or leaving)
             and self.disk_state.can_write  # L10
             and self._readable  # L12
-            and self.doubt is not Doubt.VOTES  # S14: its own vote is worth nothing
-            and not (self.doubt and self._membership_seen > self.membership_index)  # D8: nor who else must agree
+            and self.doubt is not Doubt.VOTES  # S14: its own vote does not count
+            and not (self.doubt and self._membership_seen > self.membership_index)  # D8: who else must agree is unknown
             and not self.removed  # M6
         )
 
     def _ask_whether_to_stand(self, effects: _Effects) -> None:
-        """The pre-vote: term and vote stay as they are (L3)."""
+        """The pre-vote: term and vote do not change (L3)."""
         campaign = self._begin_campaign(self.term + 1, pre=True)
         self._take_role(Role.PRE_CANDIDATE, None, effects)
         self._send_pre_vote(campaign.number, effects)
 
     def _ask_whether_still_a_member(self, effects: _Effects) -> None:
-        """One that may not stand is silent for its own part, and would never hear that it was left out (M6).
+        """A member that may not stand sends nothing by itself, and would never learn of its removal (M6).
 
-        The question is the pre-vote: whoever knows better says so, and no other answer is looked at.
+        It therefore sends a pre-vote: a member that knows of the removal answers so, and other answers are ignored.
         """
         if self.id in self.membership.members and not self.removed:
             self._send_pre_vote(self._random.getrandbits(62), effects)
@@ -504,7 +516,7 @@ class Raft:
             effects.append(Send(PreVoteRequest(self.id, voter, self.term + 1, number, last_term, last_index)))
 
     def _stand(self, now: float, effects: _Effects, *, transfer: bool = False) -> None:
-        """The election: a new term, and the own vote in it, durable before anybody is asked (D1)."""
+        """The election: a new term with the own vote, which is durable before the member asks for votes (D1)."""
         self._raise_term(self.term + 1, self.id, effects)
         campaign = self._begin_campaign(self.term, pre=False)
         self._take_role(Role.CANDIDATE, None, effects)
@@ -526,23 +538,23 @@ class Raft:
         return sorted(self.membership.voters - {self.id})
 
     def _sticks(self, now: float) -> bool:
-        """A leader is there, or this is it: nobody else is helped to become one (L3, L5)."""
+        """A leader is there, or this member is the leader: it supports no other candidate (L3, L5)."""
         return self._leading is not None or now - self._heard_at < self._settings.election_timeout_seconds
 
     def _is_up_to_date(self, request: PreVoteRequest | VoteRequest) -> bool:
-        """Whether the asker's log has all that a majority may have got through this member (S1).
+        """Whether the candidate's log has everything that a majority may have received through this member (S1).
 
-        What this member has forgotten it cannot compare, but a membership that it knew of must be there: an asker
-        without it may take the voters of the past for all of them (D8).
+        A member cannot compare what it has lost, but a membership that it knew of must be there: a candidate without
+        that membership may count the voters of an older one (D8).
         """
         if self.doubt and request.last_index < self._membership_seen:
             return False
         return (request.last_term, request.last_index) >= (self._terms.last_term, self._terms.last_index)
 
     def _tell_removed(self, member: int, effects: _Effects) -> bool:
-        """Whether an asker whose log lacks something is no member any more, and was told so (M6).
+        """Whether a candidate whose log lacks entries is no longer a member, and was told so (M6).
 
-        One whose log lacks nothing may have been let in again by an entry that this member has not yet.
+        A candidate whose log lacks nothing may have been added again by an entry that this member does not have yet.
         """
         if member in self.membership.members or self.membership_index > self.commit_index:
             return False
@@ -562,11 +574,12 @@ class Raft:
         effects.append(Send(reply))  # L3: nothing durable, no new term, no timer
 
     def _on_vote_request(self, now: float, request: VoteRequest, effects: _Effects) -> None:
-        """Learners are not asked; one that is was made a voter by an entry that it has not yet, and answers (M5)."""
+        """Grants or refuses a vote. A learner that is asked became a voter by an entry that it lacks, and answers
+        (M5)."""
         up_to_date = self._is_up_to_date(request)
         if request.term >= self.term:
             if not request.transfer and self._sticks(now):
-                return  # L5: not even its term is taken
+                return  # L5: it does not adopt the term either
             if not up_to_date and self._tell_removed(request.source, effects):
                 return
             if request.term > self.term:  # S2 and S1 in one durable record
@@ -583,7 +596,7 @@ class Raft:
         effects.append(Send(reply))
 
     def _on_pre_vote_reply(self, now: float, reply: PreVoteReply, effects: _Effects) -> None:
-        # S3: counted are answers to this attempt only. The term of one that agrees may be lower than ours.
+        # S3: only answers to this attempt count. The term of a granting reply can be lower than the own term.
         if reply.term > self.term:
             self._enter_term(now, reply.term, None, None, effects)
             return
@@ -606,7 +619,7 @@ class Raft:
             self._timer.retry_soon(now)
 
     def _on_timeout_now(self, now: float, message: TimeoutNow, effects: _Effects) -> None:
-        """The leader wants this member to lead (T3). Of an old term, it is too late (T4)."""
+        """The leader wants this member to lead (T3). A message of an older term is too late (T4)."""
         if (
             self._is_current(now, message.term, effects)
             and self.role is Role.FOLLOWER
@@ -617,8 +630,9 @@ class Raft:
             self._stand(now, effects, transfer=True)
 
     def _on_removed(self, now: float, message: Removed, effects: _Effects) -> None:
-        """True whatever the term. One that was let in again later than that is not meant: its log says so (M6). A
-        membership in its log from before that is over, or was cut off there and never came to be."""
+        """Another member says that this one was removed, which holds in any term. It does not apply to a member that
+        was added again later, as its log shows (M6). A membership in its log from before `commit_index` was superseded,
+        or it was truncated and never took effect."""
         self._is_current(now, message.term, effects)
         newest = max(self.membership_index, self._removed_at)
         if self._leading is None and message.commit_index > newest:
@@ -631,15 +645,15 @@ class Raft:
     # -- terms and roles -----------------------------------------------------------------------------------------------
 
     def _is_near(self, now: float, message: Message, effects: _Effects) -> bool:
-        """Whether its term is one that the group can have reached since this member last heard of it (S2, `bounds`)."""
+        """Whether the group can have reached the message's term since this member last heard of it (S2, `bounds`)."""
         term = message.asked_term if isinstance(message, PreVoteRequest) else message.term
         if term <= self.term + TERM_JUMP_MAX:
             self._far_terms.near(message.source)
             return True
         from_leader = isinstance(message, Heartbeat | AppendRequest | InstallRequest)
         if from_leader and self.term <= 0 and term <= TERM_MAX:
-            return True  # a member that never took part has no term to compare with
-        self._refuse(message.source, f"term {term}, far above {self.term}, the own one", effects)
+            return True  # a new member has no term to compare with
+        self._refuse(message.source, f"term {term} is far above the own term {self.term}", effects)
         if self._far_terms.said(message.source, self.membership.voters, self.id):
             self._enter_term(now, min(self.term + TERM_JUMP_MAX, TERM_MAX), None, None, effects)
         return False
@@ -648,34 +662,34 @@ class Raft:
         effects.append(Refused(member, reason))
 
     def _is_current(self, now: float, term: int, effects: _Effects) -> bool:
-        """Whether a reply is of this term. A newer one ends whatever was going on, an older one is dropped (S2, S3)."""
+        """Whether a reply is of this term. A newer term ends what was in progress, an older one is dropped (S2, S3)."""
         if term > self.term:
             self._enter_term(now, term, None, None, effects)
             return False
         return term == self.term
 
     def _enter_term(self, now: float, term: int, voted_for: int | None, leader: int | None, effects: _Effects) -> None:
-        """Somebody else has begun a newer term (S2)."""
+        """Follows a newer term that another member began (S2)."""
         self._raise_term(term, voted_for, effects)
         if leader is not None:
             why = f"n{leader} leads term {term}"
         else:
-            why = f"term {term} has begun" if voted_for is None else f"n{voted_for} stands for election in term {term}"
+            why = f"term {term} began" if voted_for is None else f"n{voted_for} stands for election in term {term}"
         self._become_follower(now, leader, effects, why)
 
     def _raise_term(self, term: int, voted_for: int | None, effects: _Effects) -> None:
-        """The only place where a vote is forgotten: with its term, and in one record (S1)."""
+        """The only place that drops a vote: together with its term, and in one record (S1)."""
         assert term > self.term
         self.term, self.voted_for = term, voted_for
         effects.append(SaveVote(term, voted_for))
-        # The pending answers are for an earlier leader. How far the logs agree and what is committed has to be shown
-        # again by the next one: a false commit index ends with the term of its author.
+        # The waiting answers are for an earlier leader. The next one has to show again how far the logs agree and what
+        # is committed: a wrong commit index of one leader must not outlive its term.
         self._leader_commit = -1
         self._acknowledgements.clear()
         self._verified_index = -1
 
     def _become_follower(self, now: float, leader: int | None, effects: _Effects, why: str = "") -> None:
-        """`why`: for people, where it was a leader."""
+        """`why`: the reason for people, if this member led."""
         if self._leading is not None:
             self.leadership_lost = why
         leading, self._leading, self._campaign = self._leading, None, None
@@ -695,12 +709,13 @@ class Raft:
             self._end_transfer(TransferResult.DONE if taken else TransferResult.NOT_TAKEN, effects)
 
     def _lead(self, now: float, effects: _Effects) -> None:
-        """Elected. Heartbeats say so at once; the no-op commits what earlier terms left (S10, S11)."""
+        """This member is elected. Heartbeats announce it at once; the no-op commits entries of earlier terms (S10,
+        S11)."""
         self.elected_by = frozenset() if self._campaign is None else self._campaign.granted
         self._campaign = None
         self._take_role(Role.LEADER, self.id, effects)
         if self.doubt:
-            # A majority without doubts, or everybody, voted for this log: nothing that it may lack is left anywhere.
+            # A majority without doubt, or all voters, elected this log: no member has entries that it may have lost.
             self.doubt = Doubt.NONE
             effects.append(Readmitted())
         term_start = self._terms.last_index + 1
@@ -717,7 +732,7 @@ class Raft:
     # -- follower: what a leader says ----------------------------------------------------------------------------------
 
     def _heard(self, now: float, request: AppendRequest | Heartbeat | InstallRequest, effects: _Effects) -> bool:
-        """Whether it comes from the leader of this term, whom this member now follows."""
+        """Whether the request comes from the leader of this term, which this member now follows."""
         if request.term < self.term:
             return False
         if request.term > self.term:
@@ -725,29 +740,29 @@ class Raft:
         elif self.leader is None:
             self._become_follower(now, request.source, effects)
         elif self.leader != request.source:
-            self._refuse(request.source, f"it says to lead term {self.term}, which n{self.leader} leads (S4)", effects)
+            self._refuse(request.source, f"it claims term {self.term}, which n{self.leader} leads (S4)", effects)
             return False
-        self._removed_at = -1  # a leader speaks to its members only (M6)
+        self._removed_at = -1  # a leader sends only to its members (M6)
         self._timer.reset(now)  # L2: also when the entries will be refused
         self._heard_at = now
         return True
 
     def _on_append_request(self, now: float, request: AppendRequest, effects: _Effects) -> None:
         if not self._heard(now, request, effects):
-            if request.term < self.term:  # L5: so that a leader of the past steps down
+            if request.term < self.term:  # L5: an old leader then steps down
                 effects.append(Send(self._append_reply(request, request.prev_index, None)))
             return
         terms, prev_index, last = self._terms, request.prev_index, request.last_index
         if prev_index >= terms.base_index and terms.term_of(prev_index) != request.prev_term:  # S5
             if prev_index <= self.commit_index:
-                reason = f"it has entry {prev_index}, which is committed here, of term {request.prev_term} (S7)"
+                reason = f"its entry {prev_index}, which is committed here, has term {request.prev_term} (S7)"
                 self._refuse(request.source, reason, effects)
                 return
             effects.append(Send(self._append_reply(request, prev_index, None)))
             return
-        # All up to the base is committed, here and there alike. Behind it, entry by entry (S6).
+        # Everything up to the base is committed and equal in both logs. Behind it, compare entry by entry (S6).
         agreed = terms.agree_up_to(max(prev_index, terms.base_index), request.runs)
-        # What is committed of it is told first: a write that fails must not take the word of it along.
+        # The commit effect comes first: a write that fails drops the effects behind it.
         self._verified_index = max(self._verified_index, min(agreed, last))
         self._leader_commit = max(self._leader_commit, request.commit_index)
         self._follow_commit(effects)
@@ -759,26 +774,26 @@ class Raft:
                     self._cut(agreed, effects)
                 self._take_entries(request, agreed + 1, effects)
             else:
-                last = agreed  # L10: and the reply says why
+                last = agreed  # L10: the reply says why
         self._verified_index = max(self._verified_index, last)
         self._acknowledge(self._append_reply(request, prev_index, last), effects)
 
     def _fits_behind(self, agreed: int, request: AppendRequest, effects: _Effects) -> bool:
-        """Whether the entries after `agreed` can be taken: they replace nothing that is committed (S7), and their terms
-        go on from what is there."""
+        """Whether the entries after `agreed` can be accepted: they replace no committed entry (S7), and their terms do
+        not decrease."""
         if agreed < self.commit_index:
-            reason = f"it has another entry {agreed + 1}, which is committed here (S7)"
+            reason = f"its entry {agreed + 1} differs from the committed one (S7)"
             self._refuse(request.source, reason, effects)
             return False
         known = self._terms.term_of(agreed)
         first = next(run.term for run in request.runs if run.last_index > agreed)
         if known is None or first < known:
-            self._refuse(request.source, f"it has entry {agreed + 1} of term {first}, behind one of {known}", effects)
+            self._refuse(request.source, f"its entry {agreed + 1} has term {first}, after term {known}", effects)
             return False
         return True
 
     def _cut(self, last_kept: int, effects: _Effects) -> None:
-        """Entries that no leader ever committed make room (S6)."""
+        """Removes entries that no leader committed (S6)."""
         effects.append(Truncate(last_kept))
         self._terms.truncate(last_kept)
         self.synced_index = min(self.synced_index, last_kept)
@@ -804,7 +819,7 @@ class Raft:
     def _append_reply(
         self, request: AppendRequest | InstallRequest, prev_index: int, match_index: int | None
     ) -> AppendReply:
-        """Success with `match_index`, which is never more than the request told (S8); a refusal without."""
+        """A success with `match_index`, which is at most the request's last entry (S8); without it a refusal."""
         source, target, session = self.id, request.source, request.session
         if match_index is not None:
             return AppendReply(
@@ -837,8 +852,8 @@ class Raft:
                 self._end_doubt(heartbeat.readmit_index, effects)
         elif heartbeat.term == self.term:
             return  # S4
-        # L5: a leader of the past is told the newer term, and no round: it may lead that one by now, and take it for an
-        # answer to a round of this term (S3).
+        # L5: an old leader learns the newer term, but not the round: it may lead that term by now, and would count the
+        # answer for a round of it (S3).
         reply = HeartbeatReply(
             self.id,
             heartbeat.source,
@@ -853,28 +868,29 @@ class Raft:
         effects.append(Send(reply))
 
     def _end_doubt(self, readmit_index: int, effects: _Effects) -> None:
-        """All that a majority could have had from this member before it started is in its log again (D9, S14)."""
+        """Ends the doubt when the log has all entries that a majority could have had from this member (D9, S14)."""
         if min(self._verified_index, self.synced_index) >= readmit_index:
             self.doubt = Doubt.NONE
             effects.append(Readmitted())
 
     def _follow_commit(self, effects: _Effects) -> None:
-        """S9: up to where the log agrees with that of the leader, whatever stands behind it. And only what is durable,
-        so that nothing is applied that a failed write takes away."""
+        """S9: commits up to where the log agrees with the leader's, regardless of later entries. Only durable entries
+        are committed, so that a failed write removes nothing that was applied."""
         index = min(self._leader_commit, self._verified_index, self.synced_index)
         if index > self.commit_index:
             self.commit_index = index
             effects.append(Commit(index))
 
     def _on_forgotten(self, now: float, message: Forgotten, effects: _Effects) -> None:
-        """D8. As long as its leader leads, a follower's log does not end before what it acknowledged: where it does,
-        a disk has lost what it had made durable, in a way that looks like the log's end."""
+        """D8. While its leader leads, a follower's log does not end before what the follower acknowledged. If it does,
+        the disk lost durable entries in a way that looks like the log's end."""
         lacks = message.match_index > self._terms.last_index
         if not self._is_current(now, message.term, effects) or self.leader != message.source or not lacks or self.doubt:
             return
         if self.term != self._term_at_start:
-            # What this process acknowledged in a term that it saw begin, it knows: only a start can have lost it.
-            self._refuse(message.source, f"it knows of entry {message.match_index} here, which never was", effects)
+            # This process knows what it acknowledged in a term that began after its start: only a start can have lost
+            # it.
+            self._refuse(message.source, f"it claims that entry {message.match_index} was acknowledged here", effects)
             return
         self.doubt, self.incarnation = Doubt.LOG, self._random.getrandbits(62) + 1
         self._acknowledgements.clear()
@@ -886,7 +902,7 @@ class Raft:
             if request.term < self.term:
                 effects.append(Send(self._append_reply(request, base_index, None)))
         elif base_index <= self.commit_index or self._terms.term_of(base_index) == request.base_term:
-            # Nothing is lacking; the entries behind the base may have been acknowledged and must stay.
+            # Nothing is missing. The entries behind the snapshot may have been acknowledged and must stay.
             self._verified_index = max(self._verified_index, base_index)
             self._acknowledge(self._append_reply(request, base_index, base_index), effects)
         elif self.disk_state.can_write:
@@ -905,13 +921,13 @@ class Raft:
             leading.sender.feed(now, peer, self.commit_index, effects)
             return
         if reply.session != peer.session:
-            return  # S3: of what was sent before the member came back with less
+            return  # S3: it answers what was sent before the member lost entries
         last_index = self._terms.last_index
         if reply.success and not -1 <= reply.match_index <= last_index:
-            self._refuse(reply.source, f"it has entries up to {reply.match_index} of {last_index} (S3)", effects)
+            self._refuse(reply.source, f"it acknowledges entry {reply.match_index} of {last_index} (S3)", effects)
             return
         if not -1 <= reply.prev_index <= last_index:
-            return  # S3: of an earlier leadership, whose log was cut since
+            return  # S3: of an earlier leadership; the log was truncated since
         if not reply.success:
             if peer.refused(reply, self._terms):
                 leading.sender.feed(now, peer, self.commit_index, effects)
@@ -937,7 +953,7 @@ class Raft:
             return
         peer = leading.peers.get(reply.source)
         if peer is None or reply.round <= peer.acked_round or reply.sent_at < leading.began_at:
-            return  # S3: the last of an earlier leadership of this member
+            return  # S3: it answers an earlier leadership of this member
         if reply.round > leading.round or not reply.sent_at <= now:
             reason = f"it answers round {reply.round} of {leading.round}, sent {reply.sent_at - now} s from now (S3)"
             self._refuse(reply.source, reason, effects)
@@ -959,12 +975,12 @@ class Raft:
             leading.sender.tell_commit(peer, reply.commit_index, self.commit_index, effects)
 
     def _lead_on(self, now: float, leading: Leadership, effects: _Effects) -> None:
-        """What is due once a heartbeat interval, however many rounds reads have sent meanwhile."""
+        """The work of each heartbeat interval, regardless of how many rounds reads have caused since the last one."""
         settings = self._settings
         heard_at, late_by = leading.heard_at(now), now - leading.heartbeat_due
         leading.heartbeat_due = now + settings.heartbeat_interval_seconds
         if late_by > settings.election_timeout_seconds / 2 and leading.patient_from <= heard_at:
-            leading.patient_from = now  # L9: it was our own loop that stood still; what was answered may lie unread
+            leading.patient_from = now  # L9: the own loop was blocked; answers may be unread
         if max(heard_at, leading.patient_from) + settings.election_timeout_seconds <= now:
             why = f"no majority answered for {settings.election_timeout_seconds:g} s"
             self._become_follower(now, None, effects, why)  # L4
@@ -973,7 +989,7 @@ class Raft:
             if leading.sender.is_overdue(now, peer):
                 leading.sender.feed_again(now, peer, self.commit_index, effects)
         if self._transfer is not None:
-            if self._transfer.told:  # it may have been lost
+            if self._transfer.told:  # the first message may be lost
                 effects.append(Send(TimeoutNow(self.id, self._transfer.target, self.term)))
         elif self.disk_state is not DiskState.OK:
             if now >= self._leave_at:
@@ -985,7 +1001,7 @@ class Raft:
         self._send_heartbeats(now, leading, effects)
 
     def _send_heartbeats(self, now: float, leading: Leadership, effects: _Effects) -> None:
-        """A round to everybody. It serves the reads that have gathered (R1), and readmits who is in doubt (D9, S14)."""
+        """Sends a round to all members. It serves the waiting reads (R1), and readmits members in doubt (D9, S14)."""
         leading.round += 1
         leading.reads.sent(leading.round, self.commit_index)
         for peer in leading.peers.values():
@@ -1006,7 +1022,7 @@ class Raft:
             self._confirm_reads(now, leading, effects)
 
     def _consider_readmission(self, leading: Leadership, peer: Peer) -> None:
-        """With everything that this leader has now, once it is certain that it is the newest leader now."""
+        """Readmits at the current end of the log, once it is certain that this leader is the newest one now."""
         if peer.readmit_round is None:
             peer.readmit_round, peer.readmit_target = leading.round, self._terms.last_index
         elif peer.readmit_index is None and leading.confirmed_without(peer, peer.readmit_round):
@@ -1017,7 +1033,7 @@ class Raft:
     def _advance_commit(self, now: float, leading: Leadership, effects: _Effects) -> None:
         index = leading.committed_index(self.synced_index)
         if index <= self.commit_index or index < leading.term_start:
-            return  # S10: entries of earlier terms are committed with one of this term, never by themselves
+            return  # S10: entries of earlier terms are committed only with one of this term
         self.commit_index = index
         effects.append(Commit(index))
         if not leading.counts_itself and self.membership_index <= index:  # M7
@@ -1035,7 +1051,7 @@ class Raft:
 
     def _read(self, now: float, leading: Leadership, read: Read, effects: _Effects) -> None:
         if not leading.ready:
-            leading.reads.add_early(read)  # what earlier leaders have committed is not known yet
+            leading.reads.add_early(read)  # it is not known yet what earlier leaders committed
         elif self._settings.lease_reads and leading.has_lease(now, self._settings):  # R3
             self._answer_read(read, self.commit_index, effects)
         else:
@@ -1069,7 +1085,7 @@ class Raft:
             self._answer_read(Read(reply.token, None), reply.index, effects)
 
     def _give_up_reads(self, now: float, effects: _Effects) -> None:
-        """A question or its answer was lost."""
+        """Fails reads whose question or answer was lost."""
         while self._asked:
             token, asked_at = next(iter(self._asked.items()))
             if now - asked_at < self._settings.election_timeout_seconds:
@@ -1081,12 +1097,13 @@ class Raft:
 
     def _begin_transfer(self, now: float, leading: Leadership, target: int, effects: _Effects) -> None:
         self._transfer = Transfer(target, now + self._settings.election_timeout_seconds)
-        # T5, R3. For the rest of the term: a TimeoutNow may arrive late, and its vote passes over who has a leader.
+        # T5, R3. For the rest of the term: a TimeoutNow can arrive late, and voters then ignore that they hear a
+        # leader.
         leading.lease_void = True
         self._drive_transfer(leading, effects)
 
     def _drive_transfer(self, leading: Leadership, effects: _Effects) -> None:
-        """As soon as the target has everything, it is told to stand (T2)."""
+        """Tells the target to stand as soon as it has all entries (T2)."""
         transfer = self._transfer
         assert transfer is not None
         peer = leading.peers.get(transfer.target)
@@ -1095,19 +1112,19 @@ class Raft:
             effects.append(Send(TimeoutNow(self.id, transfer.target, self.term)))
 
     def _transfer_timed_out(self, now: float, effects: _Effects) -> None:
-        """This member goes on to lead, if it still does (T4)."""
+        """This member continues to lead, if it still leads (T4)."""
         self._end_transfer(TransferResult.TIMED_OUT, effects)
         self._prefer_again_at = now + self._settings.preferred_retry_seconds
         self._leave_at = now + 10 * self._settings.election_timeout_seconds
 
     def _end_transfer(self, result: TransferResult, effects: _Effects) -> None:
-        """Whoever asked is told how it ended and who leads (T7)."""
+        """Reports how the transfer ended and which member leads (T7)."""
         if self._transfer is not None:
             effects.append(TransferEnded(self._transfer.target, result, self.leader))
             self._transfer = None
 
     def _consider_preferred(self, now: float, leading: Leadership, preferred: int, effects: _Effects) -> None:
-        """T6: only to a member that has been fit to take it for some time, and not again soon after it failed."""
+        """T6: only to a member that has been fit for some time, and only some time after a failed attempt."""
         peer = leading.peers.get(preferred)
         if peer is None:
             return
@@ -1120,7 +1137,7 @@ class Raft:
             self._begin_transfer(now, leading, preferred, effects)
 
     def _hand_over(self, now: float, leading: Leadership, effects: _Effects) -> None:
-        """Leaving without a transfer: the furthest follower need not wait for silence."""
+        """Steps down without a transfer: the follower with the longest log need not wait for its timeout."""
         best = leading.best_successor(now - self._settings.election_timeout_seconds)
         if best is not None:
             effects.append(Send(TimeoutNow(self.id, best.member, self.term)))
@@ -1128,19 +1145,19 @@ class Raft:
     # -- membership ----------------------------------------------------------------------------------------------------
 
     def memberships_read(self, memberships: Sequence[MembershipEntry]) -> None:
-        """All membership entries, as at the start, after some that could not be read came back (L12)."""
-        assert self._leading is None or memberships[-1] == self._history.latest, "who does not know all does not lead"
+        """Sets all membership entries, as at the start, after unreadable ones were restored (L12)."""
+        assert self._leading is None or memberships[-1] == self._history.latest, "a leader has all membership entries"
         self._history = MembershipHistory(memberships)
 
     def _change_refusal(self, now: float, leading: Leadership | None, change: Change) -> str | None:
         if self.mute or leading is None:
             return "this member does not lead"
         if not leading.ready:
-            return "the leader has not committed an entry of its own term yet"  # M3
+            return "the leader has not committed an entry of its current term yet"  # M3
         if self.membership_index > self.commit_index:
-            return "the change before is not committed yet"  # M2
+            return "the previous change is not committed yet"  # M2
         if self._transfer is not None:
-            return "leadership is being handed over"
+            return "a transfer of leadership is in progress"
         if not self.disk_state.can_write:
             return "the leader's disk is full"
         peer = leading.peers.get(change.member) if isinstance(change, Promote) else None
@@ -1148,11 +1165,11 @@ class Raft:
             if peer.incarnation is None or peer.acked_at < now - self._settings.election_timeout_seconds:
                 return f"member {change.member} does not answer"
             if peer.doubt or not leading.sender.lacks_at_most(peer, self._settings.promote_within_bytes):
-                return f"member {change.member} lacks too much to become a voter"
+                return f"member {change.member} lacks too many entries to become a voter"
         return None
 
     def _fall_back(self, last_kept: int, effects: _Effects) -> None:
-        """Membership entries behind `last_kept` are gone: the one before holds again (M1)."""
+        """Membership entries behind `last_kept` are removed: the previous one is in force again (M1)."""
         before = self._history.latest
         self._history.truncate(last_kept)
         if self._history.latest is not before:
@@ -1161,10 +1178,10 @@ class Raft:
     # -- the disk ------------------------------------------------------------------------------------------------------
 
     def _look_at_log_again(self, now: float, effects: _Effects) -> None:
-        """A write failed: what it was to put into the log is not there, or a part of it is."""
+        """A write failed: its entries are not in the log, or only the first ones are."""
         last = self._log.last_index
         if last < self.commit_index:
-            self._stop(f"the log ends at {last}, and {self.commit_index} is committed (S7)", effects)
+            self._stop(f"the log ends at {last}, but {self.commit_index} is committed (S7)", effects)
             return
         self._terms.truncate(last)
         self.synced_index = min(self.synced_index, last)
@@ -1176,13 +1193,13 @@ class Raft:
             self._leading.regroup(self.membership, next_index=last + 1, now=now)
 
     def _make_room_for_another(self, now: float, leading: Leadership, effects: _Effects) -> None:
-        """L10. Members hold the same data and fill up together: where nobody has more room, to go on leading is right.
-        What is under way is committed, reads are answered, and nothing is gained by an election."""
+        """L10. Members hold the same data and fill up together: if no member has more space, this one rightly continues
+        to lead. It commits what is in progress and answers reads, and an election would gain nothing."""
         if self._transfer is not None:
             return
         self._leave_at = now + 2 * self._settings.election_timeout_seconds
         if not leading.ready:
-            # It may not get there, for want of room for its first entry: another may.
+            # It may never become ready, because there is no space for its first entry: another member may succeed.
             if self.disk_state is DiskState.FULL and leading.voters:
                 self._become_follower(now, None, effects, "its disk is full")
             return

@@ -1,9 +1,9 @@
-"""Reads that wait until their leader is known to be one still (R1).
+"""Reads that wait for the proof that their leader still leads (R1).
 
-A read notes the commit index and needs a majority's answer to a round of heartbeats that was sent after that. Reads
-that come while a round is out share the next one, so that any number of them costs one round at a time:
+A read notes the commit index and needs the answers of a majority to a round of heartbeats that is sent afterwards.
+Reads that arrive while a round is unanswered share the next round, so any number of reads costs one round at a time:
 
-    early      came before the leader was ready (S11)
+    early      arrived before the leader was ready (S11)
     gathered   wait for the next round
     out        (round, commit index when it was sent, reads), oldest first
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Read(NamedTuple):
-    """`asker`: the member that asked, None for this one."""
+    """`asker` is the member that asked, or None for this member."""
 
     token: int
     asker: int | None
@@ -41,11 +41,11 @@ class Reads:
 
     @property
     def round_wanted(self) -> bool:
-        """Reads have gathered, and no round is out whose end would send the next."""
+        """Whether reads wait and no round is unanswered; the answer to such a round would send the next one."""
         return bool(self._gathered) and not self._out
 
     def sent(self, round_: int, commit_index: int) -> None:
-        """A round goes out now: it serves all that have gathered."""
+        """Notes that a round is sent now: it serves all waiting reads."""
         if self._gathered:
             self._out.append((round_, commit_index, self._gathered))
             self._gathered = []
@@ -55,14 +55,14 @@ class Reads:
         return self._out[0][0] if self._out else None
 
     def confirmed(self, round_: int) -> Iterator[tuple[int, Read]]:
-        """A majority answered `round_`: (commit index, read) of the reads that this answers."""
+        """After a majority answered `round_`: yields (commit index, read) of the reads that this round serves."""
         while self._out and self._out[0][0] <= round_:
             _, commit_index, reads = self._out.popleft()
             for read in reads:
                 yield commit_index, read
 
     def drain(self) -> list[Read]:
-        """All that wait, to be told that they wait in vain."""
+        """Removes and returns all waiting reads, which have failed."""
         waiting = [*self._early, *self._gathered, *(read for _, _, reads in self._out for read in reads)]
         self._early, self._gathered = [], []
         self._out.clear()

@@ -1,8 +1,8 @@
-"""What a leader sends to one follower now: the next entries, a probe, or a base (L7, L11).
+"""What a leader sends to one follower at a time: the next entries, a probe, or a snapshot (L7, L11).
 
-Nothing is queued here. What a member lacks stands in the log, `Peer` says how far it is, and a message is made when it
-may go: in PIPELINE as many as fit the window, in PROBE one, in INSTALL none but the base. A window is measured in bytes
-as they lie on disk, by asking the log how far so many bytes reach.
+Nothing is queued here. The entries that a member lacks are in the log, and `Peer` states how far the member is. A
+message is created when it can be sent: in PIPELINE as many as fit into the window, in PROBE one, in INSTALL only the
+snapshot. The window is a size in bytes on disk: the sender asks the log how far so many bytes reach.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tallystick.replication.term_runs import TermRuns
 
 
 class Sender:
-    """For one leader in one term. Effects are appended to the list that is handed in."""
+    """The sender of one leader in one term. Its methods append effects to the given list."""
 
     __slots__ = ("_batch", "_batch_first", "_batch_last", "_history", "_log", "_member", "_settings", "_term", "_terms")
 
@@ -36,12 +36,12 @@ class Sender:
         self._log = log
         self._terms = terms
         self._history = history
-        # The last request's previous term, terms and memberships: two members that are equally far get the same.
+        # Previous term, terms and memberships of the last request: two members at the same position get the same.
         self._batch_first = self._batch_last = -2
         self._batch: tuple[int, tuple[TermRun, ...], tuple[MembershipEntry, ...]] = (-1, (), ())
 
     def feed(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
-        """Everything that may go to this member now."""
+        """Sends everything that can be sent to this member now."""
         end = self._terms.last_index
         if peer.state is PeerState.PIPELINE:
             while peer.next_index <= end:
@@ -51,7 +51,7 @@ class Sender:
                     return
                 last = self._within_window(peer, first_index, end)
                 if last < peer.next_index:
-                    return  # the next answer goes on from here
+                    return  # the next answer continues here
                 self._send_entries(peer, last, commit_index, effects)
                 peer.next_index = last + 1
                 if peer.waiting_since is None:
@@ -64,7 +64,7 @@ class Sender:
                 peer.waiting_since = now
 
     def feed_again(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
-        """What was on its way is held for lost."""
+        """Considers the unanswered requests lost and sends again."""
         peer.lost()
         self.feed(now, peer, commit_index, effects)
 
@@ -78,10 +78,10 @@ class Sender:
         return now - peer.waiting_since >= patience
 
     def tell_commit(self, peer: Peer, told_index: int, commit_index: int, effects: list[Effect]) -> None:
-        """To a member that says it knows of commits up to `told_index` only, although it has more of them.
+        """Informs a member that knows of commits only up to `told_index`, although it has more of these entries.
 
-        It started anew and cannot tell how far its log agrees: an append without entries tells. If there are requests
-        on their way, those will.
+        The member restarted and does not know how far its log agrees: an append without entries tells it. If requests
+        are unanswered, these tell it.
         """
         if (
             peer.state is PeerState.PIPELINE
@@ -91,7 +91,7 @@ class Sender:
             self._send_entries(peer, peer.match_index, commit_index, effects)
 
     def lacks_at_most(self, peer: Peer, max_bytes: int) -> bool:
-        """Whether the entries that this member is not known to have take no more than that."""
+        """Whether the entries that this member is not known to have take at most `max_bytes`."""
         first, last = peer.match_index + 1, self._log.last_index
         return first > last or (first >= self._log.first_index and self._log.extent(first, max_bytes) >= last)
 
@@ -100,13 +100,13 @@ class Sender:
         last = min(end, self._log.extent(peer.next_index, self._settings.max_append_bytes))
         unanswered = peer.match_index + 1
         if peer.next_index > unanswered:
-            # Entries that were deleted while they were on their way are not measured any more.
+            # Entries that were deleted while they were unanswered are not counted.
             oldest = max(unanswered, first_index)
             last = min(last, self._log.extent(oldest, self._settings.max_inflight_bytes))
         return last
 
     def _send_entries(self, peer: Peer, last: int, commit_index: int, effects: list[Effect]) -> None:
-        """From its next one to `last`, none if that is before."""
+        """Sends the entries from the next one to `last`; none if `last` is before it."""
         first = peer.next_index
         if first != self._batch_first or last != self._batch_last:
             prev_term = self._terms.term_of(first - 1)
@@ -120,7 +120,7 @@ class Sender:
         effects.append(Send(request))
 
     def _send_base(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
-        """It lacks entries that were deleted here."""
+        """Sends a snapshot: the member lacks entries that the leader deleted."""
         base_index = self._log.first_index - 1
         base_term = self._terms.term_of(base_index)
         assert base_term is not None, "the base of the log has a term"

@@ -1,4 +1,4 @@
-"""What a group's consensus may be told. All members of a group should have the same, `lease_reads` must be the same."""
+"""Settings of the consensus. All members of a group should have equal values; `lease_reads` must be equal."""
 
 from __future__ import annotations
 
@@ -9,41 +9,44 @@ from tallystick.store.settings import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """Times in seconds, sizes in bytes. They hold from start to stop."""
+    """Times are in seconds, sizes in bytes. The values do not change while a member runs."""
 
     heartbeat_interval_seconds: float = 0.1
-    """Between two rounds of heartbeats of a leader. Too long, and one lost packet makes an election."""
+    """Interval between two rounds of heartbeats of a leader. If it is too long, one lost packet causes an election."""
     election_timeout_seconds: float = 1.0
-    """T. Silence of the leader after which a member stands for election, drawn from [T, 2T) anew each time (L1); how
-    long voters stick to a leader (L5); how long a leader goes on without a majority (L4); the time a transfer has (T4).
-    At least ten times a round trip and a slow fsync, or members are elected away for being busy."""
+    """T. It determines four times. A follower stands for election after a silence of the leader in [T, 2T), with a new
+    random value each time (L1). Voters that hear a leader ignore vote requests for T (L5). A leader without a majority
+    steps down after T (L4). A transfer that takes longer than T ends (T4). T should be at least ten times the sum of a
+    round trip and a slow fsync; otherwise a busy leader loses its leadership.
+    """
     max_append_bytes: int = 1 << 20
-    """Entries of one append request, as they lie on disk (one larger entry goes alone)."""
+    """Size on disk of the entries of one append request (a larger entry is sent alone)."""
     max_inflight_bytes: int = 32 << 20
-    """Entries sent to one member and not yet answered. What is beyond waits in the log (L7)."""
+    """Size of the entries that were sent to one member and are not answered yet. The rest waits in the log (L7)."""
     append_timeout_seconds: float = 1.0
-    """Without an answer for so long, what was sent is held for lost: the leader probes. Below the time of a slow fsync
-    this sends everything twice."""
+    """If no answer arrives within this time, the leader considers the request lost and probes. A value below the time
+    of a slow fsync makes the leader send everything twice."""
     install_timeout_seconds: float = 60.0
-    """Without an answer for so long, a base is sent again to a member behind the log's start (L11)."""
+    """If no answer arrives within this time, the leader sends the snapshot again to a member behind its log's start
+    (L11)."""
     promote_within_bytes: int = 4 << 20
-    """A learner may become a voter when it lacks no more than this (M5)."""
+    """A learner can become a voter when it lacks at most this much (M5)."""
     transfer_within_bytes: int = 32 << 20
-    """Leadership is handed only to a member that lacks no more than this; more is refused at once (T2)."""
+    """The leader hands over only to a member that lacks at most this much; otherwise it refuses the transfer (T2)."""
     lease_reads: bool = False
-    """Answer reads of the leader without asking, as long as a majority has promised not to elect another (R3).
-    It trusts clocks to run equally fast within `clock_drift`."""
+    """The leader answers reads without a round of heartbeats while a majority has promised not to elect another leader
+    (R3). This relies on clocks whose rates differ by at most `clock_drift`."""
     clock_drift: float = 0.1
-    """By what fraction one member's clock may run faster than another's; for `lease_reads`."""
+    """The fraction by which one member's clock can run faster than another's. Used by `lease_reads`."""
     preferred_leader: int | None = None
-    """Member to which leadership goes back by itself (T6). None: whoever leads, leads."""
+    """The member that gets leadership back automatically (T6). None: no member is preferred."""
     preferred_after_seconds: float = 30.0
-    """The preferred leader must have been healthy and close behind for so long."""
+    """How long the preferred leader must have been healthy and close to the log's end before the transfer."""
     preferred_retry_seconds: float = 300.0
-    """After an attempt that failed, none for so long."""
+    """Time between a failed attempt and the next one."""
 
     def validate(self) -> None:
-        """SettingsError: a value that cannot work; `key` says which."""
+        """Raises SettingsError for a value that cannot work; its `key` names the setting."""
         for key in (
             "heartbeat_interval_seconds",
             "election_timeout_seconds",

@@ -1,9 +1,9 @@
-"""Which term each entry of the log has, as runs of equal terms.
+"""The term of each entry of the log, as runs of equal terms.
 
-Terms never fall along a log, so a whole log is a handful of runs: one for each term in which somebody led. Every
-question that consensus asks of terms is then one bisection of a short list, and none reads the disk.
+Terms never decrease along a log, so a whole log consists of a few runs: one for each term that had a leader. Consensus
+answers each question about terms with one bisection of a short list, and does not read the disk.
 
-    firsts   [ 41, 57, 900 ]        entry 41 stands before the first kept one (the base), 57 is the first of term 5
+    firsts   [ 41, 57, 900 ]        entry 41 is just before the first kept entry (the base), 57 is the first of term 5
     terms    [  3,  5,   6 ]        last_index 1200
 """
 
@@ -18,7 +18,7 @@ from tallystick.replication.messages import TermRun
 class TermRuns:
     """Terms of the entries from the base, the entry just before the first kept one, to `last_index`.
 
-    The base of a log that was never cut is (-1, -1).
+    The base of a log from which nothing was deleted is (-1, -1).
     """
 
     __slots__ = ("_firsts", "_terms", "last_index")
@@ -29,7 +29,7 @@ class TermRuns:
 
     @classmethod
     def of(cls, log: LogView) -> TermRuns:
-        """The table of a log that is there already: each run's end is found by bisection."""
+        """The table of an existing log. It finds the end of each run by bisection."""
         base_index = log.first_index - 1
         runs = cls(base_index, -1 if base_index < 0 else _known_term(log, base_index))
         while runs.last_index < log.last_index:
@@ -54,14 +54,14 @@ class TermRuns:
         return self._terms[-1]
 
     def term_of(self, index: int) -> int | None:
-        """None: before the base or behind the end."""
+        """Term of the entry; None before the base and behind the end."""
         if index >= self._firsts[-1]:
             return self._terms[-1] if index <= self.last_index else None
         position = bisect_right(self._firsts, index) - 1
         return self._terms[position] if position >= 0 else None
 
     def first_of_run(self, index: int) -> int:
-        """Index of the first entry with the term of the entry at `index`, which is in the log."""
+        """Index of the first entry with the term of the entry at `index`, which must be in the log."""
         return self._firsts[bisect_right(self._firsts, index) - 1]
 
     def last_of_term(self, term: int) -> int | None:
@@ -72,16 +72,16 @@ class TermRuns:
         return self._end(position)
 
     def runs(self, first: int, last: int) -> tuple[TermRun, ...]:
-        """Terms of the entries first..last, all of them in the log."""
+        """Terms of the entries first..last, which must all be in the log."""
         if first > last:
             return ()
-        if first >= self._firsts[-1]:  # what a leader sends, nearly always
+        if first >= self._firsts[-1]:  # the usual case: what a leader sends
             return (TermRun(self._terms[-1], last),)
         begin, end = bisect_right(self._firsts, first) - 1, bisect_right(self._firsts, last)
         return tuple(TermRun(self._terms[at], min(last, self._end(at))) for at in range(begin, end))
 
     def agree_up_to(self, prev_index: int, runs: tuple[TermRun, ...]) -> int:
-        """Index of the last entry behind `prev_index` that has the same term here as in `runs`; or `prev_index`."""
+        """Index of the last entry behind `prev_index` whose term is the same here and in `runs`; else `prev_index`."""
         agreed = prev_index
         for run in runs:
             while agreed < run.last_index and self.term_of(agreed + 1) == run.term:
@@ -92,24 +92,24 @@ class TermRuns:
         return agreed
 
     def append(self, term: int, last_index: int) -> None:
-        """The entries up to `last_index` that are new here have this term."""
+        """Sets the term of the entries up to `last_index` that are new here."""
         if last_index > self.last_index:
             if term != self._terms[-1]:
-                assert term > self._terms[-1], "terms never fall along a log"
+                assert term > self._terms[-1], "terms never decrease along a log"
                 self._firsts.append(self.last_index + 1)
                 self._terms.append(term)
             self.last_index = last_index
 
     def truncate(self, last_kept: int) -> None:
-        """Forget the entries behind `last_kept`."""
+        """Drops the entries behind `last_kept`."""
         if last_kept < self.last_index:
-            assert last_kept >= self._firsts[0], "the base is not cut off"
+            assert last_kept >= self._firsts[0], "the base is not truncated"
             keep = bisect_right(self._firsts, last_kept)
             del self._firsts[keep:], self._terms[keep:]
             self.last_index = last_kept
 
     def reset(self, base_index: int, base_term: int) -> None:
-        """The log begins anew, without entries, behind a base."""
+        """Starts again at a snapshot, without entries."""
         self._firsts, self._terms = [base_index], [base_term]
         self.last_index = base_index
 
@@ -120,5 +120,5 @@ class TermRuns:
 def _known_term(log: LogView, index: int) -> int:
     term = log.term_of(index)
     if term is None:
-        raise ValueError(f"the log knows no term of entry {index}, which is its own")
+        raise ValueError(f"the log has no term for entry {index}, which it contains")
     return term

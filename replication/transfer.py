@@ -1,4 +1,4 @@
-"""A leadership that is being handed over, and to whom it may be (T1 to T7)."""
+"""A transfer of leadership in progress, and to which members it is possible (T1 to T7)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tallystick.replication.settings import RaftSettings
 
 @dataclass(slots=True)
 class Transfer:
-    """From when it was taken up until somebody else is known to lead, or the deadline has passed (T4)."""
+    """Lasts from the request until another leader is known or the deadline has passed (T4)."""
 
     target: int
     deadline: float
     told: bool = False
-    """TimeoutNow was sent: the target had everything (T2)."""
+    """TimeoutNow was sent: the target had all entries (T2)."""
 
 
 def transfer_refusal(
     now: float, leading: Leadership, under_way: Transfer | None, settings: RaftSettings, target: int | None
 ) -> TransferResult | None:
-    """Why leadership cannot be handed to `target` now; None: it can. The target must be a voter that answers, with a
-    sound disk and log (T1), and must not lack so much that puts would wait long for it (T2)."""
+    """Why leadership cannot be transferred to `target` now; None if it can. The target must be a voter that answers and
+    whose disk and log are sound (T1). It must not lack so much that producers would wait long for it (T2)."""
     if not leading.ready:
         return TransferResult.NOT_READY
     if under_way is not None:

@@ -1,13 +1,13 @@
-"""dledger's own small files beside a log, `checkpoint` and `currterm`: Java properties text.
+"""The small files of dledger beside a log, `checkpoint` and `currterm`: Java properties text.
 
     checkpoint   endIndex=41
                  committedIndex=40
     currterm     currTerm=3
                  voteLeader=n1        (empty: no vote)
 
-We keep neither in them: the log says where it ends, and term and vote have a file that survives a power loss. They are
-written now and then so that dledger finds what it looks for when it opens the log, and read when the log is one that
-dledger wrote. A committed index is a hint: it is clipped to what the log has (D6).
+tallystick does not rely on them: the log itself shows its end, and `tally-vote` keeps term and vote, durably. They are
+written from time to time so that dledger finds them when it opens the log. They are read if dledger wrote the log. A
+committed index is a hint: it is limited to what the log contains (D6).
 
 Source: dledger 0.2.2, DLedgerMmapFileStore.persistCheckPoint and MemberState.persistTerm.
 """
@@ -25,7 +25,7 @@ CURRENT_TERM = "currterm"
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The pairs in the file; of no file, none. Lines without `=` and comments are passed over. OSError."""
+    """The pairs in the file; empty if there is no file. Lines without `=` and comments are ignored. Raises OSError."""
     try:
         text = path.read_text(encoding="latin-1")
     except FileNotFoundError:
@@ -36,7 +36,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def write_properties(door: Door, path: Path, pairs: dict[str, object]) -> None:
-    """Replaces the file; a crash leaves the old or the new one. Not durable when it returns. OSError."""
+    """Replaces the file; a crash leaves the old or the new one. It is not durable on return. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     text = "".join(f"{key}={value}\n" for key, value in pairs.items())
     door.write_file(temporary, text.encode("latin-1"))
@@ -44,7 +44,7 @@ def write_properties(door: Door, path: Path, pairs: dict[str, object]) -> None:
 
 
 def read_committed_index(folder: Path) -> int:
-    """Of the checkpoint; -1: it has none, or no number."""
+    """The committed index of the checkpoint; -1 if it has none, or no number."""
     try:
         return int(read_properties(folder / CHECKPOINT).get("committedIndex", "-1"))
     except ValueError:
@@ -56,7 +56,7 @@ def write_checkpoint(door: Door, folder: Path, end_index: int, committed_index: 
 
 
 def read_term(folder: Path) -> tuple[int, int | None]:
-    """(current term, member voted for) as dledger saved them; (-1, None): it did not."""
+    """(current term, member voted for) as dledger saved them; (-1, None) if it saved none."""
     pairs = read_properties(folder / CURRENT_TERM)
     vote = pairs.get("voteLeader", "")
     try:

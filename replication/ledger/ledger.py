@@ -1,18 +1,18 @@
-"""One member's log in dledger's layout: what consensus asks of it, and what is done to it.
+"""One member's log in dledger's layout: what consensus reads of it, and the changes of it.
 
     append_own, append_entries ─▶ staged ─ write_out ─▶ written ─ sync ─▶ flushed      (kernel `Log`)
                                                            │                 │
-                                    what `LogView` shows ──┘                 └── what may be acknowledged
+                                    what `LogView` shows ──┘                 └── what can be acknowledged
 
-Entries are known by index from 0; positions are bytes. The data alone is synced before an entry is acknowledged: the
-index is a function of it, is written before it, and a start makes again what was lost of it. `save_mark` syncs the
-index now and then and says how far both are durable, so that a start reads only what is behind.
+Entries are identified by an index from 0; positions are bytes. Only the data is synced before an entry is acknowledged:
+the index is derived from the data and written before it, and a start rebuilds what was lost of it. `save_mark` syncs
+the index from time to time and notes how far both are durable, so that a start reads only what is behind that.
 
-A log that recovery found damaged (`damage`) shows the entries before the damage and takes no others until `rewrite` has
-put a peer's bytes in their place, or `truncate` has given up what is there.
+If recovery found the log damaged (`damage`), the ledger shows the entries before the damage and accepts no others. This
+ends when `rewrite` has replaced the damaged entries by another member's bytes, or `truncate` has given up the rest.
 
-Threads: writing, cutting and starting anew belong to one thread (or to several that take turns); `save_mark` and `sync`
-may run beside them on another. Reads are safe from all.
+Threads: writes, truncations and restarts of the log must come from one thread, or from several that take turns.
+`save_mark` and `sync` can run on another thread at the same time. Reads are safe from all threads.
 """
 
 from __future__ import annotations
@@ -44,20 +44,21 @@ from tallystick.store.segment_files import segment_start
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
 
-# Fixed by dledger, which refuses index files of another length: 5 242 880 units.
+# dledger requires this size and refuses index files of another length: 5 242 880 units.
 INDEX_SEGMENT_BYTES = 32 * 5 * 1024 * 1024
 _FILLER = struct.Struct(">ii")
 _MARKS_A_CHECKPOINT = 10
 
 
 class DamagedLogError(Exception):
-    """The log takes no entries: it is damaged, see `Ledger.damage`."""
+    """The log accepts no entries: it is damaged, see `Ledger.damage`."""
 
 
 class Ledger:
-    """One open log; a `LogView` of consensus. Whatever changes the disk may raise OSError; then see the kernel's `Log`.
+    """One open log; a `LogView` of consensus. Methods that write can raise OSError; see the kernel's `Log` for its
+    state.
 
-    `log` is the kernel's, for `feed`, `append`, `write_out`, `sync` and `release`.
+    `log` is the kernel's log, for `feed`, `append`, `write_out`, `sync` and `release`.
     """
 
     def __init__(
@@ -76,9 +77,10 @@ class Ledger:
         self._door = door
         self._boot_id = boot_id
         self._marking = threading.Lock()
-        # A cut or reset has begun and not ended: if it failed, the next start finishes it, and has to.
+        # A truncation or reset has begun and not ended: if it failed, the next start must finish it.
         self._half_done = False
-        # A sync of the index failed: the system may have dropped what it could not write, and read on as if not (D7).
+        # A sync of the index failed: the system may have dropped what it could not write, and still serve it to reads
+        # (D7).
         self._index_lost = False
         self._marks = 0
         self._begin(recovered)
@@ -100,11 +102,11 @@ class Ledger:
         boot_id: bytes | None = None,
         findings: FindingLog | None = None,
     ) -> Ledger:
-        """Recovers the log in `folder` (`data/` and `index/` in it; made if they are not there). Blocks.
+        """Recovers the log in `folder` (`data/` and `index/` in it, which are created if necessary). Blocks.
 
-        `store_id`: of the file of term and vote; a log that has no mark takes it over. `suffix`, `region`, `trace_on`:
-        as of `MessageStore.open`. `findings`: what is found in the files, now and later.
-        LedgerError: it cannot be opened as it is. OSError, DamageError.
+        `store_id`: the id in the vote file; a log without a mark adopts it. `suffix`, `region`, `trace_on`: as for
+        `MessageStore.open`. `findings`: receives what is found in the files, now and later.
+        Raises LedgerError if the log cannot be opened as it is; OSError; DamageError.
         """
         boot_id = machine_boot_id() if boot_id is None else boot_id
         for part in ("data", "index"):
@@ -143,12 +145,12 @@ class Ledger:
         self._mark: LedgerMark = recovered.mark
 
     def close(self, committed_index: int = -1) -> None:
-        """Writes and syncs what is left, and notes that the end was in order. OSError: it was not."""
+        """Writes and syncs the rest, and notes a clean stop. OSError: the stop was not clean."""
         self.log.write_out()
         self.log.sync()
         self.save_mark(committed_index, clean=self.damage is None)
 
-    # -- what is there -------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
     def segment_bytes(self) -> int:
@@ -160,22 +162,22 @@ class Ledger:
 
     @property
     def first_index(self) -> int:
-        """Of the oldest entry kept; `last_index` + 1 if none is."""
+        """Index of the oldest kept entry; `last_index` + 1 if there is none."""
         return self.base.index + 1
 
     @property
     def last_index(self) -> int:
-        """Of the last entry written; `base.index` if there is none."""
+        """Index of the last written entry; `base.index` if there is none."""
         return self.log.written_index
 
     @property
     def synced_index(self) -> int:
-        """Of the last durable entry."""
+        """Index of the last durable entry."""
         return self.log.flushed_index
 
     def term_of(self, index: int) -> int | None:
-        """Of an entry, also of the one before the first kept one (-1: there is none, or a log that dledger cut does not
-        say it); None: not known. LedgerError: the index does not have it."""
+        """Term of an entry, also of the one before the first kept one (-1: there is none, or dledger truncated the log
+        and did not note it). None if it is not known. LedgerError: the index does not contain the entry."""
         if index == self.base.index:
             return self.base.term
         if not self.first_index <= index <= self.last_index:
@@ -183,31 +185,31 @@ class Ledger:
         unit = self.log.unit(index)
         if unit is None:
             self._index_lost = True
-            raise LedgerError(self.folder / "index", f"the index does not have entry {index}; a restart makes it again")
+            raise LedgerError(self.folder / "index", f"the index does not have entry {index}; a restart rebuilds it")
         return unit[2]
 
     @property
     def memberships(self) -> tuple[int, ...]:
-        """Indexes of the newest membership entries, newest first, at most four; staged ones among them (M1).
+        """Indexes of the newest membership entries, newest first, at most four, including staged ones (M1).
 
-        The newest one that is left counts after a cut: no more than one is ever not committed (M2, M3)."""
-        # A staged one may have been abandoned by a write that failed, and its index be a message's now.
+        After a truncation the newest remaining one is in force: at most one is uncommitted at any time (M2, M3)."""
+        # A failed write may have dropped a staged one, and its index may belong to a message now.
         written = self.log.written_index
         staged = self.log.staged_index
         return tuple(i for i in self._memberships if written < i <= staged or (i <= written and self._is_membership(i)))
 
     def _is_membership(self, index: int) -> bool:
         if index <= self.base.index or index in self._mark.memberships:
-            return True  # deleted since: it was committed; or noted, and its header may be damaged by now
+            return True  # deleted: it was committed; or noted: its header may be damaged
         header = self.log.header(index)
         return header is None or header[3] == EntryKind.MEMBERSHIP
 
     def extent(self, first: int, max_bytes: int) -> int:
-        """The last of the entries from `first` on that lie in `max_bytes`; at least `first`."""
+        """The last of the entries from `first` on that fit into `max_bytes`; at least `first`."""
         return self.log.extent(first, max_bytes)
 
     def end_of(self, index: int) -> int:
-        """The position behind an entry, also a staged one, or behind the base. KeyError: there is none."""
+        """The position behind an entry, also a staged one, or behind the base. KeyError if there is no such entry."""
         if index == self.base.index:
             return self.base.pos
         unit = self.log.unit(index) if index >= self.first_index else None
@@ -216,33 +218,34 @@ class Ledger:
         return unit[0] + unit[1]
 
     def pos_of(self, index: int) -> int:
-        """Where an entry begins, also a staged one. KeyError: there is none."""
+        """The position of an entry, also of a staged one. KeyError if there is no such entry."""
         unit = self.log.unit(index) if index >= self.first_index else None
         if unit is None:
             raise KeyError(index)
         return unit[0]
 
     def index_of(self, pos: int) -> int:
-        """The last written entry that ends at or before `pos`; `base.index`: none does."""
+        """The last written entry that ends at or before `pos`; `base.index` if there is none."""
         return self.log.index_of(pos, self.first_index)
 
     def read_range(self, first: int, last: int) -> bytes:
-        """Written entries as they lie on the disk: what a follower's `check` takes. Not verified. EntryError."""
+        """Written entries as they are on the disk, as a follower's `check` takes them. Not verified. Raises
+        EntryError."""
         return self.log.read_range(first, last)
 
     def verified_range(self, first: int, last: int) -> Entries:
-        """The same, checked against the entry before. EntryError: damage on the disk, see `rewrite`."""
+        """Like `read_range`, but checked against the entry before. EntryError: the disk is damaged, see `rewrite`."""
         before = self.point(first - 1)
         data = self.log.read_range(first, last)
         return check_entries(data, self.segment_bytes, before.index, before.term, before.chain)
 
     def record_of(self, index: int) -> bytes:
-        """The CommitLog record inside a written entry, checked but for the chain. EntryError."""
+        """The CommitLog record in a written entry, checked except for the chain. Raises EntryError."""
         data = self.log.read_range(index, index)
         return check_entries(data, self.segment_bytes, index - 1, -1).record(index)
 
     def point(self, index: int) -> EntryPoint:
-        """The place behind a written entry, or the base. LedgerError: the data does not have it."""
+        """The point behind a written entry, or the base. LedgerError: the data does not contain the entry."""
         if index == self.base.index:
             return self.base
         header = self.log.header(index)
@@ -254,7 +257,7 @@ class Ledger:
     # -- appending -----------------------------------------------------------------------------------------------------
 
     def append_own(self, kind: EntryKind, body: bytes, now_ms: int, born_host: bytes) -> int:
-        """Stages a leader's entry that is no client's message; its index. DamagedLogError, OSError."""
+        """Stages a leader's entry that is not a client's message; returns its index. DamagedLogError, OSError."""
         self._must_be_whole()
         self.log.append(
             GROUP_LOG_TOPIC.encode(), 0, body, b"", now_ms=now_ms, born_timestamp=now_ms, born_host=born_host, kind=kind
@@ -265,17 +268,17 @@ class Ledger:
         return index
 
     def check(self, payload: bytes | bytearray, prev_index: int, prev_term: int) -> Entries:
-        """A leader's range, checked as far as it can be without the entry before it. EntryError."""
+        """Checks a leader's range as far as possible without the entry before it. Raises EntryError."""
         return check_entries(payload, self.segment_bytes, prev_index, prev_term)
 
     def append_entries(self, entries: Entries, first_index: int) -> None:
-        """Stages a leader's entries from `first_index` on, which is the next one here.
+        """Stages a leader's entries from `first_index` on, which must be the next index here.
 
-        EntryError: they do not continue this log's chain (S13). DamagedLogError, OSError."""
+        Raises EntryError if they do not continue this log's chain (S13), DamagedLogError or OSError."""
         self._must_be_whole()
         end, last = self.log.written, self.log.written_index
         if self.log.staged_index == last and end > (filled := self.end_of(last)):
-            # A filler without an entry behind it, of a write that failed: the new leader may have none there.
+            # A failed write left a filler without an entry behind it: the new leader may have no filler there.
             point = self.point(last)
             self.log.cut(filled, last, point.term, point.chain)
         found = [
@@ -285,31 +288,31 @@ class Ledger:
         try:
             self.log.append_entries(entries, first_index)
         finally:
-            # A segment that could not be made leaves the entries before it staged.
+            # If a segment could not be created, the entries before it stay staged.
             if found:
                 self._memberships = tuple(index for index in known if index <= self.log.staged_index)
 
     def _must_be_whole(self) -> None:
         if self._half_done:
-            raise DamagedLogError("a cut of the log failed halfway: the next start finishes it")
+            raise DamagedLogError("a truncation of the log failed: the next start finishes it")
         if self.damage is not None:
             damage = self.damage
             raise DamagedLogError(f"entry {damage.index} at byte {damage.pos} of the log is damaged: {damage.reason}")
 
-    # -- taking back ---------------------------------------------------------------------------------------------------
+    # -- truncating ----------------------------------------------------------------------------------------------------
 
     def truncate(self, last_kept: int) -> None:
-        """Cuts all entries behind `last_kept`, durably (D4); the caller has looked that none of them is committed (S7).
+        """Removes all entries behind `last_kept`, durably (D4). The caller has checked that none is committed (S7).
 
-        Of a damaged log, `last_kept` = `last_index` gives up what lies behind the damage.
-        ValueError: `last_kept` is before the base, or behind the end. OSError: the log's state is not known.
+        In a damaged log, `last_kept` = `last_index` gives up what is behind the damage.
+        Raises ValueError if `last_kept` is before the base or behind the end. OSError: the log's state is not known.
         """
         if not self.base.index <= last_kept <= self.last_index:
             raise ValueError(f"entry {last_kept} is not one of {self.base.index}..{self.last_index}")
         self.log.write_out()
         if last_kept == self.last_index and self.damage is None:
             return
-        # The point that the mark is to name has to be durable, as every synced point.
+        # The point that the mark will name must be durable, like every synced point.
         self.log.sync()
         self._sync_index()
         point = self.point(last_kept)
@@ -326,9 +329,9 @@ class Ledger:
             self._half_done = False
 
     def install_base(self, index: int, term: int, chain: int, pos: int) -> None:
-        """Throws all entries away and begins anew behind entry `index`, at `pos` (L11); durable when it returns.
+        """Removes all entries and starts the log again behind entry `index`, at `pos` (L11); durable on return.
 
-        ValueError: `pos` is no segment's begin, or entry 0 is the next and `pos` is not 0 there, or the like.
+        Raises ValueError if `pos` is not a segment's start, or the index or term is below -1.
         """
         if pos % self.segment_bytes or index < -1 or term < -1:
             raise ValueError(f"a log cannot begin behind entry {index} of term {term} at {pos}")
@@ -343,10 +346,10 @@ class Ledger:
             self._half_done = False
 
     def release_before(self, pos: int) -> None:
-        """Notes durably that the log begins at `pos`, a segment's begin: what is before may be deleted now (D10).
+        """Notes durably that the log begins at `pos`, a segment's start: what is before it can be deleted now (D10).
 
-        The caller has looked that it is applied, flushed, and not wanted by a peer. ValueError: `pos` is no segment's
-        begin, or not within the synced log.
+        The caller has checked that it is applied, flushed, and needed by no other member. Raises ValueError if `pos` is
+        not a segment's start, or not within the synced log.
         """
         if pos <= self.base.pos:
             return
@@ -359,11 +362,11 @@ class Ledger:
             self.base = base
 
     def delete_released(self) -> int:
-        """Removes segments and index files before the log's begin; how many. OSError: the rest goes another time."""
+        """Removes segments and index files before the log's start; returns how many. OSError: call it again later."""
         return self._delete("data", self.base.pos, self.segment_bytes) + self.delete_released_index()
 
     def delete_released_index(self) -> int:
-        """Removes the index files alone: for whoever deletes segments by rules of his own."""
+        """Removes only the index files, for a caller that deletes segments by its own rules."""
         return self._delete("index", self.first_index * UNIT_BYTES, self._mark.index_segment_bytes)
 
     def _delete(self, part: str, limit: int, file_bytes: int) -> int:
@@ -378,11 +381,11 @@ class Ledger:
         return len(gone)
 
     def rewrite(self, data: bytes) -> None:
-        """Puts a peer's bytes in the place of damaged entries, durably.
+        """Replaces damaged entries by another member's bytes, durably.
 
-        They are a range like those that `check` takes: it begins with the first damaged entry, or with any entry that
-        is there, and its places are this log's. What it ends with must be continued by what stands behind.
-        EntryError: it is not sound, or does not fit in. LedgerError: the entry before it is damaged too.
+        `data` is a range as `check` takes it. It begins with the first damaged entry, or with any existing entry, and
+        its positions are those of this log. The entry behind it must continue its last entry.
+        Raises EntryError if it is damaged or does not fit, LedgerError if the entry before it is damaged too.
         """
         first = int.from_bytes(data[8:16], "big")
         before = self.point(first - 1)
@@ -398,7 +401,8 @@ class Ledger:
             raise LedgerError(self.folder / "data", f"entry {first} lies at {before.pos}, not at {entries.first_pos}")
         if entries.first_pos != before.pos:
             self.log.rewrite(before.pos, self._filler(before.pos, entries.first_pos)[:8])
-        # With the filler: bytes in one page with it may be unreadable, and a page is written as a whole or read before.
+        # Write the filler too: bytes in the same page may be unreadable, and a page is written as a whole or read
+        # first.
         self.log.rewrite(entries.first_pos, data + gap)
         self.log.forget_files()
         if self.damage is not None and entries.last_index >= self.damage.index:
@@ -406,7 +410,7 @@ class Ledger:
                 self._recover_again()
 
     def rewrite_filler(self, pos: int) -> None:
-        """Writes the filler at `pos`, which closes its segment, again. The caller knows that it belongs there."""
+        """Rewrites the filler at `pos`, which closes its segment. The caller knows that it belongs there."""
         self.log.rewrite(pos, self._filler(pos, self._next_segment(pos)))
         self.log.forget_files()
 
@@ -417,7 +421,7 @@ class Ledger:
         return _FILLER.pack(FILLER_MAGIC, end - pos).ljust(end - pos, b"\0")
 
     def reopen(self) -> None:
-        """Recovers again: segments were put into `data/` behind the base, or damage was mended from outside."""
+        """Recovers again: segments were added to `data/` behind the base, or damage was repaired from outside."""
         with self._marking:
             self._recover_again()
 
@@ -439,14 +443,15 @@ class Ledger:
     # -- the mark ------------------------------------------------------------------------------------------------------
 
     def save_mark(self, committed_index: int = -1, *, clean: bool = False) -> None:
-        """Syncs the index and notes up to where all is durable: about once a second, on a thread that may block.
+        """Syncs the index and notes how far everything is durable. Call it about once a second, on a thread that may
+        block.
 
-        `committed_index`: a hint for the next start, and for dledger, whose files (that of the term, too) are written
-        at every tenth mark and at the end. OSError: the mark before still holds.
+        `committed_index`: a hint for the next start, and for dledger. dledger's files (also the one of the term) are
+        written with every tenth mark and at the end. OSError: the previous mark is still valid.
         """
         with self._marking:
             if self._half_done:
-                return  # what is noted of the cut must stay
+                return  # the note of the truncation must stay
             pos, index, term, chain = self.log.flushed_point()
             try:
                 self._sync_index()
@@ -484,6 +489,6 @@ class Ledger:
 
     @property
     def committed_hint(self) -> int:
-        """The committed index that was last saved, as far as the log has it; -1: none (D6)."""
+        """The committed index that was last saved, limited to what the log contains; -1 if there is none (D6)."""
         hint = dledger_files.read_committed_index(self.folder)
         return min(hint, self.last_index) if hint >= self.first_index else -1

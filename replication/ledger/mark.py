@@ -1,27 +1,28 @@
-"""The file `tally-ledger`: where a log begins, up to where data and index are durable, and what is being done to it.
+"""The file `tally-ledger`: where a log begins, how far data and index are durable, and which change is in progress.
 
-A start reads only what lies behind the synced point. The point is taken before the index is synced and saved after,
-so it promises too little, never too much. It is believed only if the entry at its end is the one that it names (its
-chain CRC vouches for all before it); a mark that is not believed costs the time to read the whole log, nothing else.
+A start reads only what is behind the synced point. The point is taken before the index is synced and saved afterwards,
+so it is never too far. Recovery believes it only if the entry at its end is the one that it names (the chain CRC of
+this entry covers all before it). A mark that is not believed only costs the time to read the whole log.
 
-What cannot be seen in the log itself stands here as well: the entry before the first kept one (S5), and a change that
-a crash may leave half done. A cut and a reset are noted before they begin and finished by the next start: between the
-two, entries that were durable lie behind a hole, which would otherwise be damage (D4, D8).
+The file also contains what the log itself cannot show: the entry before the first kept one (S5), and a change that a
+crash may interrupt. A truncation and a reset are noted before they begin, and the next start finishes them. Without the
+note, durable entries behind a hole would look like damage (D4, D8).
 
-Layout: two slots of 512 bytes, at 0 and at 4096, written in turn, so that a torn write leaves the other one. A slot,
-big-endian:
+The layout has two slots of 512 bytes, at 0 and at 4096. They are written in turn, so that a torn write leaves the other
+one. A slot, big-endian:
 
 offset  size  field
      0     8  "TALLYLM1"
-     8     8  sequence, from 1; the greater one of the two slots holds
-    16    16  store id: the same as in the file of term and vote
+     8     8  sequence, from 1; the slot with the higher one is valid
+    16    16  store id: the same as in the vote file
     32    16  boot id of the machine
-    48     4  flags: 1 closed in order, 2 a cut to the synced point is under way, 4 a reset to the base is under way,
-              8 the index cannot be relied on and has to be made again
+    48     4  flags: 1 clean stop, 2 a truncation to the synced point is in progress, 4 a reset to the base is in
+    progress,
+              8 the index is not reliable and must be rebuilt
     52     8  bytes of a data segment
     60     8  bytes of an index segment
-    68    36  base: the entry before the first kept one, and where that one lies
-   104    36  synced: the last durable entry, and where the log went on
+    68    36  base: the entry before the first kept one, and the position of that one
+   104    36  synced: the last durable entry, and where the log continued
    140    32  indexes of the newest four membership entries, newest first; -1: none
    172     4  CRC-32 of the bytes before
 A point:
@@ -29,7 +30,7 @@ A point:
      8     8  term     of the entry; -1: not known
     16     4  chain    CRC of the entry; 0: it has none
     20     8  pos      behind the entry
-    28     8  store time (ms) of a record not far before, 0: not known
+    28     8  store time (ms) of a record shortly before, 0: not known
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ assert (_HEAD.size, _POINT.size, _SLOT_BYTES) == (68, 36, 176), "fixed by every 
 
 
 class Flags(enum.IntFlag):
-    """Fixed: they are on disks."""
+    """The values are on disks: do not change them."""
 
     NONE = 0
     CLEAN = 1
@@ -69,7 +70,7 @@ class Flags(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """A place between two entries; see the module's head."""
+    """A place between two entries; see the module's docstring."""
 
     index: int = -1
     term: int = -1
@@ -83,7 +84,7 @@ class EntryPoint:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMark:
-    """What the file says. `sequence` counts the marks of this log, 0: none was saved yet."""
+    """The content of the file. `sequence` counts the marks of this log; 0 before the first one is saved."""
 
     segment_bytes: int
     index_segment_bytes: int
@@ -97,7 +98,7 @@ class LedgerMark:
 
     @classmethod
     def load(cls, folder: Path) -> LedgerMark | None:
-        """The newer sound slot of the file in `folder`; None: no file, or no slot is sound. OSError: the disk."""
+        """The newer valid slot of the file in `folder`; None if there is no file or no valid slot. Raises OSError."""
         try:
             data = (folder / FILE_NAME).read_bytes()
         except FileNotFoundError:
@@ -106,7 +107,7 @@ class LedgerMark:
         return max(marks, key=lambda mark: mark.sequence, default=None)
 
     def save(self, door: Door, folder: Path, **changes: object) -> LedgerMark:
-        """Writes the next mark, with these changes, durably; returns it. OSError: it failed, the one before holds."""
+        """Durably writes the next mark with these changes and returns it. OSError: the previous one stays valid."""
         mark = replace(self, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
         path = folder / FILE_NAME
         new = not path.exists()
@@ -134,7 +135,7 @@ class LedgerMark:
 
     @classmethod
     def decode(cls, data: bytes) -> LedgerMark | None:
-        """One slot; None: it is not sound."""
+        """One slot; None if it is damaged."""
         if len(data) < _SLOT_BYTES or not data.startswith(_MAGIC):
             return None
         at = _SLOT_BYTES - _CRC.size

@@ -1,18 +1,20 @@
-"""Finds the end of a log in dledger's layout after a stop of any kind, and makes its files whole again.
+"""Finds the end of a log in dledger's layout after a stop of any kind, and repairs its files.
 
-1. What a crash left half done is finished first: a reset, a cut (see `mark`).
-2. The walk begins at the mark's synced point, or, without a mark that is believed, at the first entry: then all of the
-   log is read once. Every entry is checked with its CRCs; index units that differ from the data are written anew.
-3. Where the next entry should be and none is, the log ends, if what lies there can be what a stop leaves (D8):
-   - nothing sound follows, and the place is behind the synced point: a torn or unwritten tail. It is cut, to zeros;
-   - something sound follows, the machine lost its power since, and a disk sector between the two was never written: no
-     sync covered this place, so none covered what follows, and nobody was told that it is safe. It is cut as well;
-   - anything else is damage. Nothing is changed then: the log is whole up to there, and what is behind can be written
-     again with a peer's bytes (`Ledger.rewrite`) or given up by a decision (`Ledger.truncate`), never in silence.
-4. What a killed process left in the cache is synced before anything of it counts as durable.
+1. Recovery first finishes what a crash interrupted: a reset or a truncation (see `mark`).
+2. The scan begins at the mark's synced point. Without a mark, or with one that is not believed, it begins at the first
+   entry and reads the whole log once. It checks every entry with its CRCs, and rewrites index units that differ.
+3. At a place without a next entry, the log ends if the bytes there are a possible result of a stop (D8):
+   - nothing sound follows, and the place is behind the synced point: the tail is torn or unwritten. Recovery truncates
+     it and writes zeros;
+   - something sound follows, the machine has lost power since, and a disk sector between the two was never written. No
+     sync covered this place, so no sync covered what follows, and nothing of it was acknowledged. Recovery truncates
+     here as well;
+   - everything else is damage. Recovery changes nothing: the log is sound up to there. The rest can be repaired with
+     another member's bytes (`Ledger.rewrite`) or given up by a decision (`Ledger.truncate`), never silently.
+4. Recovery syncs what a killed process left in the cache before any of it counts as durable.
 
-Unlike dledger, which checks no body and cuts at the first entry that it does not like (dledger 0.2.2,
-DLedgerMmapFileStore.recover). A log that dledger wrote has no mark and no CRCs: it is read whole, once.
+dledger differs: it checks no body and truncates at the first invalid entry (dledger 0.2.2,
+DLedgerMmapFileStore.recover). A log that dledger wrote has no mark and no CRCs: it is read completely, once.
 """
 
 from __future__ import annotations
@@ -45,14 +47,14 @@ if TYPE_CHECKING:
 
 _UNWRITTEN = "unwritten"
 _SECTOR_BYTES = 512
-# An entry that follows a broken one begins within the largest entry and a segment's filler; a hole that power loss made
-# may be wider, but then nothing behind it counts either.
+# The entry behind a broken one begins within the size of the largest entry plus a filler. A hole from a power loss can
+# be wider, but then nothing behind it counts.
 _SEARCH_BYTES = 16 << 20
 _ZEROS = bytes(1 << 16)
 
 
 class LedgerError(Exception):
-    """The log cannot be opened as it is, and nothing was changed; `path` is the file or folder that is the reason."""
+    """The log cannot be opened as it is, and nothing was changed; `path` is the file or folder with the problem."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -61,8 +63,8 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The entry `index`, which should be at `pos`, is not there as it was; `next_index`: of a sound one behind it, or
-    of the last one known to have been durable."""
+    """Entry `index`, which should be at `pos`, is missing or damaged. `next_index` is the next sound entry, or the last
+    one that is known to have been durable."""
 
     index: int
     pos: int
@@ -75,19 +77,19 @@ class RecoveredLedger:
     """What recovery found and did."""
 
     mark: LedgerMark
-    """As saved at the end of recovery: flags, base, the synced point (all that was found)."""
+    """The mark as saved at the end of recovery: flags, base, and the synced point with everything that was found."""
     base: EntryPoint
     end: EntryPoint
-    """Behind the last sound entry."""
+    """The point behind the last sound entry."""
     clean: bool
-    """The last stop was in order."""
+    """The last stop was clean."""
     from_mark: bool = False
     walked_from: int = 0
-    """The walk over the log began at this byte."""
+    """The scan of the log began at this byte."""
     memberships: tuple[int, ...] = ()
     damage: Damage | None = None
     findings: list[Finding] = field(default_factory=list)
-    """What was wrong, and what was done about it, in the order of events; `damage` is not among them."""
+    """The problems and what was done about them, in the order of events; `damage` is not among them."""
 
 
 def recover(
@@ -100,11 +102,11 @@ def recover(
     store_id: bytes,
     findings: FindingLog | None = None,
 ) -> RecoveredLedger:
-    """Brings the log in `folder` (with `data/` and `index/`) into order; see the module's head. Blocks.
+    """Recovers the log in `folder` (with `data/` and `index/`); see the module's docstring. Blocks.
 
-    `boot_id`: of this start of the machine. `store_id`: of a log that has no mark yet; the mark's own otherwise.
-    `findings`: gets each finding at once, also those before an error.
-    LedgerError, OSError.
+    `boot_id`: identifies this boot of the machine. `store_id`: for a log without a mark; otherwise the mark's is used.
+    `findings`: receives each finding at once, also those before an error.
+    Raises LedgerError or OSError.
     """
     findings = findings or FindingLog(folder)
     return _Recovery(folder, segment_bytes, index_segment_bytes, door, boot_id, store_id, findings).run()
@@ -132,10 +134,10 @@ class _Recovery:
         old = LedgerMark.load(folder)
         if old is not None and (old.segment_bytes, old.index_segment_bytes) != (segment_bytes, index_segment_bytes):
             was = f"segments of {old.segment_bytes} and {old.index_segment_bytes} bytes"
-            raise LedgerError(folder, f"the log was made with {was}, not {segment_bytes} and {index_segment_bytes}")
+            raise LedgerError(folder, f"the log was created with {was}, not {segment_bytes} and {index_segment_bytes}")
         self.had_mark = old is not None
         self.mark = old or LedgerMark(segment_bytes, index_segment_bytes, store_id)
-        # Without a boot id on either side nobody knows whether the cache was lost.
+        # If one of the boot ids is unknown, it is unknown whether the cache was lost.
         self.power_lost = old is not None and (old.boot_id != boot_id or boot_id == NO_BOOT_ID)
 
     def run(self) -> RecoveredLedger:
@@ -144,7 +146,8 @@ class _Recovery:
         self._finish_reset()
         self._finish_cut()
         if Flags.REINDEX in self.mark.flags:
-            # What is read of it may be in the cache only, for good: a file that was never synced has to be new.
+            # The index in the cache may differ from the disk for good: files that were never synced must be created
+            # again.
             for path in segments_from(self.index, 0):
                 remove(self.door, path)
         with self._data_files() as data:
@@ -162,13 +165,13 @@ class _Recovery:
         if not clean or end != start or not from_mark:
             sync_files(self.door, self.data)
         sync_files(self.door, self.index)
-        # (A damaged log that was to be indexed again has an index up to the damage now: all that it shows.)
-        # A damaged log keeps its old point: what it promised was lost, and has to be missed by the next start, too.
+        # If the index of a damaged log was to be rebuilt, it now reaches up to the damage, like all that the log shows.
+        # A damaged log keeps its old point: the next start must also detect that promised entries are lost.
         synced = self.mark.synced if damage is not None and self.had_mark else end
         self.mark = self.mark.save(
             self.door,
             self.folder,
-            # What a power loss left behind the damage is judged when that is mended.
+            # The effects of a power loss behind the damage are judged when the damage is repaired.
             boot_id=self.boot_id if damage is None else last_boot_id,
             flags=Flags.NONE,
             base=base,
@@ -184,16 +187,16 @@ class _Recovery:
         self.findings.report(finding)
 
     def _report_cut(self, pos: int, reason: str) -> None:
-        """Of the log's data, from byte `pos` on."""
+        """Reports that the log's data is truncated from byte `pos` on."""
         offset = pos % self.segment_bytes
         self._report(FindingKind.CUT, self.data / segment_name(pos - offset), reason, offset=offset, pos=pos)
 
-    # -- what was interrupted ------------------------------------------------------------------------------------------
+    # -- interrupted changes -------------------------------------------------------------------------------------------
 
     def _finish_reset(self) -> None:
         if Flags.RESETTING not in self.mark.flags:
             return
-        reason = f"the log was reset to begin at byte {self.mark.base.pos}, and that had not finished"
+        reason = f"an interrupted reset of the log to byte {self.mark.base.pos} was finished"
         self._report(FindingKind.REMOVED, self.folder, reason)
         empty_folders(self.door, self.folder)
         self.mark = self.mark.save(self.door, self.folder, flags=self.mark.flags & Flags.REINDEX)
@@ -202,8 +205,8 @@ class _Recovery:
         if Flags.CUTTING not in self.mark.flags:
             return
         point = self.mark.synced
-        self._report_cut(point.pos, f"the log was cut behind entry {point.index}, and that had not finished")
-        # The files behind the cut may be of any length, and some of them missing.
+        self._report_cut(point.pos, f"an interrupted truncation behind entry {point.index} was finished")
+        # The files behind this point can have any length, and some can be missing.
         for path in segments_from(self.data, point.pos):
             remove(self.door, path)
         self._zero(self.data, point.pos, self.segment_bytes)
@@ -211,7 +214,7 @@ class _Recovery:
         sync_files(self.door, self.index)
         self.mark = self.mark.save(self.door, self.folder, flags=self.mark.flags & Flags.REINDEX)
 
-    # -- where to begin ------------------------------------------------------------------------------------------------
+    # -- where the scan begins -----------------------------------------------------------------------------------------
 
     def _data_files(self) -> SegmentFiles:
         data = SegmentFiles(self.data, self.segment_bytes)
@@ -225,22 +228,22 @@ class _Recovery:
             and not has_data(path, 0, self.segment_bytes)
         ]
         for path in sorted(unfinished, reverse=True):
-            reason = "it is shorter than a segment and empty: it was being made"
+            reason = "it is shorter than a segment and empty: its creation was interrupted"
             self._report(FindingKind.REMOVED, path, reason)
             remove(self.door, path)
         wrong = [(path, reason) for path, reason in data.strange if path not in unfinished and path.is_file()]
         if self.had_mark and len(wrong) == 1 and self._is_shortened(wrong[0][0], last):
-            # A version before this one cut a file by shortening it, and gave it its length back in a second step.
-            reason = "a cut of the log had not finished: the file gets its full length again"
+            # An earlier version truncated a file by shortening it, and restored its length in a second step.
+            reason = "a truncation of the log was interrupted: the file gets its full length again"
             self._report(FindingKind.REPAIRED, wrong[0][0], reason)
             self.door.create(wrong[0][0], self.segment_bytes, True)
             self.door.sync(wrong[0][0])
             wrong = []
         for path, reason in wrong:
-            raise LedgerError(path, f"{reason}: that is not what the log was written with")
+            raise LedgerError(path, f"{reason}: the log was written with another size")
         data = SegmentFiles(self.data, self.segment_bytes)
         for start in [start for start in data.starts if start + self.segment_bytes <= self.mark.base.pos]:
-            self._report(FindingKind.REMOVED, data.path(start), "it lies before the log's beginning", pos=start)
+            self._report(FindingKind.REMOVED, data.path(start), "it is before the log's start", pos=start)
             remove(self.door, data.path(start))
             data.starts.remove(start)
         for start in data.gaps:
@@ -253,23 +256,23 @@ class _Recovery:
         return start is not None and start > last and path.stat().st_size < self.segment_bytes
 
     def _start(self, data: SegmentFiles) -> tuple[EntryPoint, EntryPoint, bool]:
-        """The base, where the walk begins, and whether the mark says so."""
+        """The base, where the scan begins, and whether the mark determined that."""
         base, synced = self.mark.base, self.mark.synced
         if not self.had_mark:
             base = self._base_of(data)
             return base, base, False
         if data.starts and data.first > base.pos:
-            raise LedgerError(data.path(data.first), f"the log begins at {base.pos}, and that segment is missing")
+            raise LedgerError(data.path(data.first), f"the log begins at {base.pos}, but that segment is missing")
         if synced.index == base.index:
             return base, base, True
-        reason = "the index is made again" if Flags.REINDEX in self.mark.flags else self._disbelief(data, synced)
+        reason = "the index is rebuilt" if Flags.REINDEX in self.mark.flags else self._disbelief(data, synced)
         if not reason:
             return base, synced, True
-        self._report(FindingKind.MARK, self.folder / MARK_NAME, f"all of the log is read: {reason}", pos=synced.pos)
+        self._report(FindingKind.MARK, self.folder / MARK_NAME, f"the whole log is read: {reason}", pos=synced.pos)
         return base, base, False
 
     def _base_of(self, data: SegmentFiles) -> EntryPoint:
-        """Of a log that has no mark: its first entry says what came before."""
+        """The base of a log without a mark: its first entry states what came before."""
         if not data.starts:
             return EntryPoint()
         head = data.read(data.first, ENTRY_HEADER_BYTES)
@@ -280,7 +283,7 @@ class _Recovery:
         return EntryPoint(first.log_index - 1, -1, 0, data.first)
 
     def _disbelief(self, data: SegmentFiles, point: EntryPoint) -> str:
-        """Why the entry before `point` is not the one that the mark names; "": it is."""
+        """Why the entry before `point` is not the one that the mark names; "" if it is."""
         place, offset = divmod(point.index * UNIT_BYTES, self.index_segment_bytes)
         path = self.index / segment_name(place * self.index_segment_bytes)
         try:
@@ -289,20 +292,20 @@ class _Recovery:
                 unit = IndexUnit.decode(file.read(UNIT_BYTES))
             header = EntryHeader.decode(data.read(unit.pos, ENTRY_HEADER_BYTES) or b"")
         except (OSError, LedgerFormatError) as error:
-            return f"entry {point.index} is not found: {error}"
+            return f"cannot find entry {point.index}: {error}"
         if IndexUnit.of(header) != unit or header.log_index != point.index:
-            return f"the index has another entry {point.index} than the data"
+            return f"entry {point.index} differs between index and data"
         if (header.term, header.chain_crc) != (point.term, point.chain):
-            return f"entry {point.index} is another one than it was"
+            return f"entry {point.index} differs from the one in the mark"
         end = header.pos + header.size
         if point.pos != end and point.pos != -(-end // self.segment_bytes) * self.segment_bytes:
             return f"entry {point.index} ends at {end}, not at {point.pos}"
         return ""
 
-    # -- the walk ------------------------------------------------------------------------------------------------------
+    # -- the scan ------------------------------------------------------------------------------------------------------
 
     def _walk(self, data: SegmentFiles, base: EntryPoint, start: EntryPoint) -> tuple[EntryPoint, Damage | None]:
-        # The entry before the base is known only if a mark told of it.
+        # Only a mark knows the entry before the base.
         chain = start.chain if self.had_mark or start.index < 0 else None
         point, pos = start, start.pos
         while True:
@@ -326,7 +329,7 @@ class _Recovery:
                 return point, self._judge(data, walked, point)
 
     def _judge(self, data: SegmentFiles, walked: WalkedEntries, end: EntryPoint) -> Damage | None:
-        """Whether the log ends at `end`, or is damaged there."""
+        """Decides whether the log ends at `end` or is damaged there."""
         reason = walked.stopped or "the files end"
         synced = self.mark.synced
         behind = find_entry(self.data, self.segment_bytes, walked.pos, end.index + 1, _SEARCH_BYTES)
@@ -334,18 +337,18 @@ class _Recovery:
             next_index = behind[1] if behind is not None else synced.index
             return Damage(end.index + 1, walked.pos, reason, next_index)
         if behind is None and reason == UNREADABLE:
-            # Entries may stand there that this member has acknowledged: it must not count for them.
+            # There may be entries that this member has acknowledged: it must not count for them.
             return Damage(end.index + 1, walked.pos, reason, end.index + 1)
         if behind is None:
             return None
         if self.power_lost and walked.pos >= synced.pos and self._has_lost_sector(data, walked.pos, behind[0]):
-            reason = f"{reason}: the machine lost power before this was durable, and so before what follows was"
+            reason = f"{reason}: the machine lost power before this and what follows were durable"
             self._report_cut(walked.pos, reason)
             return None
         return Damage(end.index + 1, walked.pos, reason, behind[1])
 
     def _has_lost_sector(self, data: SegmentFiles, pos: int, behind: int) -> bool:
-        """A sector of [pos, behind) was never written: it is zeros, from where an entry's magic would stand on."""
+        """Whether a sector of [pos, behind) was never written: it is all zeros from where an entry's magic would be."""
         begin = pos
         while begin < behind:
             end = begin - begin % _SECTOR_BYTES + _SECTOR_BYTES
@@ -358,7 +361,7 @@ class _Recovery:
     # -- the index -----------------------------------------------------------------------------------------------------
 
     def _check_units(self, first: int, units: bytes) -> None:
-        """Makes the index say what the data says of the entries from `first` on."""
+        """Rewrites units of the index, from entry `first` on, that differ from the data."""
         at, place = 0, first * UNIT_BYTES
         while at < len(units):
             start = place - place % self.index_segment_bytes
@@ -377,16 +380,16 @@ class _Recovery:
             place += len(part)
 
     def _remove_useless_index(self, first: int) -> None:
-        """Removes index files that are too long to be written into, and those below the first entry."""
+        """Removes index files that are too long to be written to, and those below the first entry."""
         for path in sorted(self.index.iterdir() if self.index.is_dir() else ()):
             start = segment_start(path.name)
             too_long = path.stat().st_size > self.index_segment_bytes
             if start is not None and (too_long or start + self.index_segment_bytes <= first * UNIT_BYTES):
-                self._report(FindingKind.REMOVED, path, "it is no part of the index of this log")
+                self._report(FindingKind.REMOVED, path, "it does not belong to the index of this log")
                 remove(self.door, path)
 
     def _cut_index(self, first: int) -> None:
-        """No units from entry `first` on."""
+        """Removes the units from entry `first` on."""
         for path in segments_from(self.index, first * UNIT_BYTES):
             remove(self.door, path)
         self._zero(self.index, first * UNIT_BYTES, self.index_segment_bytes)
@@ -394,21 +397,23 @@ class _Recovery:
     # -- the tail ------------------------------------------------------------------------------------------------------
 
     def _cut_tail(self, data: SegmentFiles, end: EntryPoint) -> None:
-        """Nothing but zeros behind the end; later segments go, from the last one on, so that no gap can be left."""
+        """Leaves only zeros behind the end. Later segments are removed, the last one first, so that no gap can
+        remain."""
         for start in reversed(data.starts):
             if start > end.pos or (start == end.pos and end.index < 0):
                 if has_data(data.path(start), 0, len(_ZEROS)):
-                    self._report_cut(start, "the file lies behind the log's end")
+                    self._report_cut(start, "the file is behind the log's end")
                 remove(self.door, data.path(start))
-        # The process writes in order: after its death a torn entry is all that can stand behind the end. Power loss
-        # keeps no order. (Reading a gigabyte of allocated blocks that were never written takes seconds.)
+        # The process writes in order: after a kill only a torn entry can be behind the end. A power loss keeps no
+        # order. (Reading a gigabyte of allocated blocks that were never written takes seconds.)
         whole = self.power_lost or not self.had_mark
         if self._zero(self.data, end.pos, self.segment_bytes, self.segment_bytes if whole else _SEARCH_BYTES):
-            self._report_cut(end.pos, "the bytes behind the log's end are no whole entry; they are zeroed")
+            self._report_cut(end.pos, "the bytes behind the log's end are no complete entry; they are set to zero")
         self._cut_index(end.index + 1)
 
     def _zero(self, folder: Path, pos: int, file_bytes: int, limit: int | None = None) -> bool:
-        """Zeroes the file that holds byte `pos` from there on, if there is anything in `limit` bytes; durably."""
+        """Durably writes zeros from byte `pos` to the end of its file, if `limit` bytes contain data; whether it
+        did."""
         start = pos - pos % file_bytes
         path = folder / segment_name(start)
         if not path.is_file() or not has_data(path, pos - start, limit or file_bytes):
@@ -421,20 +426,20 @@ _ENTRIES_A_TURN = 1 << 16
 
 
 def segments_from(folder: Path, pos: int) -> list[Path]:
-    """Segment files that begin at or behind `pos`, last one first, of whatever length."""
+    """Segment files that begin at or behind `pos`, last one first, of any length."""
     paths = folder.iterdir() if folder.is_dir() else ()
     found = [path for path in paths if (start := segment_start(path.name)) is not None and start >= pos]
     return sorted(found, reverse=True)
 
 
 def remove(door: Door, path: Path) -> None:
-    """Removes a file, durably."""
+    """Durably removes a file."""
     door.remove(path)
     door.sync_dir(path.parent)
 
 
 def empty_folders(door: Door, folder: Path) -> None:
-    """Removes all data and index of the log in `folder`."""
+    """Removes all data and index files of the log in `folder`."""
     for part in ("data", "index"):
         for path in segments_from(folder / part, 0):
             remove(door, path)

@@ -1,4 +1,4 @@
-"""A ledger as the storage engine sees it: the seam of `store/replica.py`, with what the driver says plugged in."""
+"""A ledger as the storage engine sees it: it implements `store/replica.py`, and the driver plugs in its callbacks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Ignores the event."""
 
 
 class LedgerReplica:
-    """One member's log for its `MessageStore`. The driver sets the callbacks, and keeps the two positions up.
+    """One member's log for its `MessageStore`. The driver sets the callbacks and keeps the two positions up to date.
 
     `on_written`, `on_synced`, `on_failed(error, final)` are called on the event loop. `committed_index` is a hint for
-    the next start. `kept_from`: the first byte of the log that is not to be deleted, for a peer or a snapshot (D10);
-    the engine itself keeps what is not flushed and dispatched.
+    the next start. `kept_from`: the first byte of the log that must not be deleted, because of another member or a
+    snapshot (D10). The engine itself keeps what is not flushed and dispatched.
     """
 
     def __init__(self, ledger: Ledger) -> None:

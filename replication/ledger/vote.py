@@ -1,8 +1,8 @@
-"""The file `tally-vote`: who this member is, its term and vote, and whether it may have forgotten some of that.
+"""The file `tally-vote`: the member's identity, its term and vote, and whether it may have lost some of that.
 
-It is replaced as a whole: written beside, synced, renamed over, the folder synced. So a crash leaves the old record or
-the new one, and `save` returns when the new one is durable (D1). The record is bound to the log beside it by a random
-id that both files carry: a member whose log was emptied, or taken from elsewhere, is told (S14).
+The file is replaced as a whole: written beside, synced, renamed, and the folder synced. A crash therefore leaves the
+old record or the new one, and `save` returns when the new one is durable (D1). A random id in both files binds the
+record to the log beside it: a member detects that its log was emptied, or replaced by another one (S14).
 
 big-endian:
 
@@ -10,9 +10,9 @@ offset  size  field
      0     8  "TALLYVT2"
      8    16  store id: random, the same as in the log's mark
     24     8  term
-    32     8  voted for, in that term; -1: nobody
+    32     8  voted for, in that term; -1: no vote
     40     4  member
-    44     4  doubt: 0 none, 1 entries, 2 votes may be forgotten (`durable.Doubt`)
+    44     4  doubt: 0 none, 1 entries, 2 votes may be lost (`durable.Doubt`)
     48     8  index of the newest membership that was ever in the log; -1: the group's first
     56     2  bytes of the cluster id, then the cluster id, UTF-8
            2  bytes of the group's name, then the name, UTF-8
@@ -54,7 +54,7 @@ class VoteError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose disk it is. Fixed when the member is made; another one finds the disk not its own."""
+    """The member to which the disk belongs. It never changes; another member refuses the disk."""
 
     cluster_id: str
     group: str
@@ -63,7 +63,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class VoteRecord:
-    """What the file says."""
+    """The content of the file."""
 
     identity: Identity
     store_id: bytes
@@ -71,7 +71,7 @@ class VoteRecord:
     voted_for: int | None = None
     doubt: Doubt = Doubt.NONE
     membership_index: int = -1
-    """Of the newest membership that was ever in the log: a log that was cut by damage may have lost it."""
+    """Index of the newest membership that was ever in the log: a log that damage shortened may have lost it."""
 
     @property
     def hard_state(self) -> HardState:
@@ -79,7 +79,7 @@ class VoteRecord:
 
     @property
     def reachable(self) -> bool:
-        """Whether a group can have got to this term. An older version believed, and saved, whatever it was told."""
+        """Whether a group can have reached this term. An older version believed and saved any term that it received."""
         return 0 <= self.term <= TERM_MAX
 
     def encode(self) -> bytes:
@@ -93,7 +93,7 @@ class VoteRecord:
 
     @classmethod
     def load(cls, folder: Path) -> VoteRecord | None:
-        """The record in `folder`; None: there is none, or it is not sound. OSError: the disk."""
+        """The record in `folder`; None if there is none, or it is damaged. Raises OSError."""
         try:
             return cls.decode((folder / FILE_NAME).read_bytes())
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class VoteRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> VoteRecord | None:
-        """None: it is not sound."""
+        """The record; None if it is damaged."""
         body = data[: -_CRC.size]
         if not data.startswith(_MAGIC) or len(body) < _HEAD.size or data[-_CRC.size :] != _CRC.pack(zlib.crc32(body)):
             return None
@@ -117,7 +117,7 @@ class VoteRecord:
 
 
 class VoteFile:
-    """One member's. `record` is what is durable. Its calls block for syncs: a few milliseconds each."""
+    """One member's vote file. `record` is what is durable. Its calls block for syncs: a few milliseconds each."""
 
     def __init__(self, folder: Path, door: Door, record: VoteRecord) -> None:
         self.record = record
@@ -125,20 +125,19 @@ class VoteFile:
 
     @classmethod
     def open(cls, folder: Path, door: Door, identity: Identity, *, new_member: bool) -> VoteFile:
-        """Reads the record of `identity` in `folder`, or makes the first one.
+        """Reads the record of `identity` in `folder`, or creates the first one.
 
-        `new_member`: this identity has never run before, so an empty disk is what it should have. Otherwise a missing
-        record means a disk that was emptied: the new one says so (`Doubt.VOTES`), and goes on saying so until
-        `readmit`. A record whose log is gone, or is another one, is in doubt as well (`Doubt.LOG`). Call before the
-        log is opened, and open the log with `record.store_id`.
-        VoteError: the record is damaged, or another member's. OSError.
+        `new_member`: this identity has never run before, so an empty disk is correct. Otherwise a missing record means
+        that the disk was emptied: the new record notes it (`Doubt.VOTES`) until `readmit`. A record whose log is
+        missing or another one is in doubt as well (`Doubt.LOG`). Call this before the log is opened, and open the log
+        with `record.store_id`. Raises VoteError if the record is damaged or belongs to another member; OSError.
         """
         path = folder / FILE_NAME
         mark = LedgerMark.load(folder)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            # Also of a new member: a log without a vote is a disk of which a part was lost.
+            # Also for a new member: a log without a vote file means that part of the disk was lost.
             doubt = Doubt.NONE if new_member and mark is None else Doubt.VOTES
             store_id = mark.store_id if mark is not None else secrets.token_bytes(16)
             file = cls(folder, door, VoteRecord(identity, store_id, doubt=doubt))
@@ -146,18 +145,18 @@ class VoteFile:
             return file
         record = VoteRecord.decode(data)
         if record is None:
-            raise VoteError(path, "the record of term and vote is damaged: this member may have voted, and cannot tell")
+            raise VoteError(path, "the record of term and vote is damaged: it is unknown whether this member voted")
         if record.identity != identity:
             raise VoteError(path, f"this is the disk of {record.identity}, not of {identity}")
         file = cls(folder, door, record)
-        # Term 0: it never took part, and died between making this file and the log.
+        # Term 0: the member never took part, and its creation was interrupted between this file and the log.
         if (mark is None and record.term > 0) or (mark is not None and mark.store_id != record.store_id):
             file.doubt(Doubt.LOG)
         return file
 
     def save(self, term: int, voted_for: int | None) -> None:
-        """Makes term and vote durable, in one record. ValueError: they go back (S1). OSError: nothing is known of the
-        disk's state any more."""
+        """Makes term and vote durable, in one record. Raises ValueError if they would go back (S1). OSError: the state
+        on the disk is unknown."""
         old = self.record
         if term < old.term or (term == old.term and old.voted_for not in (None, voted_for)):
             raise ValueError(f"term {term}, vote {voted_for} after term {old.term}, vote {old.voted_for}")
@@ -165,9 +164,9 @@ class VoteFile:
             self._replace(replace(old, term=term, voted_for=voted_for))
 
     def note_membership(self, index: int) -> None:
-        """The newest membership in the log is that of entry `index`: durable when it returns. OSError.
+        """Durably notes that entry `index` is the newest membership in the log. Raises OSError.
 
-        In doubt the log is being fetched anew, with the memberships of the past: what is noted only rises then.
+        While the member is in doubt, it fetches its log again with old memberships: the noted index then only rises.
         """
         if self.record.doubt:
             index = max(index, self.record.membership_index)
@@ -175,21 +174,21 @@ class VoteFile:
             self._replace(replace(self.record, membership_index=index))
 
     def doubt(self, doubt: Doubt) -> None:
-        """This member may have forgotten something: durable until `readmit`. The graver of two doubts stays."""
+        """Durably notes that this member may have lost something, until `readmit`. The more serious doubt stays."""
         if doubt > self.record.doubt:
             self._replace(replace(self.record, doubt=doubt))
 
     def heal_term(self, log_term: int) -> None:
-        """Replaces a term that no group can reach (`VoteRecord.reachable`). OSError.
+        """Replaces a term that no group can reach (`VoteRecord.reachable`). Raises OSError.
 
-        `log_term`: of the log's last entry. The member's last true term is not known, but it was reached by elections
-        since that entry, of which there were fewer than TERM_JUMP_MAX. A term that is higher by so much is one in which
-        this member never voted, and near enough to the others' terms to be believed.
+        `log_term`: the term of the log's last entry. The member's last valid term is unknown, but elections since that
+        entry reached it, and there were fewer than TERM_JUMP_MAX of them. The member has never voted in a term that is
+        higher by this amount, and it is close enough to the terms of the others to be believed.
         """
         self._replace(replace(self.record, term=max(log_term, 0) + TERM_JUMP_MAX, voted_for=None))
 
     def readmit(self, membership_index: int) -> None:
-        """The group has let this member in again: no doubt is left, and the log has the membership that it should."""
+        """The group has readmitted this member: it is no longer in doubt, and the log has the right membership."""
         if self.record.doubt is not Doubt.NONE:
             self._replace(replace(self.record, doubt=Doubt.NONE, membership_index=membership_index))
 

@@ -1,4 +1,4 @@
-"""Ships the base of a log to a member that lacks entries which are not kept any more (L11).
+"""Ships a snapshot to a member that lacks entries which the leader has deleted (L11). Its position is the base.
 
     leader                                              the member
     Install ─▶ snapshot, offered as a shipment
@@ -6,9 +6,9 @@
                                                       ◀─ ... ─▶
                                                              InstallRequest, whole, to the core ─▶ InstallBase
 
-What is shipped is the applied state of the leader as bytes: it may be newer than the base, and says so itself. The
-entries behind the base follow as appends. The number, with the place and the chain CRC of the base, is the request's
-payload, big-endian: shipment 8, pos 8, chain 4.
+The leader ships its applied state as bytes. It can be newer than the base; the bytes contain their own index. The
+entries behind the base follow as appends. The request's payload is the ticket: the number of the shipment, and the
+position and chain CRC of the base, big-endian: shipment 8, pos 8, chain 4 bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _BlobSource:
 
 
 class _BlobTarget:
-    """In memory: what is applied is what a broker holds in memory anyway."""
+    """Keeps the bytes in memory: a broker holds its applied state in memory anyway."""
 
     def __init__(self) -> None:
         self.blob = bytearray()
@@ -65,28 +65,28 @@ class _BlobTarget:
 
 
 class BaseSender:
-    """A leader's side: one offer for each member that needs a base."""
+    """The leader's side: one offer for each member that needs a snapshot."""
 
     def __init__(self, transport: Transport, shipping: Shipping) -> None:
         self._transport = transport
         self._shipping = shipping
         self._offers: dict[int, tuple[InstallRequest, int, bytes]] = {}
-        self._refused: set[int] = set()  # members whose lane did not take the request
+        self._refused: set[int] = set()  # members whose lane refused the request
 
     def send(self, request: InstallRequest, base: EntryPoint, snapshot: Callable[[], bytes]) -> None:
-        """Offers the base and tells the member of it. The same request again goes on with the same offer."""
+        """Offers the snapshot and sends the request to the member. The same request again keeps the same offer."""
         if base.index != request.base_index:
-            return  # old segments were deleted just now: the core asks again, with the log's new begin
+            return  # old segments were deleted meanwhile: the core asks again, with the log's new start
         known = self._offers.get(request.target)
         if known is None or known[0] != request:
             self.withdraw(request.target)
-            number = 1 << 62 | secrets.randbits(48)  # shipments of segments have their positions for numbers
+            number = 1 << 62 | secrets.randbits(48)  # shipments of segments use their positions as numbers
             self._shipping.offer(number, _BlobSource(snapshot()))
             self._offers[request.target] = request, number, _TICKET.pack(number, base.pos, base.chain)
         self.send_again(request.target)
 
     def send_again(self, member: int) -> None:
-        """The request may not have reached it."""
+        """Sends the request again: it may be lost."""
         self._refused.discard(member)
         if member in self._offers:
             request, _, ticket = self._offers[member]
@@ -94,18 +94,18 @@ class BaseSender:
                 self._refused.add(member)
 
     def on_room(self, member: int) -> None:
-        """The lane to it takes messages again. Chunks of the base itself fill it all the time."""
+        """The member's lane accepts messages again. Chunks of the snapshot itself fill it most of the time."""
         if member in self._refused:
             self.send_again(member)
 
     def withdraw(self, member: int) -> None:
-        """It has the base, or will not get it from here."""
+        """Ends the offer: the member has the snapshot, or will not get it from this member."""
         found = self._offers.pop(member, None)
         if found is not None:
             self._shipping.withdraw(found[1])
 
     def withdraw_from_matched(self, match_indexes: Mapping[int, int]) -> None:
-        """Those who have their base, or more, need no offer any longer."""
+        """Ends the offers to members that have their snapshot, or more."""
         for member, (request, _, _) in list(self._offers.items()):
             if match_indexes.get(member, -1) >= request.base_index:
                 self.withdraw(member)
@@ -116,7 +116,7 @@ class BaseSender:
 
 
 class BaseReceiver:
-    """The other side. `arrived(request, point, blob)`, once all of a base is here."""
+    """The receiving side. Calls `arrived(request, point, blob)` once a snapshot is complete."""
 
     def __init__(self, shipping: Shipping, arrived: Callable[[InstallRequest, EntryPoint, bytes], None]) -> None:
         self._shipping = shipping
@@ -125,14 +125,14 @@ class BaseReceiver:
         self._task: asyncio.Task[None] | None = None
 
     def receive(self, request: InstallRequest) -> None:
-        """Begins to fetch, unless it does already. A newer request ends an older one."""
+        """Begins to fetch the snapshot, unless that is in progress. A newer request ends an older one."""
         if request == self._under_way:
             return
         self.cancel()
         try:
             number, pos, chain = _TICKET.unpack(request.payload)
         except struct.error:
-            _logger.error("n%d sent a base of an unknown form", request.source)
+            _logger.error("n%d sent a snapshot in an unknown format", request.source)
             return
         self._under_way = request
         point = EntryPoint(request.base_index, request.base_term, chain, pos)
@@ -143,7 +143,7 @@ class BaseReceiver:
         try:
             await self._shipping.fetch(request.source, number, target)
         except (ShipmentError, OSError) as error:
-            _logger.warning("the base behind entry %d was not got: %s", request.base_index, error)
+            _logger.warning("could not fetch the snapshot at entry %d: %s", request.base_index, error)
             self._under_way = None  # the leader sends the request again
             return
         self._under_way = None

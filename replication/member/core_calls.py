@@ -1,11 +1,12 @@
-"""Calls of the core, one after the other, each with all of its effects before the next, and its clock.
+"""Calls the core one call after the other, carries out all effects of one before the next, and sets its timer.
 
-    call ─▶ Raft.step, tick, synced, ... ─▶ effect, effect, effect ─▶ what they ask to be called then ─▶ the next call
-              ▲                                  └─ failed: the rest is dropped, and the core hears of it first
+    call ─▶ Raft.step, tick, synced, ... ─▶ effect, effect, effect ─▶ calls that effects requested ─▶ the next call
+              ▲                                  └─ failed: the rest is dropped, and the core is told first
     deadline ─┘
 
-Whoever calls in the middle of effects, as callbacks do, waits for their end. An effect that fails for the disk's or the
-leader's sake ends its list (`effects`, 4); anything else that one raises is a mistake of ours, and nothing may follow.
+A call that is made while effects are carried out, for example by a callback, waits for their end. If an effect fails
+because of the disk or of the leader, the rest of its list is dropped (`effects`, 4). Any other exception is an internal
+error, and nothing may follow it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tallystick.replication.member.ranges import RangeError
 from tallystick.replication.raft import Raft
 
 Call = Callable[..., Sequence[Effect]]
-"""A method of the core, or what stands for one: its first argument is the time."""
+"""A method of the core, or a function in its place. Its first argument is the time."""
 
 _NEVER = float("inf")
 
 
 class CoreCalls:
-    """Made when the member starts; on its event loop."""
+    """Created when the member starts, on its event loop."""
 
     def __init__(
         self,
@@ -39,12 +40,12 @@ class CoreCalls:
         on_deadline: Callable[[], None],
         on_settled: Callable[[], None],
     ) -> None:
-        """`on_failed` is to call `instead`, `on_mistake` to halt. `on_deadline`: the core's time has come, and `tick`
-        is to be called. `on_settled`: nothing waits any more.
+        """`on_failed` must call `instead`, and `on_mistake` must halt. `on_deadline`: the core's deadline has passed,
+        so `tick` must be called. `on_settled`: no call waits any longer.
         """
         self.halted = False
         self.working = False
-        """The core is being called, or effects are carried out."""
+        """The core is being called, or its effects are carried out."""
         self.in_effect = False
         self._raft = raft
         self._do = carry_out
@@ -56,7 +57,7 @@ class CoreCalls:
         self._alarm_at = _NEVER
 
     def call(self, call: Call, *arguments: Any) -> None:
-        """Now, or when all that waits already is done."""
+        """Makes the call now, or after all waiting calls."""
         if self.halted:
             return
         if self.working:
@@ -68,7 +69,7 @@ class CoreCalls:
             while self._waiting:
                 call, arguments = self._waiting.popleft()
                 self._carry_out(call(time.monotonic(), *arguments))
-        except Exception as error:  # half a list of effects was carried out: nothing may follow
+        except Exception as error:  # only a part of the effects was carried out: stop
             self._on_mistake(error)
         finally:
             self.working = False
@@ -77,23 +78,23 @@ class CoreCalls:
             self._on_settled()
 
     def first(self, call: Call, *arguments: Any) -> None:
-        """Now, or before all that waits already."""
+        """Makes the call now, or before all waiting calls."""
         if self.working:
             self._waiting.appendleft((call, arguments))
         else:
             self.call(call, *arguments)
 
     def then(self, call: Call, *arguments: Any) -> None:
-        """When the list of effects that is being carried out is at its end, if it comes to that."""
+        """Makes the call after the current list of effects, unless an effect of it fails."""
         self._then.append((call, arguments))
 
     def instead(self, call: Call, *arguments: Any) -> None:
-        """The rest of the list is not carried out, and this is the next thing that the core hears."""
+        """Drops the rest of the current list, and makes this the next call of the core."""
         self._then.clear()
         self._waiting.appendleft((call, arguments))
 
     def halt(self) -> None:
-        """Nothing is called or carried out any more."""
+        """Stops: nothing is called or carried out any more."""
         self.halted = True
         self._waiting.clear()
         self._then.clear()
@@ -127,7 +128,8 @@ class CoreCalls:
             self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
 
     def _ring(self) -> None:
-        """The deadline mostly moved on since the alarm was set: it is set anew only here, not with every message."""
+        """In most cases the deadline moved since the timer was set: the timer is set again here, not with every
+        message."""
         self._alarm, self._alarm_at = None, _NEVER
         if self.halted:
             return

@@ -1,4 +1,4 @@
-"""A member as the storage engine sees it: the replica of `store.replica` whose log the store's appender writes."""
+"""A member as the storage engine sees it: a `store.replica.Replica` whose log the store's appender writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class EngineReplica:
-    """`store.replica.Replica` of a member: open the member, then the store on this, then start the member with the
-    store's appender. Close the member before the store."""
+    """The `store.replica.Replica` of a member. Open the member, then the store on this object, then start the member
+    with the store's appender. Close the member before the store."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -52,6 +52,6 @@ class EngineReplica:
         self._member.save_mark()
 
     def close(self, orderly: bool) -> None:
-        """Notes the orderly end in the log's mark, if it was one and the disk is sound."""
+        """Notes a clean stop in the log's mark, if `orderly` and the disk is sound."""
         if orderly and self._member.disk_state is not DiskState.FAILED:
             self._member.ledger.close(self._member.committed_index)

@@ -1,13 +1,14 @@
-"""What a member answers when it cannot do what it is asked.
+"""The errors of a member.
 
 MemberError
-├── NotAcceptingError     nothing was done: ask the leader, or later
-├── OutcomeUnknownError   it may be done or not: leadership was lost on the way
-├── ReadError             no index can be had for this read now
-├── TransferError         leadership was not handed over; `result` says why
+├── NotAcceptingError     nothing was done: ask the leader, or retry later
+├── OutcomeUnknownError   it may be done or not: leadership was lost meanwhile
+├── ReadError             no index can be confirmed for this read now
+├── TransferError         leadership was not transferred; `result` says why
 ├── ChangeError           the membership was not changed; `reason` says why
 └── DiskError             this member's disk cannot be used as it is
-    └── UnrepairableError no other member has a sound copy of a damaged entry
+    └── NoCopyError       no other member has a sound copy of a damaged entry
+        └── UnrepairableError   and each of them has the entry: all copies are damaged
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from tallystick.replication.effects import TransferResult
 
 
 class MemberError(Exception):
-    """Base of all of them."""
+    """Base class of the errors of this module."""
 
 
 class NotAcceptingError(MemberError):
-    """Nothing was taken in: this member does not lead, is not ready, hands over, is full, or has too much under way.
+    """Nothing was accepted: this member does not lead, is not ready, transfers its leadership, has a full disk, or has
+    too much data that is not committed.
 
-    `leader`: who leads, as far as is known.
+    `leader`: the leader, as far as this member knows.
     """
 
     def __init__(self, reason: str, leader: int | None) -> None:
@@ -31,15 +33,15 @@ class NotAcceptingError(MemberError):
 
 
 class OutcomeUnknownError(MemberError):
-    """What was asked for may come to pass or not: leadership was lost before it was known (L4, B2)."""
+    """The request may take effect or not: leadership was lost before its outcome was known (L4, B2)."""
 
 
 class ReadError(MemberError):
-    """No majority, or no leader, confirmed an index. Ask again."""
+    """No majority, or no leader, confirmed an index. The caller can retry."""
 
 
 class TransferError(MemberError):
-    """Leadership did not go to the target; `leader` is who leads now, as far as is known (T7)."""
+    """The target did not become leader; `leader` is the current leader, if known (T7)."""
 
     def __init__(self, result: TransferResult, target: int | None, leader: int | None) -> None:
         super().__init__(result.value)
@@ -49,7 +51,7 @@ class TransferError(MemberError):
 
 
 class ChangeError(MemberError):
-    """The change cannot be made now; nothing was done."""
+    """The change is not possible at present; nothing was changed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -57,12 +59,12 @@ class ChangeError(MemberError):
 
 
 class DiskError(MemberError):
-    """The disk's content does not let this member start, and nothing was changed."""
+    """The member cannot start with the disk's content; nothing was changed."""
 
 
 class NoCopyError(DiskError):
-    """A damaged entry was asked for at all other members. All of them answered: each lacks it, or has no sound copy."""
+    """All other members answered a request for a damaged entry: each lacks it, or has no sound copy."""
 
 
 class UnrepairableError(NoCopyError):
-    """The same, and each of them has the entry: all copies are damaged."""
+    """A NoCopyError where each other member has the entry: all copies are damaged."""

@@ -1,13 +1,13 @@
-"""Ranges of entries that members give each other to repair their logs: bytes of the log, as they lie on the disk.
+"""Ranges of entries that members send each other to repair their logs: bytes of the log as they are on the disk.
 
-A shipment of entries has a number that says which ones are meant, so that nothing has to be offered beforehand and
-every durable entry can be asked for, also of the segment that is still written to:
+The number of a shipment of entries encodes which entries are requested. No offer is needed beforehand, so a member can
+request every durable entry, also of the segment that is still being written:
 
-    bit 62    a base (`bases`)
-    bit 61    entries: 44 bits of the first index, 17 bits of how many follow it
+    bit 62    a snapshot (`bases`)
+    bit 61    entries: 44 bits of the first index, 17 bits of the number of entries after it
     neither   a whole sealed segment, by its position (`repair`)
 
-The one who asks checks what it gets (`Ledger.rewrite`): the bytes here may be damaged as well.
+The requesting member checks what it receives (`Ledger.rewrite`): the sender's bytes can be damaged as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INDEX_BITS = 44
 
 
 def number_of(first: int, last: int) -> int | None:
-    """The shipment of these entries; None: they are too many, or too far on, for such a number."""
+    """The number of the shipment of these entries; None if they are too many or too far on for such a number."""
     following = last - first
     if not (0 <= following < 1 << _COUNT_BITS and 0 <= first < 1 << _INDEX_BITS):
         return None
@@ -35,7 +35,7 @@ def number_of(first: int, last: int) -> int | None:
 
 
 def entries_of(number: int) -> tuple[int, int] | None:
-    """First and last entry of a shipment; None: it is of another kind."""
+    """First and last entry of a shipment; None if it is of another kind."""
     if number < 0 or number & _BASE or not number & _FLAG:
         return None
     first = (number ^ _FLAG) >> _COUNT_BITS
@@ -46,7 +46,7 @@ class RangeSource:
     """Durable entries [first, last] of this member's log."""
 
     def __init__(self, ledger: Ledger, first: int, last: int) -> None:
-        """KeyError: the log does not have them, or not durably."""
+        """Raises KeyError if the log does not have them durably."""
         if not ledger.first_index <= first <= last <= ledger.synced_index:
             raise KeyError(first)
         self._folder: Path = ledger.folder / "data"

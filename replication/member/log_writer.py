@@ -1,4 +1,4 @@
-"""Writes and syncs one member's log where no engine stands on it; else the store's appender does.
+"""Writes and syncs one member's log. If a storage engine uses the log, the store's appender does this instead.
 
     kick ─▶ end of this turn ─▶ write: write_out ─▶ written ─▶ log_written
                                           └─ token ─▶ thread: fdatasync ─ token ─▶ log_synced
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogListener(Protocol):
-    """Who is told; a part of `store.replica.Replica`."""
+    """The object that is informed of writes and syncs; a part of `store.replica.Replica`."""
 
     def log_written(self) -> None: ...
 
@@ -28,19 +28,19 @@ class LogListener(Protocol):
 
 
 class Appending(Protocol):
-    """What a member needs of whoever writes its log: `LogWriter`, or the store's `Appender`."""
+    """What a member needs from the object that writes its log: `LogWriter`, or the store's `Appender`."""
 
     def kick(self) -> None:
-        """Write what is staged at the end of this turn of the loop."""
+        """Write what is staged at the end of this turn of the event loop."""
         ...
 
     def write(self) -> OSError | None:
-        """Write what is staged now, and sync it soon. The error, if it was not all written."""
+        """Write what is staged now, and sync it soon. Returns the error if not everything was written."""
         ...
 
 
 class LogWriter:
-    """`sync`: every write is synced at once; else only when `request_sync` is called."""
+    """`sync`: every write is synced at once; otherwise only when `request_sync` is called."""
 
     def __init__(self, log: Log, listener: LogListener, *, sync: bool) -> None:
         self._log = log
@@ -69,14 +69,14 @@ class LogWriter:
             log.write_out()
         except OSError as error:
             failed = error
-        # A leader's entries are sent first: to wake the thread takes as long as to send, and the way over a follower is
-        # the longer one.
+        # Send a leader's entries first: waking the thread takes as long as sending, and the way through a follower is
+        # longer.
         self._listener.log_written()
         if self._sync:
             if log.flushed < log.written:
                 self.request_sync()
             else:
-                self._listener.log_synced()  # another sync came by: no other will say so
+                self._listener.log_synced()  # another sync covered it: no other call reports that
         if failed is not None:
             self._listener.log_failed(failed, final=False)
         return failed
@@ -92,7 +92,7 @@ class LogWriter:
             self._listener.log_synced()
 
     async def close(self) -> None:
-        """Ends the thread; nobody is told anything any more. What is not synced stays so."""
+        """Ends the thread; the listener is not called any more. Data that is not synced stays so."""
         if not self._closed:
             self._closed = True
             await self._sync_thread.close()

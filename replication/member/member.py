@@ -1,20 +1,22 @@
-"""One member of a group at work: the core decides, this carries out, on one event loop.
+"""A running member of a group: the core decides, and this module carries the effects out, on one event loop.
 
     feed, append ─▶ kernel log ─ staged() ─▶ one write_out a turn ─▶ sync thread ─▶ Raft.synced ─┐
                                                   └─▶ Raft.appended ─▶ sends                     ├─▶ effects, in order
     transport ───────────────────────────────────────────────────────▶ Raft.step ────────────────┤
     timer at `Raft.deadline` ────────────────────────────────────────▶ Raft.tick ────────────────┘
 
-`core_calls` keeps the order of calls and effects, `inbox` and `outbox` have what comes from and goes to other members,
-`questions` what is asked and answered later. Here is the member's own state, and what changes it.
+`core_calls` keeps the order of calls and effects. `inbox` and `outbox` hold what comes from and goes to other members.
+`questions` holds requests that are answered later. This module holds the member's own state and all code that changes
+it.
 
-Whoever builds on it opens a member, adds callbacks, and starts it. Callbacks are called on the loop, between effects;
-they must not block, and may call anything here but `close`: what they ask of the core is done after the effects.
+The user opens a member, adds callbacks, and starts it. The member calls the callbacks on the event loop between
+effects. They must not block. They can call any method except `close`; the core handles their requests after the
+effects.
 
-Where bytes go: a leader's entries are written once a turn, whatever number of sends made them, and a range that is sent
-to two members is read once (D3: before it is synced). A follower checks a range in the kernel before its core hears of
-it, writes it at once, and answers behind a sync that it shares with all that was written until then (D2). Saving a
-vote and cutting the log block the loop for some syncs: they are rare, and a leader does neither.
+A leader's entries are written once per turn of the event loop, regardless of the number of sends. A range that goes to
+two members is read once, before it is synced (D3). A follower checks a range in the kernel before its core sees it,
+writes it at once, and answers after a sync that covers everything written until then (D2). Saving a vote and
+truncating the log block the event loop for a few syncs: they are rare, and a leader does neither.
 """
 
 from __future__ import annotations
@@ -112,8 +114,8 @@ _NOT_STARTED = "the member was not started"
 
 
 class Member(Callbacks):
-    """Open it, add to its callbacks, `start` it, `close` it. All methods belong to the event loop's thread, but those
-    that say otherwise."""
+    """Use it in this order: `open`, append to its callbacks, `start`, `close`. All methods must be called on the event
+    loop's thread, except those that say otherwise."""
 
     def __init__(
         self,
@@ -128,34 +130,34 @@ class Member(Callbacks):
         snapshot: Callable[[], bytes],
         restore: Callable[[bytes], int],
     ) -> None:
-        """Made by `open`."""
+        """Use `open` instead."""
         super().__init__()
         self.identity = identity
         self.settings = settings
         self.folder = folder
         self.ledger: Ledger = disk.ledger
-        """Its `log` takes the feeds and appends of a leader that is `accepting`; tell `staged` afterwards."""
+        """Its `log` takes the feeds and appends of a leader that is `accepting`; call `staged` afterwards."""
         self.last_error = ""
-        """The last thing that went wrong here, for people; empty: nothing did."""
+        """The last error, as a text for people; empty if there was none."""
         self.refused_ranges = 0
-        """Appends of a leader that were dropped because their entries are not sound, or not the ones announced."""
+        """Number of appends that were dropped because their entries are damaged, or differ from the announced ones."""
         self.refused_messages = 0
-        """Messages that were dropped because they cannot be true."""
+        """Number of messages that were dropped because they cannot be true."""
         self._door = door
         self._log = disk.ledger.log
         self._vote: VoteFile = disk.vote
         self._origin: Origin = disk.origin
         self._memberships = disk.memberships
         self._unread = disk.damaged_memberships
-        """Memberships in the log that are damaged. Without one that is not known either, this member does not know who
-        else must agree (L12)."""
+        """Indexes of damaged memberships in the log. If one of them is not known from elsewhere, this member does not
+        know which members must agree (L12)."""
         self._special = special
         self._snapshot = snapshot
         self._restore = restore
         self._addressed: frozenset[int] = frozenset()
         self._asynchronous = settings.flush is FlushDiskType.ASYNC_FLUSH
 
-        # A member does not apply what it cannot read, even if the group has committed it (L12).
+        # A member does not apply an entry that it cannot read, even if the group has committed it (L12).
         hint = special.readable_to(max(disk.ledger.committed_hint, disk.ledger.base.index))
         self._committed_index = hint
         self._committed_pos = disk.ledger.end_of(hint)
@@ -166,7 +168,8 @@ class Member(Callbacks):
         self._told_accepting = False
         self._throttled = False
         self._own_index = self._lost_index = -1
-        """Up to here the core knows of this leader's own entries; up to there the log went when it last led."""
+        """`_own_index`: the last of this leader's entries that was reported to the core. `_lost_index`: the last entry
+        of the log when this member lost leadership."""
         self._waiters = Waiters()
         self._applied = Waiters()
         self._grace: asyncio.TimerHandle | None = None
@@ -181,7 +184,7 @@ class Member(Callbacks):
             changed=self._look_at_gaps,
             hopeless=self._pass_over,
         )
-        self._deriving: list[Awaitable[None]] = []  # what others make again of what was repaired
+        self._deriving: list[Awaitable[None]] = []  # rebuilds of data derived from repaired entries
         for index in self._unread:
             self._add_unread(index)
         for gap in list(special.gaps):
@@ -221,18 +224,18 @@ class Member(Callbacks):
         restore: Callable[[bytes], int] = lambda blob: -1,
         boot_id: bytes | None = None,
     ) -> Member:
-        """Recovers the disk of `identity` in `folder`; nothing is sent or received before `start`.
+        """Recovers the disk of `identity` in `folder`. Nothing is sent or received before `start`.
 
-        `open_ledger(store_id)`: `Ledger.open` of that folder and door; called on a thread.
-        `bootstrap`: the first membership of a new group. Give it to its members when the group is made, never again: it
-        says that this identity never ran before, so that an empty disk is what it should have (M8, S14). On a disk that
-        has a member already it is passed over. A disk that is empty without it waits to be let in, or readmitted.
-        `applied_index`: up to where `on_apply` was called for the state that was kept (S12).
-        `snapshot()`: the applied state as bytes, with its applied index, for a member that is too far behind (L11).
-        `restore(blob)`: makes such a state durable in place of its own, and returns its applied index. May raise
-        OSError.
-        `boot_id`: of this start of the machine, the machine's own by default.
-        DiskError, VoteError, LedgerError, EntryError, OSError, SettingsError.
+        `open_ledger(store_id)`: calls `Ledger.open` with that folder and door; it runs on a thread.
+        `bootstrap`: the first membership of a new group. Pass it when the group is created, and never again: it states
+        that this identity never ran before, so that an empty disk is correct (M8, S14). It is ignored if the disk
+        already has a member. Without it, a member with an empty disk waits to be added or readmitted.
+        `applied_index`: the last entry that `on_apply` applied to the state that the caller kept (S12).
+        `snapshot()`: returns the applied state as bytes, with its applied index, for a member that is too far behind
+        (L11). `restore(blob)`: durably replaces the state by such a snapshot and returns its applied index; it may
+        raise OSError. `boot_id`: identifies this boot of the machine; by default the machine's own id.
+
+        Raises DiskError, VoteError, LedgerError, EntryError, OSError or SettingsError.
         """
         settings.validate()
 
@@ -248,7 +251,7 @@ class Member(Callbacks):
             )
             if applied_index < disk.ledger.base.index and disk.ledger.base.index >= 0:
                 begin = disk.ledger.first_index
-                raise DiskError(f"the state is applied up to {applied_index}, and the log begins at entry {begin}")
+                raise DiskError(f"the state is applied up to {applied_index}, but the log begins at entry {begin}")
             special = SpecialEntries(disk.ledger)
             special.find(min(applied_index, disk.ledger.committed_hint) + 1)
             return disk, special
@@ -259,7 +262,7 @@ class Member(Callbacks):
             applied_index=applied_index, snapshot=snapshot, restore=restore,
         )  # fmt: skip
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------------
 
     async def start(
         self,
@@ -268,10 +271,12 @@ class Member(Callbacks):
         *,
         appending: Appending | None = None,
     ) -> None:
-        """Applies what is known to be committed, listens at bound sockets (ours from here on), and takes part.
+        """Applies what is known to be committed, listens at the bound sockets (which it owns from now on), and takes
+        part.
 
-        `appending`: who writes and syncs the log, and tells `log_written`, `log_synced`, `log_failed`: the appender of
-        a store that was opened on it. None: the member does. TlsError; ValueError: a port out of range.
+        `appending`: the object that writes and syncs the log and calls `log_written`, `log_synced` and `log_failed`:
+        the appender of a store on this log. None: the member writes the log itself. Raises TlsError, or ValueError for
+        a port out of range.
         """
         settings = self.settings
         self._transport = Transport(
@@ -335,8 +340,8 @@ class Member(Callbacks):
         self.set_addresses(addresses)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_marks(), name="group-marks"))
-        self._tasks.append(loop.create_task(self._mending.run(), name="mend-log"))
-        if appending is None:  # else the store that stands on the log scrubs it, and tells of damage
+        self._tasks.append(loop.create_task(self._mending.run(), name="repair-log"))
+        if appending is None:  # otherwise the store on the log scrubs it and reports damage
             self._tasks.append(loop.create_task(self._scrub_now_and_then(), name="group-scrub"))
         if self._writer is not None and self._asynchronous:
             self._tasks.append(loop.create_task(self._flush_now_and_then(self._writer), name="group-flush"))
@@ -347,7 +352,7 @@ class Member(Callbacks):
         self._do[type(effect)](effect)
 
     def _hands(self) -> dict[type, Callable[[Any], None]]:
-        """What carries out each sort of effect."""
+        """The function that carries out each kind of effect."""
         return {
             SaveVote: self._save_vote,
             Truncate: self._truncate,
@@ -371,16 +376,16 @@ class Member(Callbacks):
         }
 
     async def close(self, *, transfer: bool = True) -> None:
-        """Hands leadership over if it leads (T7), makes all durable, and notes that the end was in order. OSError.
+        """Transfers leadership if this member leads (T7), makes everything durable, and notes a clean stop. OSError.
 
-        With a store's appender the store makes it durable (`EngineReplica.close`), and is closed after this.
+        With a store's appender, the store makes it durable (`EngineReplica.close`) and is closed after this.
         """
         if transfer and self._stopped is None and self._role is Role.LEADER and len(self._raft.membership.voters) > 1:
             try:
                 await self.transfer()
             except TransferError as error:
-                _logger.warning("n%d stops as leader: %s", self.identity.member, error)
-        if self._grace is not None:  # the successor is about to commit what was under way here
+                _logger.warning("n%d stops without a transfer of leadership: %s", self.identity.member, error)
+        if self._grace is not None:  # the successor will soon commit this leader's entries
             await asyncio.wait([self._applied.add(self._lost_index)], timeout=self.settings.outcome_grace_seconds)
         started, sound = self._appending is not None, self._stopped is None
         sound = sound and self._raft.disk_state is not DiskState.FAILED if started else True
@@ -390,9 +395,9 @@ class Member(Callbacks):
             await asyncio.to_thread(self.ledger.close, self._committed_index)
 
     async def abort(self) -> None:
-        """Drops everything as a killed process would: nothing is written, synced or said any more.
+        """Drops everything like a killed process: nothing is written, synced or sent any more.
 
-        Returns when no thread of it touches the disk any longer.
+        Returns when none of its threads uses the disk any longer.
         """
         await self._end()
 
@@ -409,10 +414,10 @@ class Member(Callbacks):
 
     def _wait_for_marks(self) -> None:
         with self._marking:
-            pass  # a mark that is being saved on a thread cannot be called off
+            pass  # saving a mark on a thread cannot be cancelled
 
     def _halt(self, reason: str) -> None:
-        """No input is taken and nothing is done any more; whoever waits is told."""
+        """Stops: no input is accepted, nothing more is done, and all waiting callers get an error."""
         if self._stopped is None:
             self._stopped = reason
         self._ready = False
@@ -429,7 +434,7 @@ class Member(Callbacks):
         self._questions.give_up(reason)
 
     def _stop(self, reason: str) -> None:
-        """Something that must not be gone on from: the disk stays as it is."""
+        """Stops for good, because continuing would be unsafe. The disk stays as it is."""
         if self._stopped is None:
             _logger.critical("n%d stops: %s", self.identity.member, reason)
             self.last_error = reason
@@ -438,7 +443,7 @@ class Member(Callbacks):
                 callback(reason)
 
     def set_addresses(self, addresses: Mapping[int, Address]) -> None:
-        """Where members are, those that may become members included. ValueError: a port out of range."""
+        """Sets the addresses of members and of possible future members. Raises ValueError for a port out of range."""
         self._transport.set_peers(addresses)
         self._addressed = frozenset(addresses)
 
@@ -450,17 +455,17 @@ class Member(Callbacks):
 
     @property
     def leader(self) -> int | None:
-        """Who leads, as far as is known."""
+        """The current leader, as far as this member knows."""
         return self._leader
 
     @property
     def doubt(self) -> Doubt:
-        """What this member may have forgotten, as noted on its disk."""
+        """What this member may have lost, as noted on its disk."""
         return self._vote.record.doubt
 
     @property
     def accepting(self) -> bool:
-        """Whether feeds and proposals may be staged now (B8). Ask in the same turn of the loop."""
+        """Whether feeds and proposals can be staged now (B8). Valid for this turn of the event loop."""
         if not self._ready or not self._raft.accepting:
             return False
         under_way = self._log.staged - self._committed_pos
@@ -469,15 +474,15 @@ class Member(Callbacks):
         return not self._throttled
 
     def staged(self) -> None:
-        """Something was staged in the kernel's log: it is written and replicated at the end of this turn."""
+        """Entries were staged in the kernel's log: they are written and replicated at the end of this turn."""
         assert self._appending is not None, "the member was started"
         self._appending.kick()
         if not self._throttled:
             self._tell_accepting()
 
     def propose(self, kind: EntryKind, body: bytes) -> int:
-        """Stages an entry of the kind METADATA at once; its index. NotAcceptingError."""
-        assert kind is EntryKind.METADATA, "messages are fed or appended to the log, the others are the core's"
+        """Stages an entry of the kind METADATA at once and returns its index. Raises NotAcceptingError."""
+        assert kind is EntryKind.METADATA, "messages are fed or appended to the log; only the core appends other kinds"
         if not self.accepting:
             raise NotAcceptingError(self._refusal(), self._leader)
         try:
@@ -497,15 +502,15 @@ class Member(Callbacks):
         if not self._ready:
             return "the leader is not ready"
         if self._raft.transfer_target is not None:
-            return f"leadership is being handed to n{self._raft.transfer_target}"
+            return f"leadership is being transferred to n{self._raft.transfer_target}"
         if self._raft.disk_state is not DiskState.OK:
             return f"the leader's disk: {self.last_error}"
         return f"{self._log.staged - self._committed_pos} bytes are not committed yet"
 
     async def committed(self, index: int) -> None:
-        """Returns when this entry, staged under this leadership, is committed and applied.
+        """Returns when this entry, which was staged under this leadership, is committed and applied.
 
-        OutcomeUnknownError; NotAcceptingError: it could not be written.
+        Raises OutcomeUnknownError, or NotAcceptingError if it could not be written.
         """
         if index > self._committed_index:
             if self._stopped is not None or (self._role is not Role.LEADER and self._grace is None):
@@ -514,19 +519,19 @@ class Member(Callbacks):
 
     @property
     def committed_index(self) -> int:
-        """Entries up to here are committed and applied, as far as this member knows."""
+        """The last entry that is committed and applied, as far as this member knows."""
         return self._committed_index
 
     @property
     def committed_pos(self) -> int:
-        """The byte behind that entry."""
+        """The position of the byte behind that entry."""
         return self._committed_pos
 
     def release_before(self, pos: int) -> int:
-        """The log begins at `pos`, a segment's begin, from now on (D10); the caller has looked that nothing before is
-        needed. Returns the new first index. The files go with `Ledger.delete_released`.
+        """The log begins at `pos`, a segment's start, from now on (D10); the caller has checked that nothing before it
+        is needed. Returns the new first index. `Ledger.delete_released` removes the files.
 
-        On any thread; blocks for syncs. ValueError, OSError.
+        Can run on any thread; blocks for syncs. Raises ValueError or OSError.
         """
         ledger = self.ledger
         base_index = ledger.index_of(pos)
@@ -537,14 +542,13 @@ class Member(Callbacks):
         return ledger.first_index
 
     def keep_from(self) -> int:
-        """The byte from which on the log is wanted: by what is not applied here, or by a member that is catching up.
-
-        On any thread."""
+        """The position from which the log is needed: by entries that are not applied here, or by a member that catches
+        up. Can run on any thread."""
         pos = self._committed_pos
         if self._stopped is None:
             patience = time.monotonic() - self.settings.raft.election_timeout_seconds
             for peer in list(self._raft.peers.values()):
-                held = peer.disk.can_write or self._raft.disk_state is DiskState.OK  # else it gets a base one day (L11)
+                held = peer.disk.can_write or self._raft.disk_state is DiskState.OK  # else: a snapshot later (L11)
                 if held and peer.acked_at >= patience and peer.match_index >= self.ledger.base.index:
                     pos = min(pos, self.ledger.end_of(peer.match_index))
         return pos
@@ -554,8 +558,8 @@ class Member(Callbacks):
         return DiskState.OK if self._appending is None else self._raft.disk_state
 
     def _save_origin(self, entry: MembershipEntry) -> None:
-        """Before the log begins later: one that is newer than the log's begin does no harm, one that is older does."""
-        with self._marking:  # it is saved on the loop and on the thread that deletes segments
+        """Call it before the log begins later: a membership newer than the log's start is fine, an older one is not."""
+        with self._marking:  # the event loop and the thread that deletes segments save it
             origin = replace(self._origin, entry=entry)
             self._reserve.use(lambda: origin.save(self._door, self.folder))
             self._origin = origin
@@ -563,16 +567,17 @@ class Member(Callbacks):
     # -- the group -----------------------------------------------------------------------------------------------------
 
     async def transfer(self, target: int | None = None) -> int:
-        """Hands leadership to `target`, or to whoever is furthest; returns the new leader. TransferError."""
+        """Transfers leadership to `target`, or to the voter with the longest log; returns the new leader.
+        TransferError."""
         if self._stopped is not None:
             raise TransferError(TransferResult.NOT_LEADER, target, self._leader)
         self._write_staged()
         return await self._questions.transfer(target)
 
     async def change(self, change: Change) -> int:
-        """Changes the membership by one member; returns the index of its entry once committed.
+        """Changes the membership by one member; returns the index of its entry once it is committed.
 
-        ChangeError: it cannot be made now. OutcomeUnknownError.
+        Raises ChangeError if it is not possible now, or OutcomeUnknownError.
         """
         if self._stopped is not None:
             raise ChangeError(self._stopped)
@@ -580,9 +585,8 @@ class Member(Callbacks):
         return await self._questions.change(change)
 
     async def read(self) -> int:
-        """Returns when all that was committed before this call is applied here; the committed pos then (R1, R2).
-
-        ReadError.
+        """Waits until everything that was committed before this call is applied here; returns the committed position
+        (R1, R2). Raises ReadError.
         """
         if self._stopped is not None:
             raise ReadError(self._stopped)
@@ -592,9 +596,9 @@ class Member(Callbacks):
         return self._committed_pos
 
     async def scrub(self, bytes_per_second: int | None = None) -> int:
-        """Reads all sealed segments again, and fetches damaged entries from another member (D8); how many were mended.
+        """Reads all sealed segments again and replaces damaged entries by another member's (D8); returns their number.
 
-        DiskError: a damage that no member could mend.
+        Raises DiskError for damage that no member could repair.
         """
         rate = bytes_per_second or self.settings.scrub_bytes_per_second
         return await self._read_again(0, self._committed_pos, rate)
@@ -615,23 +619,23 @@ class Member(Callbacks):
             self.log_written()
 
     def _mistake(self, error: Exception) -> None:
-        _logger.critical("n%d: a mistake", self.identity.member, exc_info=error)
-        self._stop(f"a mistake of this member: {error!r}")
+        _logger.critical("n%d: internal error", self.identity.member, exc_info=error)
+        self._stop(f"internal error: {error!r}")
 
     def _read_on(self, now: float) -> Sequence[Effect]:
-        """The log was repaired, or found damaged: how far it can be read may be another."""
+        """After a repair or new damage: how far the log can be read may have changed."""
         effects: list[Effect] = []
         if self._special.readable_to(self._raft.commit_index) > self._committed_index:
             effects.append(Commit(self._raft.commit_index))
         return effects + self._raft.readable(now, self.unreadable is None)
 
     def _apply_known(self, now: float) -> Sequence[Effect]:
-        """At the start: what is committed is told, though it is not new."""
+        """At the start: reports what is committed, although it is not new."""
         self._commit_up_to(self._raft.commit_index)
         return []
 
     def _on_deadline(self) -> None:
-        self._write_staged()  # a tick may begin a transfer: what was accepted before is in the log then
+        self._write_staged()  # a tick may begin a transfer: accepted entries must be in the log
         self._calls.call(self._raft.tick)
 
     def _deliver(self, message: Message, payload: memoryview | None) -> None:
@@ -641,7 +645,7 @@ class Member(Callbacks):
     def _refused_range(self, reason: str) -> None:
         self.refused_ranges += 1
         if reason != self.last_error:
-            _logger.error("n%d refuses entries: %s", self.identity.member, reason)
+            _logger.error("n%d refused entries: %s", self.identity.member, reason)
         self.last_error = reason
 
     def _on_connected(self, member: int, lane: Lane) -> None:
@@ -655,11 +659,11 @@ class Member(Callbacks):
             self._outbox.room(member)
             self._base_sender.on_room(member)
 
-    # -- what the log says ---------------------------------------------------------------------------------------------
+    # -- events of the log ---------------------------------------------------------------------------------------------
 
     def log_written(self) -> None:
-        """More of what was staged is written. Told by whoever writes the log."""
-        if self._stopped is not None or self._appending is None:  # a start that failed closes a member that never began
+        """More of what was staged is written. Called by the object that writes the log."""
+        if self._stopped is not None or self._appending is None:  # a failed start closes a member that never started
             return
         if self._calls.in_effect:
             self._written_in_effect = True
@@ -677,32 +681,32 @@ class Member(Callbacks):
             self._calls.call(self._counted)
 
     def log_failed(self, error: OSError, *, final: bool) -> None:
-        """Writing failed, and what was staged is given up; `final`: a sync did, and nothing will be durable again."""
+        """A write failed, and what was staged is dropped. `final`: a sync failed, and nothing will be durable again."""
         if self._stopped is not None or self._appending is None or (self._calls.in_effect and not final):
-            return  # an effect's own write: it says so itself
+            return  # the effect's own write: the effect reports it
         self._note_failure(error)
         state = DiskState.FULL if error.errno in NO_ROOM and not final else DiskState.FAILED
         self._abandon(error.strerror or str(error))
         self._calls.first(self._disk, state)
 
     def _write_staged(self) -> None:
-        """What was accepted goes into the log now, and the core hears of it."""
+        """Writes the accepted entries to the log now, and informs the core."""
         if self._log.staged > self._log.written:
             assert self._appending is not None
             self._appending.write()
 
     def _counted(self, now: float) -> Sequence[Effect]:
-        """As the log is now: it may have been cut since the sync began."""
+        """Reports the log as it is now: it may have been truncated since the sync began."""
         index = self.ledger.last_index if self._asynchronous else self._log.flushed_index
         return self._raft.synced(now, index)
 
     def _effect_failed(self, effect: Effect, error: OSError | RangeError) -> None:
         if isinstance(error, RangeError):
             self._refused_range(str(error))
-            self._calls.instead(self._disk, DiskState.OK)  # what was to be written is forgotten
+            self._calls.instead(self._disk, DiskState.OK)  # the core drops what was to be written
             return
         self._note_failure(error)
-        # A vote that may or may not be on the disk, or a log that may or may not be cut, is not gone on with.
+        # Do not continue with a vote or a truncation that may or may not be on the disk.
         full = error.errno in NO_ROOM and isinstance(effect, Write | AppendOwn)
         self._abandon(error.strerror or str(error))
         self._calls.instead(self._disk, DiskState.FULL if full else DiskState.FAILED)
@@ -713,11 +717,11 @@ class Member(Callbacks):
 
     def _note_failure(self, error: OSError) -> None:
         if str(error) != self.last_error:
-            _logger.error("n%d: the disk: %s", self.identity.member, error)
+            _logger.error("n%d: disk error: %s", self.identity.member, error)
         self.last_error = str(error)
 
     def _abandon(self, reason: str) -> None:
-        """What is staged and not written will not be."""
+        """Drops what is staged and not written."""
         answers = self._log.abandon(self.settings.abandon_code, reason)
         last = self._log.written_index
         self._special.truncate(last)
@@ -729,7 +733,7 @@ class Member(Callbacks):
                 callback(answers)
 
     def _disk(self, now: float, state: DiskState) -> Sequence[Effect]:
-        # A part of what was staged may have been written before the disk was full.
+        # Some of the staged entries may have been written before the disk was full.
         effects: list[Effect] = []
         index = self._log.written_index
         if self._role is Role.LEADER and index > self._own_index and state is not DiskState.FAILED:
@@ -738,10 +742,10 @@ class Member(Callbacks):
         effects += self._raft.disk(now, state)
         if state is DiskState.FAILED:
             reason = f"the disk failed: {self.last_error}"
-            _logger.critical("n%d takes no part any more: %s", self.identity.member, reason)
+            _logger.critical("n%d no longer takes part in its group: %s", self.identity.member, reason)
             effects.append(Fatal(reason))
         elif self._raft.commit_index > self._committed_index:
-            effects.append(Commit(self._raft.commit_index))  # of a list whose rest was dropped
+            effects.append(Commit(self._raft.commit_index))  # its effect was in a list whose rest was dropped
         return effects
 
     # -- effects -------------------------------------------------------------------------------------------------------
@@ -756,7 +760,7 @@ class Member(Callbacks):
         self._special.truncate(effect.last_kept)
         if self._grace is not None:
             self._end_grace()
-        self._waiters.fail_above(effect.last_kept, OutcomeUnknownError("another leader cut it off"))
+        self._waiters.fail_above(effect.last_kept, OutcomeUnknownError("another leader truncated it"))
         pos = self.ledger.end_of(effect.last_kept)
         self._mending.cut(effect.last_kept, pos)
         self._unread = [index for index in self._unread if index <= effect.last_kept]
@@ -781,7 +785,7 @@ class Member(Callbacks):
 
     def _append_own(self, effect: AppendOwn) -> None:
         log = self._log
-        assert log.staged_index + 1 == effect.index, "own entries stand at the log's end"
+        assert log.staged_index + 1 == effect.index, "own entries are at the log's end"
         log.set_term(effect.term)
         body = b"" if effect.membership is None else effect.membership.encode()
         self.ledger.append_own(effect.kind, body, wall_ms(), NOWHERE.encode())
@@ -799,17 +803,17 @@ class Member(Callbacks):
         return self._appending.write()
 
     def damaged(self, pos: int, end_pos: int, *, blocks: bool = False) -> None:
-        """The bytes [pos, end_pos) of the log were found damaged: they are fetched from another member, at once and
-        until it is done. Before `start` too.
+        """The bytes [pos, end_pos) of the log were found damaged: the member fetches them from another member, at once
+        and until it succeeds. Can be called before `start`.
 
-        `blocks`: what was made from the log may lack what is damaged, so this member does not lead until then.
+        `blocks`: what was derived from the log may lack the damaged part, so this member does not lead until then.
         """
         if self._stopped in (None, _NOT_STARTED) and self._other_members():
             self._mending.add(pos, end_pos, blocks=blocks)
 
     @property
     def unreadable(self) -> str | None:
-        """Why this member does not lead, whatever the others do: a part of its log cannot be read. None: all can."""
+        """Why this member does not lead in any case: a part of its log cannot be read. None if all of it can."""
         if self._lacks_membership():
             return (
                 f"entry {self._unread[-1]}, which holds the members of the group, is damaged and is being fetched again"
@@ -827,17 +831,18 @@ class Member(Callbacks):
         known = {self.identity.member}
         if self._memberships:
             known |= self._memberships[-1].membership.members
-        if self._unread:  # who belongs to the group is not known: every member with an address is asked
+        if self._unread:  # the members are not known: ask every member that has an address
             known = known.union(*(entry.membership.members for entry in self._memberships), self._addressed)
         return sorted(known - {self.identity.member})
 
     def _lacks_membership(self) -> bool:
-        """Whether one is not known: it may be in force, or what other members have to be told with older entries."""
+        """Whether a membership is not known: it may be in force, or must be sent to other members with older
+        entries."""
         known = {entry.index for entry in self._memberships}
         return any(index not in known for index in self._unread)
 
     def _add_unread(self, index: int) -> None:
-        """A damaged membership is fetched. A member that does not know it does not lead until then."""
+        """Fetches a damaged membership. A member that does not know it does not lead until then."""
         ledger = self.ledger
         try:
             pos, end = ledger.pos_of(index), ledger.end_of(index)
@@ -856,7 +861,7 @@ class Member(Callbacks):
         self._mending.add(pos, end, blocks=lacks)
 
     def _read_memberships(self) -> None:
-        """Those that could not be read and were repaired are in force from now on."""
+        """Puts memberships in force that were unreadable and are repaired."""
         repaired = [(index, read_membership(self.ledger, index)) for index in self._unread]
         entries = [MembershipEntry(index, found) for index, found in repaired if found is not None]
         if not entries:
@@ -877,14 +882,14 @@ class Member(Callbacks):
         repaired = await self._scrubber.run(
             damage.first, self.ledger.synced_index, end_pos, self._peers(), float("inf")
         )
-        if not repaired:  # somebody took it for damaged, and may have built on that
+        if not repaired:  # a reader believed it was damaged, and may have skipped it
             self._log_repaired(damage.pos, damage.end_pos)
         while self._deriving:
             await self._deriving.pop()
         return repaired
 
     def _add_gap(self, gap: Gap) -> None:
-        """Entries that cannot be read, and so are not applied."""
+        """Handles entries that cannot be read and are therefore not applied."""
         ledger, sound = self.ledger, gap.sound
         end = ledger.pos_of(sound) if sound <= ledger.last_index else self._log.written
         if self._other_members() or self._lacks_membership():
@@ -910,25 +915,25 @@ class Member(Callbacks):
             self._special.rescan()
 
     def _pass_over(self, damage: Damage, reason: str) -> bool:
-        """No member has a sound copy. A member that leads has a state of which this is a part, so this one stays out of
-        it; where nobody can lead, the group goes on without what is lost."""
+        """No member has a sound copy. If a member leads, its state contains these entries, so this member
+        does not skip them. If no member can lead, this member skips them, and the group continues without them."""
         if self._leader is not None:
             return False
         if self._lacks_membership():
             newest = max((entry.index for entry in self._memberships), default=-1)
             if newest < max(self._unread) or newest > self._committed_index:
-                return False  # nobody knows who has to agree
+                return False  # it is unknown which members must agree
             self._unread.clear()
         self._give_up(damage.first, reason)
         return True
 
     def _give_up(self, first: int, why: str) -> None:
         for gap, kept in self._special.give_up(first):
-            lost = "are lost, what they changed in the tables too"
-            what = "are used, though nothing vouches for their headers" if kept else lost
+            lost = "are lost, with their changes of the tables"
+            what = "are used, although their headers cannot be verified" if kept else lost
             reason = f"entries {gap.first} to {gap.sound - 1} {what}: {why}"
             self.ledger.findings.add(FindingKind.DAMAGE, self.ledger.folder / "data", reason, offset=gap.pos)
-            _logger.critical("n%d passes over damage of its log: %s", self.identity.member, reason)
+            _logger.critical("n%d skips damaged entries of its log: %s", self.identity.member, reason)
 
     def _look_at_gaps(self) -> None:
         if self._stopped is None:
@@ -943,7 +948,7 @@ class Member(Callbacks):
             EntryError,
             DamageError,
             OSError,
-        ) as error:  # reported; another time may do better
+        ) as error:  # reported; a later attempt may succeed
             self._note(str(error))
 
     def _commit(self, effect: Commit) -> None:
@@ -951,7 +956,7 @@ class Member(Callbacks):
             self._commit_up_to(effect.index)
 
     def _commit_up_to(self, index: int) -> None:
-        """Applies (S12), then tells who waits. Up to what cannot be read, if that comes before `index` (L12)."""
+        """Applies (S12) and then informs the waiting callers, up to `index` or the first unreadable entry (L12)."""
         gaps = len(self._special.gaps)
         for at, kind, body in self._special.take(index):
             if at > self._applied_index:
@@ -989,7 +994,7 @@ class Member(Callbacks):
             self._lose_leadership()
         elif effect.role is Role.LEADER:
             self._own_index = self._log.written_index
-            self._cancel_grace()  # what is left from its last term is committed with this one's
+            self._cancel_grace()  # entries of its last term are committed with this one's
         for callback in self.on_role:
             callback(effect.role, effect.term, effect.leader)
 
@@ -1000,9 +1005,9 @@ class Member(Callbacks):
         self._base_sender.withdraw_all()
         self._lost_index = log.written_index
         if not abandoned and self._lost_index <= self._committed_index:
-            return  # nothing was under way
+            return  # nothing was uncommitted
         if self._raft.transfer_target is not None and not abandoned:
-            # The successor has all of it: it commits it within a moment, and nobody need be told "unknown".
+            # The successor has all entries and commits them soon, so the callers need not be told "unknown".
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.settings.outcome_grace_seconds, self._end_grace)
         else:
@@ -1021,7 +1026,7 @@ class Member(Callbacks):
 
     def _become_ready(self, effect: Ready) -> None:
         if self._special.gaps:
-            return  # an entry became unreadable just now, and the core is about to hear of it
+            return  # an entry became unreadable; the core is informed next
         self._ready = True
         for callback in self.on_ready:
             callback(effect.term)
@@ -1044,14 +1049,14 @@ class Member(Callbacks):
 
     def _doubted(self, effect: Doubted) -> None:
         _logger.error(
-            "n%d: the log ends at entry %d, and the leader knows of %d: the disk lost what it had made durable; it is "
-            "fetched again, and until then this member does not count",
+            "n%d: the log ends at entry %d, but the leader knows of entry %d here: the disk lost durable entries; they "
+            "are fetched again, and this member does not count until then",
             self.identity.member, self.ledger.last_index, effect.match_index,
         )  # fmt: skip
         self._reserve.use(lambda: self._vote.doubt(Doubt.LOG))
 
     def _readmitted(self, effect: Readmitted) -> None:
-        _logger.warning("n%d counts as a member again", self.identity.member)
+        _logger.warning("n%d readmitted: its votes and acknowledgements count again", self.identity.member)
         newest = self._memberships[-1].index if self._memberships else -1
         self._reserve.use(lambda: self._vote.readmit(newest))
 
@@ -1089,7 +1094,7 @@ class Member(Callbacks):
     # -- now and then --------------------------------------------------------------------------------------------------
 
     async def _keep_marks(self) -> None:
-        """Notes how far the log is durable and committed, and looks whether a full disk has room again."""
+        """Notes how far the log is durable and committed, and checks whether a full disk has space again."""
         noted = None
         while True:
             await asyncio.sleep(self.settings.mark_interval_seconds)
@@ -1102,11 +1107,11 @@ class Member(Callbacks):
             try:
                 await asyncio.to_thread(self.save_mark)
                 noted = state
-            except OSError as error:  # the mark before still holds
+            except OSError as error:  # the previous mark is still valid
                 self._note_failure(error)
 
     def _look_for_room(self) -> None:
-        """Once a second. A log that could not be written is tried again when there is room for more than a moment."""
+        """Runs once a second. It tries a log that could not be written again when there is enough space."""
         state = self._raft.disk_state
         if state is DiskState.FAILED or (state is DiskState.FULL and not self._has_room()):
             return
@@ -1116,11 +1121,11 @@ class Member(Callbacks):
             self._enter(wanted, reason)
 
     def disk_low(self, reason: str | None) -> None:
-        """The store above the log accepts no more messages, because its disk has little room for them or for the files
-        that are derived from them: `reason`; None: there is enough room again.
+        """The store above the log accepts no more messages, because its disk has too little space for them or for the
+        files that are derived from them. `reason` says why; None: there is enough space again.
 
-        A leader hands over to a member with more room. Without such a member it stays leader: the group's own entries
-        are small, and offsets, locks and administration need them (L10).
+        A leader transfers its leadership to a member with more space. Without such a member it stays leader: the
+        group's own entries are small, and offsets, locks and administration need them (L10).
         """
         self._told_low = reason
         if self._stopped is None:
@@ -1129,15 +1134,15 @@ class Member(Callbacks):
     def _enter(self, state: DiskState, reason: str | None) -> None:
         self.last_error = reason or ""
         if reason is None:
-            _logger.info("n%d: the disk has room again", self.identity.member)
+            _logger.info("n%d: the disk has enough space again", self.identity.member)
         else:
             _logger.warning("n%d: the disk is %s: %s", self.identity.member, state.name.lower(), reason)
         self._write_staged()
         self._calls.call(self._disk, state)
 
     def message_refusal(self) -> str | None:
-        """Why a leader should take no messages, though it accepts the group's own entries: there is room for more at
-        too few members. None: there is enough."""
+        """Why a leader should accept no messages although it accepts the group's own entries: too few members have
+        enough disk space. None if enough members have it."""
         if self._stopped is not None or self._role is not Role.LEADER:
             return None
         raft = self._raft
@@ -1146,10 +1151,11 @@ class Member(Callbacks):
         if raft.voters_with_room >= raft.membership.quorum:
             return None
         short = [f"n{peer.member}" for peer in raft.peers.values() if peer.voter and peer.disk is not DiskState.OK]
-        return f"there is little room on the disks of {', '.join(sorted(short))}"
+        return f"too little space on the disks of {', '.join(sorted(short))}"
 
     def save_mark(self) -> None:
-        """Notes how far the log is durable and committed. On any thread; blocks. OSError: the note before holds."""
+        """Notes how far the log is durable and committed. Can run on any thread; blocks. OSError: the old mark
+        stays."""
         with self._marking:
             if self._stopped is None:
                 self.ledger.save_mark(self._committed_index)
@@ -1172,7 +1178,7 @@ class Member(Callbacks):
     # -- for operators -------------------------------------------------------------------------------------------------
 
     def status(self) -> GroupStatus:
-        """For operators."""
+        """The state of this member and of its group, for operators."""
         raft, ledger = self._raft, self.ledger
         membership = raft.membership
         return GroupStatus(

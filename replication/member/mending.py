@@ -1,16 +1,16 @@
-"""What of a member's log is known to be damaged, and the task that has it repaired.
+"""The known damage of a member's log, and the task that repairs it.
 
     start: entries that cannot be read (gaps) ──┐
-    start: damage that queues were built over ──┤                       ┌─▶ repaired: forgotten
-    a read or the scrub met a damaged record ───┼─▶ Damage ─▶ run ──────┤
+    start: damage in what queues were built of ─┤                       ┌─▶ repaired: dropped
+    a read or the scrub found a damaged record ─┼─▶ Damage ─▶ run ──────┤
     a range that could not be sent ─────────────┘      ▲                ├─▶ failed: again after 0.5 s, 1 s, ... 30 s,
                                                        └────────────────┤     or when a member connects
                                                                         └─▶ no member has it: `hopeless` decides
 
-A repair begins at once and is tried until it is done. Damage that `blocks` keeps this member from leading: its applied
-state, or its queues, may lack something that all other members have.
+A repair begins at once and is retried until it succeeds. Damage that `blocks` prevents this member from leading: its
+applied state, or its queues, may lack something that all other members have.
 
-All methods belong to the event loop.
+All methods must be called on the event loop.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tallystick.store._kernel import DamageError, EntryError
 _AGAIN_S = 0.5
 _MOST_AGAIN_S = 30.0
 _HOPELESS_AFTER = 3
-"""So often all members have to answer that they have no sound copy: one may be repairing its own just now."""
+"""All members must answer this often that they have no sound copy: one may be repairing its own at the moment."""
 _PATIENT_TRIES = 9
-"""Readers wait in front of the damage for about two minutes. Then they pass over it, while it is tried on."""
+"""Readers wait at the damage for about two minutes. Then they skip it, while the repair is still retried."""
 _SOUND_S = 60.0
-"""What was read and found sound is not read again for each reader that takes it for damaged."""
+"""Entries that were read and found sound are not read again for each reader that reports them, for so long."""
 
 
 @dataclass(slots=True)
 class Damage:
-    """Entries from `first` on, up to byte `end_pos`, are damaged, or may be."""
+    """Entries from `first` on, up to byte `end_pos`, are or may be damaged."""
 
     first: int
     pos: int
@@ -47,17 +47,17 @@ class Damage:
     tries: int = 0
     unrepairable: int = 0
     no_copy: int = 0
-    """So often in a row all members have answered that they have no sound copy, or lack the entry."""
+    """How often in a row all members answered that they have no sound copy, or lack the entry."""
     due: float = 0.0
     reason: str = ""
-    """Why the last try failed."""
+    """Why the last attempt failed."""
 
 
 class Mending:
-    """`repair(damage)`: reads the entries and repairs them; how many. `note(text)`: for people.
-    `changed()`: `blocked` or what is damaged may be another now.
-    `hopeless(damage, reason)`: all members have said, several times, that they have no sound copy; whether the damage
-    is to be lived with (it blocks no longer)."""
+    """`repair(damage)`: reads and repairs the entries, and returns how many it repaired. `note(text)`: reports a text
+    for people. `changed()`: `blocked` or the known damage may have changed. `hopeless(damage, reason)`: all members
+    answered several times that they have no sound copy; it returns whether to accept the damage (it then no longer
+    blocks)."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Mending:
         self._repair = repair
         self._note, self._changed, self._hopeless = note, changed, hopeless
         self._known: dict[int, Damage] = {}
-        self._was_sound: dict[int, float] = {}  # by first entry: when it was read and nothing was wrong
+        self._was_sound: dict[int, float] = {}  # by first entry: when it was read and was sound
         self._wake = asyncio.Event()
 
     @property
     def blocked(self) -> bool:
-        """Whether something is damaged without which this member must not lead."""
+        """Whether damage is known that prevents this member from leading."""
         return any(damage.blocks for damage in self._known.values())
 
     def unrepaired(self) -> tuple[Unrepaired, ...]:
-        """What could not be repaired so far."""
+        """The damage that could not be repaired so far."""
         return tuple(
             Unrepaired(each.first, each.pos, each.end_pos, each.reason, each.no_copy >= _HOPELESS_AFTER)
             for each in self.damages
@@ -90,24 +90,24 @@ class Mending:
 
     @property
     def damages(self) -> list[Damage]:
-        """For operators and tests, by position."""
+        """All known damage by position, for operators and tests."""
         return sorted(self._known.values(), key=lambda damage: damage.pos)
 
     def covers(self, pos: int) -> bool:
-        """Whether the byte `pos` of the log is in what is being repaired, and not in vain so far."""
+        """Whether byte `pos` of the log is in a range that is being repaired, with a chance of success."""
         return any(
             damage.pos <= pos < damage.end_pos and damage.tries < _PATIENT_TRIES and not damage.unrepairable
             for damage in self._known.values()
         )
 
     def add(self, pos: int, end_pos: int, *, blocks: bool = False) -> None:
-        """The bytes [pos, end_pos) of the log are damaged. Repeating it changes nothing."""
+        """The bytes [pos, end_pos) of the log are damaged. A repeated call changes nothing."""
         ledger = self._ledger
         try:
             first = max(ledger.index_of(pos) + 1, ledger.first_index)
             begin = ledger.pos_of(first) if first <= ledger.last_index else pos
         except (LedgerError, EntryError, DamageError, KeyError, OSError) as error:
-            self._note(f"the entry at byte {pos} of the log is not found: {error}")
+            self._note(f"cannot find the entry at byte {pos} of the log: {error}")
             return
         known = self._known.get(first)
         if known is None and time.monotonic() - self._was_sound.get(first, float("-inf")) < _SOUND_S:
@@ -122,7 +122,7 @@ class Mending:
         self._changed()
 
     def cut(self, last_kept: int, pos: int) -> None:
-        """The log ends behind this entry, at `pos`: nothing behind it is damaged any more."""
+        """The log was truncated behind this entry, at `pos`: the damage behind it is dropped."""
         if not self._known:
             return
         self._known = {first: damage for first, damage in self._known.items() if first <= last_kept}
@@ -131,12 +131,12 @@ class Mending:
         self._changed()
 
     def forget(self) -> None:
-        """The member installed a snapshot, so nothing of the old log is left."""
+        """Drops all damage: the member installed a snapshot, so nothing of the old log is left."""
         self._known.clear()
         self._changed()
 
     def try_now(self) -> None:
-        """A member is there that was not: it may have what is needed."""
+        """A member connected: it may have what is needed."""
         for damage in self._known.values():
             damage.due = 0.0
         self._wake.set()
@@ -168,7 +168,7 @@ class Mending:
             if damage.no_copy == _HOPELESS_AFTER:
                 self._note(
                     f"no other member has a sound copy of entry {damage.first}, bytes {damage.pos} to {damage.end_pos} "
-                    f"of the log; it is asked for again every {_MOST_AGAIN_S:.0f} s: {error}"
+                    f"of the log; trying again every {_MOST_AGAIN_S:.0f} s: {error}"
                 )
             damage.due = time.monotonic() + min(_AGAIN_S * 2**damage.tries, _MOST_AGAIN_S)
             damage.tries = min(damage.tries + 1, 20)
@@ -184,6 +184,6 @@ class Mending:
 
 
 def _newest(read: dict[int, float]) -> dict[int, float]:
-    """Those that still count."""
+    """The times that are recent enough to count."""
     now = time.monotonic()
     return {first: at for first, at in read.items() if now - at < _SOUND_S}

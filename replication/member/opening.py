@@ -1,16 +1,17 @@
-"""Opens a member's disk: who it is, its vote, its log, and what it may have forgotten.
+"""Opens a member's disk: its identity, its vote, its log, and what it may have lost.
 
-The order matters after a crash halfway: the origin is durable before the vote's record, so that a member whose making
-was interrupted is made again, and the record before the log, so that a log without a record is a disk that lost a part.
+The order of the writes matters for a crash between them. The origin is durable before the vote file, so a member whose
+creation was interrupted is created again. The vote file is durable before the log, so a log without a vote file means
+that part of the disk was lost.
 
-What puts a member in doubt, until the group readmits it:
+A member is in doubt, until the group readmits it, in these cases:
 
-    the record of its vote is gone (an emptied disk)            VOTES, by `VoteFile`            S14
-    its log is gone, or another one                             LOG, by `VoteFile`              S14
-    its log is damaged before entries that were durable         LOG; the rest is given up and fetched again     D8
-    it acknowledged before syncing, and the power went          LOG                             D9
+    its vote file is missing (an emptied disk)                  VOTES, by `VoteFile`            S14
+    its log is missing, or another one                          LOG, by `VoteFile`              S14
+    its log is damaged before entries that were durable         LOG; the rest is dropped and fetched again      D8
+    it acknowledged before the sync, and the machine lost power LOG                             D9
 
-A membership that cannot be read puts nobody in doubt: its member has the entry, and fetches the bytes again (L12).
+An unreadable membership causes no doubt: the member has the entry, and fetches its bytes again (L12).
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.replication")
 
-# Fixed: entry 0 of a new group is made by every member for itself and has to be the same everywhere. RocketMQ takes a
-# store time of 0 for "no record".
+# Do not change: each member creates entry 0 of a new group itself, and it must be the same everywhere. For RocketMQ a
+# store time of 0 means "no record".
 _BOOTSTRAP_TERM = 0
 _BOOTSTRAP_MS = 1
 
 
 @dataclass(slots=True)
 class MemberDisk:
-    """What was found, or made."""
+    """What was found on the disk, or created there."""
 
     vote: VoteFile
     ledger: Ledger
     origin: Origin
     memberships: list[MembershipEntry]
-    """That of the origin and those in the log behind it, oldest first, as far as they can be read."""
+    """The membership of the origin and those in the log behind it, oldest first, as far as they can be read."""
     damaged_memberships: list[int]
-    """Indexes of damaged ones, in rising order: another member has to give them."""
+    """Indexes of the damaged ones, in rising order: another member must send them."""
 
 
 def open_disk(
@@ -73,7 +74,10 @@ def open_disk(
     asynchronous: bool,
     boot_id: bytes,
 ) -> MemberDisk:
-    """Blocks. See the module's head, and `Member.open`. DiskError, VoteError, LedgerError, EntryError, OSError."""
+    """Opens or creates the disk; blocks. See the module's docstring and `Member.open`.
+
+    Raises DiskError, VoteError, LedgerError, EntryError or OSError.
+    """
     origin = Origin.load(folder)
     last_mark = LedgerMark.load(folder)
     if origin is None:
@@ -95,7 +99,7 @@ def open_disk(
     if origin.entry is not None and origin.entry.index == -1 and ledger.first_index == 0 and ledger.last_index == -1:
         _write_first_entry(ledger, origin.entry.membership)
     memberships, damaged = memberships_of(ledger, origin.entry)
-    if memberships or damaged:  # written before a crash, and not noted yet
+    if memberships or damaged:  # written before a crash, but not noted
         vote.note_membership(max([*damaged, *(entry.index for entry in memberships)]))
     return MemberDisk(vote, ledger, origin, memberships, damaged)
 
@@ -110,8 +114,8 @@ def _heal_term(ledger: Ledger, vote: VoteFile) -> None:
 
 
 def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> tuple[list[MembershipEntry], list[int]]:
-    """What the core begins with, oldest first, and the indexes of those whose entries are damaged: what they say may be
-    known all the same. Entries older than the origin are passed over."""
+    """The memberships with which the core starts, oldest first, and the indexes of the damaged entries, whose content
+    may be known from elsewhere. Entries older than the origin are ignored."""
     found: list[MembershipEntry] = [] if origin is None else [origin]
     damaged: list[int] = []
     for index in sorted(ledger.memberships):
@@ -122,14 +126,14 @@ def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> tuple[list
         if membership is None or header is None or header[3] != EntryKind.MEMBERSHIP:
             damaged.append(index)
             if membership is None and index == 0 and origin is not None:
-                membership = origin.membership  # entry 0 was made of it (M8)
+                membership = origin.membership  # entry 0 was created from it (M8)
         if membership is not None:
             found.append(MembershipEntry(index, membership))
     return found, damaged
 
 
 def read_membership(ledger: Ledger, index: int) -> Membership | None:
-    """The membership in an entry of the log; None: the entry is damaged."""
+    """The membership in an entry of the log; None if the entry is damaged."""
     try:
         return Membership.decode(body_of(ledger.record_of(index)))
     except (EntryError, DamageError, LedgerError, MembershipError, OSError, KeyError, ValueError) as error:
@@ -138,35 +142,35 @@ def read_membership(ledger: Ledger, index: int) -> Membership | None:
 
 
 def _lost_power_unclean(mark: LedgerMark, boot_id: bytes) -> bool:
-    """What a killed process has written is there. Without boot ids nobody knows whether only the process died."""
+    """What a killed process has written is there. Without boot ids it is unknown whether only the process ended."""
     return Flags.CLEAN not in mark.flags and (mark.boot_id != boot_id or boot_id == NO_BOOT_ID)
 
 
 def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
-    """Nothing of it is cut before the member is known to be in doubt: from then on it cannot count for what it lost."""
+    """Marks the member as in doubt before anything is truncated: from then on it cannot count for lost entries."""
     damage = ledger.damage
     assert damage is not None
     known, damaged = memberships_of(ledger, origin.entry)
     entry = [] if damaged and (not known or damaged[-1] > known[-1].index) else known[-1:]
     alone = entry and entry[0].membership.voters == {vote.record.identity.member}
-    if alone and vote.record.membership_index <= entry[0].index:  # else a newer one, which said more, is in the damage
+    if alone and vote.record.membership_index <= entry[0].index:  # else a newer one is in the damage
         raise DiskError(
             f"entry {damage.index} at byte {damage.pos} of the log is damaged ({damage.reason}), entry "
-            f"{damage.next_index} behind it is sound, and no other member has a copy: mend it, or cut it off by hand"
+            f"{damage.next_index} behind it is sound, and no other member has a copy: repair or truncate it by hand"
         )
     start = damage.pos - damage.pos % ledger.segment_bytes
     reason = f"entry {damage.index}: {damage.reason}; it and all entries behind it are fetched from another member"
     path = ledger.folder / "data" / segment_name(start)
     ledger.findings.add(FindingKind.DAMAGE, path, reason, offset=damage.pos - start, pos=damage.pos)
-    _logger.error("n%d counts for no majority until its log is complete again", vote.record.identity.member)
+    _logger.error("n%d does not count for a majority until its log is complete again", vote.record.identity.member)
     vote.doubt(Doubt.LOG)
     ledger.truncate(ledger.last_index)
 
 
 def _write_first_entry(ledger: Ledger, membership: Membership) -> None:
-    """The first membership as entry 0, so that whoever gets the log gets it too (M8).
+    """Writes the first membership as entry 0, so that each member that gets the log gets it too (M8).
 
-    Every member makes it from what it was told; were they told different things, the chain of CRCs would tell.
+    Each member creates the entry from its configuration. If configurations differ, the chain of CRCs reveals it.
     """
     nowhere = NOWHERE.encode()
     log = ledger.log
@@ -177,4 +181,4 @@ def _write_first_entry(ledger: Ledger, membership: Membership) -> None:
     )  # fmt: skip
     log.write_out()
     log.sync()
-    ledger.reopen()  # which finds it, with the membership inside
+    ledger.reopen()  # it finds the entry and its membership

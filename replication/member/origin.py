@@ -1,13 +1,13 @@
-"""The file `tally-group`: the membership that held before the first entry of a member's log.
+"""The file `tally-group`: the membership that was in force before the first entry of a member's log.
 
     {"format": 1, "index": -1, "voters": [0, 1, 2], "learners": [], "asynchronous": false}
 
-Written once when the group is made (M8), and again whenever the log begins later than before: then it is the newest
-membership at the log's begin, or a newer one that is committed. `index` is that of its entry. A start takes the
-memberships from here and from the log, never from a setting.
+It is written once when the group is created (M8), and again whenever the log begins later than before: then it holds
+the newest membership at the log's start, or a newer one that is committed. `index` is the index of its entry. A start
+reads the memberships from here and from the log, never from a setting.
 
-It also says whether entries were acknowledged before they were synced (`asynchronous`): after an unclean stop of such a
-member some of them may be gone (D9).
+It also states whether entries were acknowledged before they were synced (`asynchronous`): after an unclean stop such a
+member may have lost some of them (D9).
 
 It is replaced as a whole: a crash leaves the old or the new one.
 """
@@ -31,14 +31,14 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the file says. `entry` is None where nobody has told the member of a membership yet."""
+    """The content of the file. `entry` is None if the member does not know a membership yet."""
 
     entry: MembershipEntry | None
     asynchronous: bool
 
     @classmethod
     def load(cls, folder: Path) -> Origin | None:
-        """None: there is no file. DiskError: it cannot be read. OSError."""
+        """None if there is no file. Raises DiskError if it cannot be read, or OSError."""
         path = folder / FILE_NAME
         try:
             fields = json.loads(path.read_bytes())
@@ -53,7 +53,7 @@ class Origin:
         return cls(MembershipEntry(index, membership) if membership.voters else None, asynchronous)
 
     def save(self, door: Door, folder: Path) -> None:
-        """Replaces the file, durably. OSError."""
+        """Durably replaces the file. Raises OSError."""
         entry = self.entry or MembershipEntry(-1, Membership(frozenset()))
         fields = {
             "format": _FORMAT,

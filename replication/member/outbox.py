@@ -1,7 +1,7 @@
-"""What the core sends to other members: its messages, with the bytes of the entries that they speak of.
+"""Sends the core's messages to other members, with the bytes of their entries.
 
-A range that goes to two members is read once. What a lane does not take is not kept: the core hears of it when the lane
-takes messages again, and sends what is due then.
+A range that goes to two members is read once. If a lane refuses a message, the message is dropped: the core is told
+when the lane accepts messages again, and then sends what is due.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NOTHING = (0, -1, b"")
 
 
 class Outbox:
-    """`note(text)`: something is amiss, for people. `mend(first, end_pos)`: entries from `first` on, up to that byte,
-    are to be looked at, and fetched again where they are damaged."""
+    """`note(text)`: reports a problem, as a text for people. `mend(first, end_pos)`: checks entries from `first` on, up
+    to that byte, and fetches damaged ones again."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Outbox:
         self._max_append_bytes = max_append_bytes
         self._note, self._mend = note, mend
         self._range = _NOTHING  # first index, last index, bytes
-        self._refused: set[int] = set()  # members to which appends were not taken: the lane is full, or not there
+        self._refused: set[int] = set()  # members whose lane refused appends: it is full or closed
 
     def send(self, effect: Send) -> None:
-        """Whatever can go; what cannot is lost, as on the way."""
+        """Sends the message if its lane accepts it. Otherwise it is lost, as in the network."""
         message = effect.message
         payload: bytes | None = None
         if type(message) is AppendRequest and message.runs:
@@ -54,21 +54,21 @@ class Outbox:
             self._refused.add(message.target)
 
     def forget_range(self) -> None:
-        """The log was cut or replaced by a snapshot, or may have been repaired."""
+        """The log was truncated or replaced by a snapshot, or may have been repaired."""
         self._range = _NOTHING
 
     def connected(self, member: int) -> None:
-        """What was on its way to this member may be lost."""
+        """What was sent to this member on an earlier connection may be lost."""
         self._refused.discard(member)
         self._calls.call(self._raft.link_opened, member)
 
     def room(self, member: int) -> None:
-        """Appends that were refused did not get on their way; those before them did, and are on it."""
+        """Its lane accepts messages again. Appends that were refused are lost; those before them were sent."""
         if member in self._refused:
             self.connected(member)
 
     def _entries(self, request: AppendRequest) -> bytes | None:
-        """The entries' bytes; None: they cannot be sent as they are."""
+        """The entries' bytes; None if they cannot be sent as they are."""
         first, last = request.prev_index + 1, request.last_index
         peer = self._raft.peers.get(request.target)
         if peer is not None and peer.state is PeerState.PROBE and not self._is_sound(first):
@@ -82,8 +82,8 @@ class Outbox:
         return self._range[2]
 
     def _is_sound(self, first: int) -> bool:
-        """What a member that does not get on would be sent next is looked at first: it may be our own disk that is not
-        sound, and the member refuses what we send. Then it is mended, and sent when the core tries again."""
+        """Checks what is sent next to a member that makes no progress: this member's disk may be damaged, and the other
+        member refuses what it gets. If so, the entries are repaired, and sent when the core tries again."""
         last = self._ledger.log.extent(first, self._max_append_bytes)
         try:
             self._ledger.verified_range(first, last)

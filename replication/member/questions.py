@@ -1,6 +1,6 @@
-"""What is asked of the core and answered later: to hand leadership over, to change the members, from where to read.
+"""Requests to the core that are answered later: to transfer leadership, to change the members, to confirm a read.
 
-Each ends in an answer, also when the member stops meanwhile.
+Each request gets an answer, also when the member stops meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tallystick.replication.raft import Raft
 
 
 class Questions:
-    """`waiters`: by whom the commit of an own entry is waited for."""
+    """`waiters` wait for the commit of this member's own entries."""
 
     def __init__(self, raft: Raft, calls: CoreCalls, waiters: Waiters) -> None:
         self._raft, self._calls, self._waiters = raft, calls, waiters
@@ -36,7 +36,7 @@ class Questions:
         self._transfer: asyncio.Future[TransferEnded] | None = None
 
     def give_up(self, reason: str) -> None:
-        """The member stops: whoever waits is told."""
+        """The member stops: all waiting callers get an error."""
         for read in self._reads.values():
             _fail(read, ReadError(reason))
         self._reads.clear()
@@ -60,14 +60,14 @@ class Questions:
     ) -> Sequence[Effect]:
         effects = self._raft.transfer(now, target)
         for effect in effects:
-            if isinstance(effect, TransferEnded):  # refused, and another one may be under way
+            if isinstance(effect, TransferEnded):  # refused; another transfer may be in progress
                 _give(future, effect)
                 return [other for other in effects if other is not effect]
         self._transfer = future
         return effects
 
     def transfer_ended(self, effect: TransferEnded) -> None:
-        """The effect. One that nobody here asked for concerns nobody."""
+        """Handles the effect. It is ignored if no caller of this object requested the transfer."""
         if self._transfer is not None:
             future, self._transfer = self._transfer, None
             _give(future, effect)
@@ -97,7 +97,7 @@ class Questions:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     async def read_index(self) -> int:
-        """An index up to which all was committed when this was asked (R1, R2). ReadError."""
+        """An index up to which everything was committed at the time of this call (R1, R2). Raises ReadError."""
         token = next(self._tokens)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._reads[token] = future
@@ -105,12 +105,12 @@ class Questions:
         return await future
 
     def read_ready(self, effect: ReadReady) -> None:
-        """The effect."""
+        """Handles the effect."""
         if (future := self._reads.pop(effect.token, None)) is not None:
             _give(future, effect.index)
 
     def read_failed(self, effect: ReadFailed) -> None:
-        """The effect."""
+        """Handles the effect."""
         if (future := self._reads.pop(effect.token, None)) is not None:
             _fail(future, ReadError("no majority, or no leader, confirmed an index"))
 
@@ -123,4 +123,4 @@ def _give(future: asyncio.Future[Any], value: object) -> None:
 def _fail(future: asyncio.Future[Any], error: MemberError) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # whoever asked may be gone: it is no fault that nobody looks
+        future.exception()  # the caller may be gone: then nothing reads the exception

@@ -1,8 +1,8 @@
-"""The entries of an append request: the bytes that came are the entries that the message speaks of, and sound.
+"""Checks the entries of an append request: the received bytes are sound and are the entries that the request names.
 
-The kernel checks sizes, places, indexes, terms and CRCs, and, where a range begins at the own log's end, that its chain
-of CRCs goes on with the own log's (S13). A range that fails is dropped as if it had not come: the leader sends again.
-It may have been spoiled on the way, on the leader's disk, or be of a group that was made of something else.
+The kernel checks sizes, positions, indexes, terms and CRCs. If a range begins at the own log's end, the kernel also
+checks that its chain of CRCs continues the own log's (S13). A range that fails is dropped as if it had not arrived, and
+the leader sends it again. Possible causes are the network, the leader's disk, or a group with a different first entry.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class RangeError(Exception):
-    """A leader's entries are not taken; the text is for people."""
+    """A leader's entries were refused; the text is for people."""
 
 
 def checked(ledger: Ledger, request: AppendRequest, data: bytes) -> tuple[AppendRequest, Entries]:
-    """The request, with the memberships that its bytes hold, and its entries. RangeError."""
+    """The request, with the memberships that its bytes contain, and its entries. Raises RangeError."""
     prev_index = request.prev_index
     try:
         _, last_index, last_term, chain = ledger.log.written_point()
@@ -38,7 +38,7 @@ def checked(ledger: Ledger, request: AppendRequest, data: bytes) -> tuple[Append
         runs = entries.runs
         told = (TermRun(runs[0][0], entries.last_index),) if len(runs) == 1 else _runs(prev_index, runs)
         if told != request.runs:
-            raise RangeError(f"n{request.source} sent other entries than it said")
+            raise RangeError(f"n{request.source} sent other entries than it announced")
         if request.memberships or entries.special:
             found = tuple(
                 MembershipEntry(index, Membership.decode(body_of(entries.record(index))))

@@ -1,11 +1,11 @@
-"""Reads the log again, and repairs what is damaged with another member's bytes.
+"""Reads the log again, and replaces damaged entries by another member's bytes.
 
-Entries with the same index and term are the same bytes at every member, at the same position. One that finds damage
-fetches the damaged entries from a member that has them durably (`log_ranges`), and has the ledger put them in their
-place, which checks them against the entries around and against the index. A member of an older version gives whole
-sealed segments only: then the segment is fetched, and the entries are taken from it.
+Entries with the same index and term have the same bytes and the same position at every member. A member that finds
+damage fetches the damaged entries from a member that has them durably (`log_ranges`). The ledger checks them against
+the entries around them and against the index, and writes them. A member of an older version sends only whole sealed
+segments: then the segment is fetched, and the entries are taken from it.
 
-`run` reads and repairs once. When, and how often again, is decided by `mending`.
+`run` reads and repairs once. `mending` decides when, and when to retry.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _FOLDER = "repair"
 _ENTRIES_A_TURN = 8192
-_PATIENCE_S = 10.0  # for a member to answer at all; and so many bytes a second at least from there on
+_PATIENCE_S = 10.0  # for a member's first answer; then it must send at least so many bytes a second
 _SLOWEST_BYTES = 4 << 20
 
 
 class _SegmentSource:
-    """One sealed segment, as it lies on the disk."""
+    """One sealed segment, as it is on the disk."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class _SegmentSource:
 
 
 class _FileTarget:
-    """A file of its own; an attempt that was broken off begins again."""
+    """A separate file. An interrupted attempt starts again."""
 
     def __init__(self, door: Door, path: Path) -> None:
         self._door = door
@@ -82,7 +82,7 @@ class _FileTarget:
             return os.pread(opened.fileno(), size, offset)
 
     def finish(self, file: ShippedFile) -> None:
-        pass  # it is read and removed
+        pass  # the caller reads and removes it
 
     def discard(self, file: ShippedFile) -> None:
         self._have = 0
@@ -90,7 +90,7 @@ class _FileTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Entry `index`, at `pos`, is not sound; `sound_index`: the next one that is, or where the sealed part ends."""
+    """Entry `index`, at `pos`, is damaged. `sound_index`: the next sound one, or where the sealed part ends."""
 
     index: int
     pos: int
@@ -99,7 +99,7 @@ class _Fault:
 
 
 class Scrubber:
-    """One member's offers, and its own reading. `repaired(pos, end)`: these bytes of the log were written again."""
+    """One member's offers, and its own reads. `repaired(pos, end)` is called when these bytes were written again."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Scrubber:
         self.begin_anew()
 
     def _entries(self, shipment: int) -> ShipmentSource | None:
-        """Entries that another member asks for. OSError: the index cannot be read."""
+        """The source of entries that another member requests. OSError: the index cannot be read."""
         entries = entries_of(shipment)
         try:
             return None if entries is None else RangeSource(self._ledger, *entries)
@@ -128,7 +128,7 @@ class Scrubber:
             return None
 
     def begin_anew(self) -> None:
-        """The log begins elsewhere: nothing of what was offered is there any more."""
+        """The log has another start: nothing that was offered exists any longer."""
         for start in self._offered:
             self._shipping.withdraw(start)
         self._offered.clear()
@@ -147,11 +147,11 @@ class Scrubber:
     async def run(
         self, first: int, last_index: int, end_pos: int, peers: Sequence[int], bytes_per_second: float
     ) -> int:
-        """Reads from entry `first` to before byte `end_pos`, no further than `last_index`, which is durable; how many
-        entries were repaired.
+        """Reads from entry `first` to before byte `end_pos`, no further than `last_index`, which is durable; returns
+        how many entries were repaired.
 
-        DiskError: nobody gave one of them. NoCopyError: all members answered, and none has a sound copy.
-        UnrepairableError: and nobody ever will.
+        Raises DiskError if no member sent one of them; NoCopyError if all members answered and none has a sound copy;
+        UnrepairableError if, in addition, each of them has the entry.
         """
         ledger, mended = self._ledger, 0
         place = self._place_before(max(first, ledger.first_index))
@@ -163,7 +163,7 @@ class Scrubber:
             place, done, _ = await asyncio.to_thread(self._walk, begun)
             await asyncio.sleep((place.pos - begun.pos) / bytes_per_second - (time.monotonic() - begin))
             if done and place.index == begun.index > ledger.base.index:
-                # Either the next entry is damaged, or the chain of this one: those before it tell.
+                # Either the next entry is damaged, or the chain of this one: the entries before it decide.
                 place = self._place_before(place.index)
             elif done and place.pos < end_pos and place.index < last_index:
                 async with self._mending:
@@ -171,8 +171,8 @@ class Scrubber:
         return mended
 
     def _place_before(self, first: int) -> EntryPoint:
-        """Where to begin to read, so that entry `first` is read: an entry whose header is damaged cannot vouch for the
-        next one, so reading begins before it. LedgerError."""
+        """The position at which a read of entry `first` begins. An entry with a damaged header cannot verify the next
+        one, so the read begins before it. Raises LedgerError."""
         back = 1
         while True:
             try:
@@ -185,9 +185,9 @@ class Scrubber:
     async def _mend_at(self, place: EntryPoint, limit: int, peers: Sequence[int]) -> int:
         found, done, reason = await asyncio.to_thread(self._walk, place)
         if not done or found.index > place.index:
-            return 0  # somebody else has mended it meanwhile
+            return 0  # another task has repaired it meanwhile
         if place.index < self._ledger.base.index or place.index >= self._ledger.last_index:
-            return 0  # the segment was deleted meanwhile, or the log was cut
+            return 0  # the segment was deleted meanwhile, or the log truncated
         fault = await asyncio.to_thread(self._fault_at, place, limit, reason)
         self._report(FindingKind.DAMAGE, fault, 0, f"entry {fault.index} is damaged: {fault.reason}")
         last, end = await self._mend(fault, peers)
@@ -195,7 +195,7 @@ class Scrubber:
         self._repaired(fault.pos, end)
         again, done, reason = await asyncio.to_thread(self._walk, place)
         if done and again.index == place.index and place.index + 1 < limit and place.index < self._ledger.last_index:
-            raise DiskError(f"entry {fault.index} at byte {fault.pos} was replaced, and is still damaged: {reason}")
+            raise DiskError(f"entry {fault.index} at byte {fault.pos} was replaced, but is still damaged: {reason}")
         return last + 1 - fault.index
 
     def _report(self, kind: FindingKind, fault: _Fault, size: int, reason: str) -> None:
@@ -204,7 +204,8 @@ class Scrubber:
         self._ledger.findings.add(kind, path, reason, offset=fault.pos - start, size=size, pos=fault.pos)
 
     def _offer_again(self, pos: int) -> None:
-        """A peer that asked for the segment while it could not be read got an error, and would get it again."""
+        """Renews the offer: a member that requested the segment while it was unreadable would get the old error
+        again."""
         size = self._ledger.segment_bytes
         start = pos - pos % size
         if start in self._offered:
@@ -212,7 +213,7 @@ class Scrubber:
             self._shipping.offer(start, _SegmentSource(self._ledger.folder / "data" / segment_name(start), size))
 
     def _walk(self, place: EntryPoint) -> tuple[EntryPoint, bool, str]:
-        """One turn: where the next one begins, whether it came to an end there, and why."""
+        """Reads for one turn: returns where the next one begins, whether it ended there, and why."""
         ledger = self._ledger
         data = ledger.folder / "data"
         walked = walk_entries(
@@ -227,12 +228,12 @@ class Scrubber:
         return _Fault(index, place.pos, limit if behind is None else min(behind[1], limit), reason)
 
     async def _mend(self, fault: _Fault, peers: Sequence[int]) -> tuple[int, int]:
-        """The last entry that was put in its place, and the byte behind what was written."""
+        """Repairs; returns the last entry that was written, and the position behind the written bytes."""
         ledger, pos = self._ledger, fault.pos
         segment_end = pos - pos % ledger.segment_bytes + ledger.segment_bytes
-        if ledger.pos_of(fault.index) == segment_end:  # what closes the segment is damaged, and the entry is behind it
+        if ledger.pos_of(fault.index) == segment_end:  # the segment's filler is damaged; the entry is behind it
             ledger.rewrite_filler(pos)
-            self._report(FindingKind.REPAIRED, fault, segment_end - pos, "the filler was written again")
+            self._report(FindingKind.REPAIRED, fault, segment_end - pos, "the filler was rewritten")
             return fault.index - 1, segment_end
         errors, damaged, lacking = [], 0, 0
         for peer in peers:
@@ -252,13 +253,13 @@ class Scrubber:
                 errors.append(f"n{peer} does not have it: {error}")
             except (ShipmentError, KeyError, OSError) as error:
                 errors.append(f"n{peer}: {error}")
-        reason = f"entry {fault.index} at byte {pos} is damaged, and not repaired: {'; '.join(errors) or 'no members'}"
+        reason = f"entry {fault.index} at byte {pos} is damaged and not repaired: {'; '.join(errors) or 'no members'}"
         if damaged == len(peers):
             raise UnrepairableError(reason)
         raise NoCopyError(reason) if damaged + lacking == len(peers) else DiskError(reason)
 
     async def _fetch_and_put(self, peer: int, fault: _Fault) -> tuple[bytes, int]:
-        """What was put in the place of the damaged entries, and the last one's index."""
+        """The bytes that replaced the damaged entries, and the last one's index."""
         while True:
             data, last = await self._fetch(peer, fault)
             try:
@@ -267,13 +268,13 @@ class Scrubber:
                 follows = error.index == last + 1 == fault.sound_index <= self._ledger.synced_index
                 if not follows:
                     raise
-                # The entry behind it was taken for sound while nothing vouched for its header: it is damaged, too.
+                # The entry behind was believed sound although nothing verified its header: it is damaged, too.
                 fault = replace(fault, sound_index=fault.sound_index + 1)
             else:
                 return data, last
 
     async def _fetch(self, peer: int, fault: _Fault) -> tuple[bytes, int]:
-        """The damaged entries as a member has them, and the last one's index."""
+        """The damaged entries from another member, and the last one's index."""
         size = self._ledger.segment_bytes
         start = fault.pos - fault.pos % size
         target = _FileTarget(self._door, self._folder / _FOLDER / segment_name(start))
@@ -294,20 +295,21 @@ class Scrubber:
                 self._door.remove(target.path)
 
     def _put(self, data: bytes, fault: _Fault, last: int) -> None:
-        """The bytes of a member in the place of damaged ones. EntryError, LedgerError, ValueError: they do not fit."""
+        """Writes a member's bytes over damaged ones. Raises EntryError, LedgerError or ValueError if they do not
+        fit."""
         ledger = self._ledger
         unit = ledger.log.unit(last) if last <= ledger.last_index else None
         if unit is None:
-            raise OSError(f"the log was cut before entry {last} meanwhile")
+            raise OSError(f"the log was truncated before entry {last} meanwhile")
         header = EntryHeader.decode(data[unit[0] - fault.pos : unit[0] - fault.pos + ENTRY_HEADER_BYTES])
         if (header.log_index, header.term) != (last, unit[2]):
-            # The same chain leads to either: both were a leader's, and one of them was never committed.
-            raise ValueError(f"its entry {header.log_index} is of term {header.term}, this log's of {unit[2]}")
+            # Both entries continue the chain: both are of a leader, and one of them was never committed.
+            raise ValueError(f"its entry {header.log_index} has term {header.term}, this log's has {unit[2]}")
         ledger.rewrite(data)
 
 
 def _entries_of(target: _FileTarget, file: ShippedFile, fault: _Fault, start: int) -> tuple[bytes, int]:
-    """The entries from the damaged one to the next sound one, or to the segment's end, and the last one's index."""
+    """The entries from the damaged one to the next sound one or the segment's end, and the last one's index."""
     at, index = fault.pos - start, fault.index - 1
     while index + 1 < fault.sound_index and at + ENTRY_HEADER_BYTES <= file.size:
         head = target.read(file, at, ENTRY_HEADER_BYTES)
@@ -316,5 +318,5 @@ def _entries_of(target: _FileTarget, file: ShippedFile, fault: _Fault, start: in
         header = EntryHeader.decode(head)
         at, index = at + header.size, header.log_index
     if index < fault.index:
-        raise ValueError(f"it has no entry {fault.index} there either")
+        raise ValueError(f"it does not have entry {fault.index} there either")
     return target.read(file, fault.pos - start, at - (fault.pos - start)), index

@@ -1,8 +1,8 @@
-"""A little room kept back on the disk, so that a full one can still take a vote.
+"""A small reserve of disk space, so that a member can save a vote on a full disk.
 
-Term and vote are saved by writing a new file beside the old one, which needs a block or two; so are the index of the
-newest membership, a doubt and its end, and the log's origin. On a disk that is full an election would end the member
-for want of them, just when the leader's disk is full and an election is due.
+Term and vote are saved in a new file beside the old one, which needs a block or two. The same applies to the index of
+the newest membership, to a doubt and its end, and to the log's origin. Without the reserve, an election on a full disk
+would stop the member, just when the leader's disk is full and an election is due.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Reserve:
-    """One file in the member's folder, without content."""
+    """One preallocated file in the member's folder, without content."""
 
     def __init__(self, door: Door, folder: Path) -> None:
         self._door = door
         self._path = folder / FILE_NAME
 
     def keep(self) -> None:
-        """Takes the room, if it is not taken. A disk that has none has none: the next call tries again."""
+        """Creates the file if it does not exist. If the disk has no space for it, the next call tries again."""
         size = RESERVE_BYTES
         while size >= _LEAST_BYTES and not self._path.exists():
             try:
@@ -39,7 +39,7 @@ class Reserve:
                 size //= 2
 
     def use(self, save: Callable[[], None]) -> None:
-        """Calls `save`, and once more with the reserve given up if there was no room. OSError."""
+        """Calls `save`. If there is no space, removes the reserve and calls it again. Raises OSError."""
         try:
             save()
         except OSError as error:
@@ -47,4 +47,4 @@ class Reserve:
                 raise
             self._door.remove(self._path)
             save()
-            self.keep()  # what was replaced gave its blocks back: the next record needs as many
+            self.keep()  # the replaced file freed its blocks: the next record needs as many

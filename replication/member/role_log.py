@@ -1,7 +1,7 @@
-"""What an operator reads about elections: one line when somebody leads, is followed, stands, or loses leadership.
+"""Log lines about elections: when a member leads, follows a leader, stands for election, or loses leadership.
 
-Each line says the group, the term and why. A group that changes its leader again and again writes one line of a kind in
-a second, with a count of those that were left out.
+Each line states the group, the term and the reason. If a group changes its leader repeatedly, at most one line of each
+kind is written per second, with the number of omitted ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INTERVAL_S = 1.0
 
 
 class RoleLog:
-    """One member's. Told of every change of role, in order."""
+    """The log lines of one member. It must be told of every change of role, in order."""
 
     def __init__(self, member: int, group: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._me, self._group = f"n{member}", group
@@ -30,8 +30,8 @@ class RoleLog:
     def changed(
         self, role: Role, term: int, leader: int | None, why: str, votes: Iterable[int], silent_s: float | None
     ) -> None:
-        """`why`: leadership was lost, if it was. `votes`: of who elected a leader. `silent_s`: since a leader was heard
-        last; None: none ever was."""
+        """`why`: the reason why leadership was lost. `votes`: the members that elected a leader. `silent_s`: seconds
+        since a leader was last heard; None if none was."""
         was, self._role = self._role, role
         followed, self._leader = self._leader, leader
         if was is Role.LEADER and role is not Role.LEADER:

@@ -1,12 +1,13 @@
-"""How much more a member's log can take: what decides between OK and LOW, and when a full disk is tried again.
+"""How much space a member's log has left: this decides between OK and LOW, and when a full disk is tried again.
 
     data/   [ sealed ][ sealed ][ written ....| prepared ][ prepared ]      free blocks of the file system
                                               `--- the log's own room ---' + whole segments that fit there
 
-Segments are made before they are needed, so a log goes on for a while when the file system has no block left. That rest
-is kept for the group's own entries (terms, memberships, topics, offsets), and free blocks for what is made beside the
-log (votes, tables, queues, index): messages stop before either is used up. With less than the rest a member is LOW, and
-is OK again only with twice as much, so that it does not change its mind with every segment that is deleted.
+Segments are created before they are needed, so the log can continue for a while when the file system has no free block.
+This rest is reserved for the group's own entries (terms, memberships, topics, offsets). Free blocks are reserved for
+files beside the log (votes, tables, queues, index). The leader stops accepting messages before either is used up. With
+less than the reserve a member is LOW. It is OK again only with twice as much, so that its state does not change with
+every deleted segment.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_MOST_FREE_PART = 20  # of a small file system, as a part of it: 64 MiB may be all that there is
+_MOST_FREE_PART = 20  # limit for a small file system, which may have only 64 MiB
 
 
 class Room:
-    """`folder`: of the ledger; `min_free_bytes`: what messages leave free (0: they may take everything)."""
+    """`folder` is the ledger's; `min_free_bytes` is the space that messages must leave free (0: none)."""
 
     def __init__(self, folder: Path, segment_bytes: int, min_free_bytes: int) -> None:
         self._folder = folder
@@ -28,7 +29,7 @@ class Room:
         self._reserve_bytes = min(min_free_bytes, segment_bytes // 2)
 
     def shortage(self, written: int, *, was_low: bool) -> str | None:
-        """Why no more messages should be taken; None: there is room. A file system that does not answer has some."""
+        """Why no more messages should be accepted; None if there is space, or if the file system does not answer."""
         if self._min_free_bytes == 0:
             return None
         factor = 2 if was_low else 1
@@ -36,18 +37,18 @@ class Room:
             free, total = self._free()
             left = min(self._min_free_bytes, total // _MOST_FREE_PART)
             if free < factor * left:
-                return f"{free >> 20} MiB are free, {left >> 20} MiB are kept for votes, tables and queues"
+                return f"{free >> 20} MiB are free, {left >> 20} MiB are reserved for votes, tables and queues"
             log_room = self._log_room(written, free)
         except OSError:
             return None
         if log_room < factor * self._reserve_bytes:
             return (
-                f"the log has {log_room >> 10} KiB left, {self._reserve_bytes >> 10} KiB are kept for its own entries"
+                f"the log has {log_room >> 10} KiB left, {self._reserve_bytes >> 10} KiB are reserved for its entries"
             )
         return None
 
     def for_log(self, written: int) -> bool:
-        """Whether a log that could not be written should be tried again: for half a segment at least."""
+        """Whether a log that could not be written should be tried again: there is space for half a segment."""
         try:
             free, _ = self._free()
             return self._log_room(written, free) >= self._segment_bytes // 2

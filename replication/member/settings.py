@@ -1,4 +1,4 @@
-"""What a member may be told: its core's times, its transport's limits, and when an entry counts as safe."""
+"""The settings of a member: the times of its core, the limits of its transport, and when an entry counts as safe."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from tallystick.store.settings import FlushDiskType, SettingsError
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """Times in seconds, sizes in bytes. They hold from start to stop."""
+    """Times are in seconds, sizes in bytes. The values do not change while a member runs."""
 
     raft: RaftSettings = field(default_factory=RaftSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     tls: TlsSettings | None = None
     flush: FlushDiskType = FlushDiskType.SYNC_FLUSH
-    """When an entry counts for a majority: when it is synced, or (ASYNC_FLUSH) when it is written. Asynchronously
-    flushed, entries that were acknowledged are lost if a majority loses its power at once (D9)."""
+    """When an entry counts for a majority: when it is synced, or (ASYNC_FLUSH) when it is written. With ASYNC_FLUSH,
+    acknowledged entries are lost if a majority loses power at once (D9)."""
     async_flush_interval_seconds: float = 0.5
-    """ASYNC_FLUSH: between two syncs."""
+    """ASYNC_FLUSH: time between two syncs."""
     max_uncommitted_bytes: int = 64 << 20
-    """Entries of a leader that are staged or written and not committed. Above, proposals are refused until half of it
-    is committed (B8). Below what a sync takes in, it costs throughput."""
+    """Limit for a leader's entries that are staged or written but not committed. Above it, proposals are refused
+    until half of it is committed (B8). A value below the amount that one sync covers reduces throughput."""
     mark_interval_seconds: float = 1.0
-    """Between two looks at the disk's room, and two notes of how far the log is durable and committed: what a start
-    after a crash has to read."""
+    """Time between two checks of the disk's space. Also the time between two marks of how far the log is durable and
+    committed: a start after a crash reads the log behind the mark."""
     min_free_bytes: int = 64 << 20
-    """A disk that was full counts as having room again with one segment and so much more free."""
+    """A disk that was full counts as usable again with one free segment and this much more."""
     scrub_first_seconds: float = 60.0
-    """So long after its start a member reads its sealed segments again for the first time, and mends what it can."""
+    """Time from the start to the first scrub: the member reads its sealed segments again and repairs damage."""
     scrub_interval_seconds: float = 86_400.0
-    """And so long after each time. Damage that is not found in time may meet damage at another member."""
+    """Time between two scrubs. Damage that stays undetected can coincide with damage at another member."""
     scrub_bytes_per_second: int = 32 << 20
-    """How fast it reads then."""
+    """Read rate of a scrub."""
     outcome_grace_seconds: float = 3.0
-    """After leadership was handed over, proposals under way are given so long to be committed by the successor."""
+    """After a transfer, the successor has this time to commit the proposals in progress."""
     abandon_code: int = 14
-    """Answer to sends that were taken in and never written, as a code of the protocol: SERVICE_NOT_AVAILABLE, with
-    which a client tries another broker. Source: RocketMQ 4.8.0, DefaultMQProducerImpl.sendDefaultImpl."""
+    """The protocol's code in answers to sends that were accepted and never written: SERVICE_NOT_AVAILABLE, which makes
+    a client try another broker. Source: RocketMQ 4.8.0, DefaultMQProducerImpl.sendDefaultImpl."""
 
     def validate(self) -> None:
-        """SettingsError: a value that cannot work; `key` says which."""
+        """Raises SettingsError for a value that cannot work; its `key` names the setting."""
         self.raft.validate()
         self.transport.validate()
         for key in (

@@ -1,11 +1,11 @@
-"""The entries that are no messages, from what is applied to the log's end: few, so that applying reads little.
+"""The entries that are not messages, from the applied index to the log's end: few, so that applying reads little.
 
-A leader knows its own, a follower gets their places from the check of each range, and a start finds those that are
+A leader knows its own ones, a follower gets their positions from the check of each range, and a start finds those
 behind the applied index by reading that part of the log once.
 
-Entries that cannot be read form a gap. A gap is a part of the log that this member does not have: nothing at or behind
-it is applied until another member's bytes are in its place (`rescan`), however far the group has committed. To pass
-over it would leave this member with tables that lack a row which all others have.
+Unreadable entries form a gap. The member applies nothing at or behind a gap until another member's bytes replace it
+(`rescan`), regardless of how far the group has committed. If it skipped the gap, its tables would lack a row that all
+others have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tallystick.store._kernel import Entries
 
 LARGEST_ENTRY = 16 << 20
-"""A sound entry behind damage begins within so many bytes."""
+"""A sound entry behind damage begins within this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +39,28 @@ class Gap:
 
 
 class SpecialEntries:
-    """(index, kind, body) in rising order; a body that is None is read from the log when it is wanted."""
+    """(index, kind, body) in rising order. A body that is None is read from the log when it is needed."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.gaps: list[Gap] = []
-        """What cannot be read, in rising order. Empty for a sound log."""
+        """The gaps, in rising order. Empty for a sound log."""
         self._ledger = ledger
         self._waiting: deque[tuple[int, EntryKind, bytes | None]] = deque()
 
     def find(self, first: int) -> None:
-        """Reads the log from entry `first` on. Blocks. DamageError, OSError."""
+        """Reads the log from entry `first` on. Blocks. Raises DamageError or OSError."""
         ledger = self._ledger
         index, last = max(first, ledger.first_index), ledger.last_index
         if index <= last:
             self._scan(index, ledger.pos_of(index), last)
 
     def rescan(self) -> None:
-        """Entries were written again: what can be read now is no gap any longer. Blocks for reads of the gaps.
+        """Entries were written again: entries that can be read now are no longer gaps. Blocks for reads of the gaps.
 
-        DamageError, OSError."""
+        Raises DamageError or OSError."""
         gaps, self.gaps = self.gaps, []
         for gap in gaps:
-            # With the entry behind it: what it is was not vouched for while the one before it could not be read.
+            # Include the entry behind it: its kind could not be verified while the one before it was unreadable.
             last = min(gap.sound, self._ledger.last_index)
             try:
                 self._scan(gap.first, gap.pos, last)
@@ -69,7 +69,7 @@ class SpecialEntries:
         self._sort()
 
     def _sort(self) -> None:
-        """In rising order, and what was found twice once."""
+        """Sorts by index and removes duplicates."""
         found = {index: (index, kind, body) for index, kind, body in reversed(self._waiting)}
         self._waiting = deque(found[index] for index in sorted(found))
 
@@ -77,7 +77,7 @@ class SpecialEntries:
         """Finds the special entries and the gaps among the entries from `index`, at `pos`, to `last`."""
         ledger = self._ledger
         data, size = ledger.folder / "data", ledger.segment_bytes
-        # The CRC of a body does not cover what an entry is, its term and the chain: the entry before vouches for these.
+        # The CRC of a body does not cover the entry's kind, its term and the chain: the previous entry verifies these.
         term, chain = self._link_before(index)
         while index <= last:
             walked = walk_entries(data, size, pos, index, term, chain)
@@ -93,7 +93,7 @@ class SpecialEntries:
             pos, index, chain = (pos, last + 1, None) if behind is None else (*behind, None)
 
     def _link_before(self, index: int) -> tuple[int, int | None]:
-        """Term and chain that entry `index` continues; None: the chain is not known."""
+        """Term and chain that entry `index` continues; the chain is None if it is not known."""
         try:
             before = self._ledger.point(index - 1)
         except LedgerError:
@@ -106,8 +106,9 @@ class SpecialEntries:
         return min(index, self.gaps[0].first - 1) if self.gaps else index
 
     def give_up(self, first: int) -> list[tuple[Gap, bool]]:
-        """Nobody has the entries of the gap that begins here: it is passed over from now on. Returns what was given up:
-        it is empty if there is no such gap. Entries in it that are sound but for their chain are kept; whether all are.
+        """Skips the gap that begins here from now on, because no member has its entries. Returns the gaps that were
+        given up: empty if there is no such gap. Entries in it whose bytes are sound except for the chain are kept; the
+        flag of a gap says whether all are.
         """
         given_up = [gap for gap in self.gaps if gap.first == first]
         self.gaps = [gap for gap in self.gaps if gap.first != first]
@@ -126,11 +127,11 @@ class SpecialEntries:
         return told
 
     def append(self, index: int, kind: EntryKind, body: bytes) -> None:
-        """An own entry was staged."""
+        """Notes a staged own entry."""
         self._waiting.append((index, kind, body))
 
     def extend(self, entries: Entries, first: int) -> None:
-        """A leader's entries from `first` on were written."""
+        """Notes a leader's entries from `first` on, which were written."""
         for index, kind, _, _ in entries.special:
             if index >= first:
                 self._waiting.append((index, EntryKind(kind), body_of(entries.record(index))))
@@ -146,8 +147,8 @@ class SpecialEntries:
         self.gaps.clear()
 
     def take(self, committed: int) -> Iterator[tuple[int, EntryKind, bytes]]:
-        """Those up to `committed`, which are then forgotten, and none at or behind a gap. One that cannot be read now
-        makes a gap: ask `readable_to` afterwards."""
+        """Yields and drops the entries up to `committed`, none at or behind a gap. An entry that cannot be read now
+        becomes a gap: call `readable_to` afterwards."""
         while self._waiting and self._waiting[0][0] <= self.readable_to(committed):
             index, kind, body = self._waiting.popleft()
             if body is None:
@@ -160,5 +161,5 @@ class SpecialEntries:
 
 
 def body_of(record: bytes) -> bytes:
-    """What the record of an own entry carries."""
+    """The content of an own entry, from its record."""
     return Record.decode(record).body

@@ -1,4 +1,4 @@
-"""What an operator is told about a group, as seen by one of its members."""
+"""The state of a group for operators, as one of its members sees it."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from tallystick.replication.transport.transport import PeerStatus
 
 @dataclass(frozen=True, slots=True)
 class PeerProgress:
-    """Another member. What only a leader knows is None elsewhere."""
+    """Another member. Values that only a leader knows are None elsewhere."""
 
     member: int
     voter: bool
     address: Address | None
     connected: bool
-    """We have both of our lanes to it."""
+    """This member has both of its lanes to it."""
     match_index: int | None
     lag_bytes: int | None
     """How much of the leader's log is not known to be durable there."""
     state: str | None
     """`probe`, `pipeline` or `install`."""
     seconds_since_heard: float | None
-    """Since the round of heartbeats was sent that it answered last."""
+    """Seconds since the newest round of heartbeats that it answered was sent."""
     disk: DiskState | None
     doubt: Doubt | None
 
 
 @dataclass(frozen=True, slots=True)
 class Unrepaired:
-    """Damage of this member's log that could not be repaired so far. It is tried again and again."""
+    """Damage of this member's log that could not be repaired so far. The repair is retried."""
 
     first: int
     """The first damaged entry, at byte `pos`; the damage ends before byte `end_pos`."""
     pos: int
     end_pos: int
     reason: str
-    """Why the last try failed."""
+    """Why the last attempt failed."""
     no_copy: bool
-    """All other members have answered several times that they have no sound copy. False: some did not answer yet."""
+    """All other members answered several times that they have no sound copy. False: some have not answered yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """One member's view. Indexes are those of entries, -1: there is none."""
+    """One member's view. Indexes are those of entries; -1 means that there is none."""
 
     cluster: str
     group: str
@@ -59,7 +59,7 @@ class GroupStatus:
     term: int
     leader: int | None
     ready: bool
-    """Leads, and has committed an entry of its own term."""
+    """Whether it leads and has committed an entry of its current term."""
     accepting: bool
     voters: tuple[int, ...]
     learners: tuple[int, ...]
@@ -75,20 +75,20 @@ class GroupStatus:
     doubt: Doubt
     fatal: str | None
     last_error: str
-    """The last thing that went wrong here, empty: nothing did. For people."""
+    """The last error, as a text for people; empty if there was none."""
     peers: tuple[PeerProgress, ...]
     refused_messages: int = 0
-    """Messages of others that were dropped because they cannot be true, and entries that were not sound."""
+    """Number of messages that were dropped because they cannot be true, and of entries that were damaged."""
     removed: bool = False
-    """Another member said that this one does not belong to the group any more."""
+    """Another member said that this one is no longer in the group."""
     unreadable: str | None = None
-    """Why this member does not lead, whatever the others do: a part of its log cannot be read. None: all can."""
+    """Why this member does not lead in any case: a part of its log cannot be read. None if all of it can."""
     unrepaired: tuple[Unrepaired, ...] = ()
-    """By position."""
+    """Sorted by position."""
 
 
 def progress_of(raft: Raft, ledger: Ledger, lanes: Sequence[PeerStatus], now: float) -> tuple[PeerProgress, ...]:
-    """Of all members but the own one, and of whoever else there is a connection with; by number."""
+    """The progress of all other members, and of other processes with a connection; sorted by number."""
     known = {status.member: status for status in lanes}
     members = sorted((raft.membership.members | known.keys()) - {raft.id})
     return tuple(_progress(raft, ledger, member, known.get(member), now) for member in members)

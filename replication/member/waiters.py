@@ -1,4 +1,4 @@
-"""Who waits for an index to be committed, in the order in which that comes to pass."""
+"""Callers that wait for an index to be committed, in the order in which that happens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 
 
 class Waiters:
-    """Futures by index. Resolving one that was cancelled meanwhile is no fault."""
+    """Futures by index. A future that was cancelled meanwhile is ignored."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -23,7 +23,7 @@ class Waiters:
         return future
 
     def resolve(self, index: int) -> None:
-        """All up to `index` have what they waited for."""
+        """Completes all futures up to `index`."""
         heap = self._heap
         while heap and heap[0][0] <= index:
             future = heapq.heappop(heap)[2]
@@ -31,11 +31,11 @@ class Waiters:
                 future.set_result(None)
 
     def fail_above(self, index: int, error: Exception) -> None:
-        """Those that wait for more than `index` get the error."""
+        """Fails all futures above `index` with the error."""
         kept = [item for item in self._heap if item[0] <= index]
         for item in self._heap:
             if item[0] > index and not item[2].done():
                 item[2].set_exception(error)
-                item[2].exception()  # whoever asked may be gone: it is no fault that nobody looks
+                item[2].exception()  # the caller may be gone: then nothing reads the exception
         heapq.heapify(kept)
         self._heap = kept

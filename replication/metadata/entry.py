@@ -1,9 +1,9 @@
-"""The content of a METADATA entry: one patch of one table, as a JSON object, so that it can be read where it lies.
+"""The content of a METADATA entry: one patch of one table, as a JSON object that people can read in the log.
 
     {"format":1,"patch":{"topicConfigTable":{"T":{"perm":6,...}}},"table":"topics.json"}
 
-A change that is larger than an entry may be becomes several, which are applied one after the other: a reader may see a
-table with a part of its rows changed, never a row that nobody wrote.
+A change that is too large for one entry is split into several, which are applied one after the other. A reader can see
+a table with only some of its rows changed, but never a row that was not written.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import orjson
 
 from tallystick.replication.metadata.merge_patch import Patch, PatchError, split
 
-FORMAT = 1  # fixed: it is on disks
+FORMAT = 1  # do not change: it is on disks
 MAX_BODY_BYTES = 256 * 1024
-"""Of one entry's content. Small beside an append request, so that metadata does not hold up messages."""
+"""Limit for the content of one entry. It is small compared with an append request, so it does not delay messages."""
 
 
 class MetadataError(ValueError):
-    """The content of an entry or of a snapshot is not what this version writes; `reason` says where it fails."""
+    """The content of an entry or of a snapshot is invalid for this version; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -29,16 +29,16 @@ class MetadataError(ValueError):
 
 
 class TablePatch(NamedTuple):
-    """What one entry does to one table."""
+    """The change that one entry makes to one table."""
 
     table: str
     patch: Patch
 
 
 def encode(change: TablePatch, max_bytes: int = MAX_BODY_BYTES) -> Iterator[bytes]:
-    """The contents of the entries that make `change`, in order, each of at most `max_bytes`.
+    """The contents of the entries that carry out `change`, in order, each of at most `max_bytes`.
 
-    PatchError: a single value does not fit.
+    Raises PatchError if a single value does not fit.
     """
     frame_bytes = len(_body(TablePatch(change.table, {}))) - 2
     for part in split(change.patch, max_bytes - frame_bytes):
@@ -51,17 +51,17 @@ def _body(change: TablePatch) -> bytes:
     try:
         return orjson.dumps({"format": FORMAT, "patch": change.patch, "table": change.table})
     except (TypeError, ValueError) as error:
-        raise PatchError(f"no JSON: {error}") from error
+        raise PatchError(f"not JSON: {error}") from error
 
 
 def decode(body: bytes) -> TablePatch:
-    """MetadataError: no such content, or of a format that this version does not know."""
+    """Raises MetadataError if the content is invalid, or of a format that this version does not know."""
     try:
         fields: Any = orjson.loads(body)
     except ValueError as error:
-        raise MetadataError(f"a metadata entry is no JSON: {error}") from error
+        raise MetadataError(f"a metadata entry is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise MetadataError("a metadata entry is no JSON object")
+        raise MetadataError("a metadata entry is not a JSON object")
     if fields.get("format") != FORMAT:
         raise MetadataError(f"a metadata entry of format {fields.get('format')!r}, this version knows {FORMAT}")
     table, patch = fields.get("table"), fields.get("patch")

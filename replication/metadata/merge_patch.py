@@ -1,14 +1,14 @@
-"""What changed between two pictures of a table, as a JSON merge patch: rows that are new or other, null for those gone.
+"""The difference between two states of a table, as a JSON merge patch: new or changed rows, and null for removed ones.
 
     before  {"rows": {"a": {"n": 1}, "b": {"n": 2}}}
     after   {"rows": {"a": {"n": 3}}}
     patch   {"rows": {"a": {"n": 3}, "b": null}}
 
-A picture is a JSON object without null: null in a patch means "gone", so it cannot be a value. Lists are values,
-replaced as a whole. Keys are strings, also where the table counts by numbers (`{"0": 14}`).
+A picture is a JSON object without null: in a patch null means "removed", so it cannot be a value. Lists are values and
+are replaced as a whole. Keys are strings, also where the table uses numbers (`{"0": 14}`).
 
-Everything here is pure, and nothing is changed in place: a picture that was handed out stays as it is, so that another
-thread may write it while the next patch is applied. Source: RFC 7396.
+Everything here is pure, and nothing is changed in place: a picture that was returned never changes, so another thread
+can write it to a file while the next patch is applied. Source: RFC 7396.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MISSING: Any = object()
 
 
 class PatchError(ValueError):
-    """This is no picture, no patch, or cannot be made to fit; `reason` says why."""
+    """The value is not a valid picture or patch, or cannot be split as requested; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class PatchError(ValueError):
 
 
 def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
-    """The smallest patch with `merged(before, patch) == after`; {}: they are equal. PatchError: null in `after`."""
+    """The smallest patch with `merged(before, patch) == after`; {} if they are equal. PatchError: null in `after`."""
     patch: Patch = {}
     for key, value in after.items():
         old = before.get(key, _MISSING)
@@ -51,7 +51,7 @@ def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> Patch:
 
 
 def merged(picture: Mapping[str, Any], patch: Mapping[str, Any]) -> Picture:
-    """`picture` after `patch`; what the patch does not touch is shared with it."""
+    """`picture` after `patch`; the result shares what the patch does not change."""
     result = dict(picture)
     for key, value in patch.items():
         if value is None:
@@ -65,9 +65,10 @@ def merged(picture: Mapping[str, Any], patch: Mapping[str, Any]) -> Picture:
 
 
 def split(patch: Patch, max_bytes: int) -> Iterator[Patch]:
-    """Patches of at most `max_bytes` each as JSON that do the same, applied one after the other, in the patch's order.
+    """Splits a patch into patches of at most `max_bytes` each as JSON, which have the same effect when applied in
+    order.
 
-    PatchError: a single value is larger than that.
+    Raises PatchError if a single value is larger than that.
     """
     size = len(_encoded(patch))
     if size <= max_bytes:
@@ -76,7 +77,7 @@ def split(patch: Patch, max_bytes: int) -> Iterator[Patch]:
     part: Patch = {}
     used = 2  # the braces
     for key, value in patch.items():
-        item_bytes = len(_encoded({key: value})) - 1  # one brace stands for the comma
+        item_bytes = len(_encoded({key: value})) - 1  # one brace counts for the comma
         if used + item_bytes > max_bytes and part:
             yield part
             part, used = {}, 2
@@ -99,11 +100,11 @@ def _encoded(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except (TypeError, ValueError) as error:
-        raise PatchError(f"no JSON: {error}") from error
+        raise PatchError(f"not JSON: {error}") from error
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Equal as JSON: to Python, 1 is True is 1.0."""
+    """Whether both are equal as JSON: for Python, 1 is True is 1.0."""
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(_same(left, right) for left, right in zip(old, new, strict=True))
     if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -112,15 +113,15 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def _checked(value: Any) -> Any:
-    """`value` if it can stand in a picture. What is in lists is looked at too."""
+    """`value` if it is allowed in a picture. Values in lists are checked too."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise PatchError(f"the key {key!r} is no text")
+                raise PatchError(f"the key {key!r} is not a string")
             _checked(inner)
     elif isinstance(value, list):
         for inner in value:
             _checked(inner)
     elif not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-        raise PatchError(f"{value!r} cannot stand in a table")
+        raise PatchError(f"{value!r} is not allowed in a table")
     return value

@@ -1,4 +1,4 @@
-"""The replicated tables at one index of the log, as one file: `tally-metadata`, replaced as a whole.
+"""The replicated tables at one index of the log, in one file, `tally-metadata`, which is replaced as a whole.
 
 Layout, big-endian:
 
@@ -9,9 +9,9 @@ offset  size  field
     24     4  CRC-32 of the 24 bytes before and the content
     28     n  content: a JSON object, table name -> picture, keys sorted
 
-The index and what it led to are in one file, written to a temporary name, synced and renamed: a crash leaves the old
-pair or the new one, never one index with the other's tables (S12). The same bytes go to a member whose log begins
-behind what others still have (L11). Keys are sorted so that equal states are equal files, on every member.
+The index and the tables at this index are in one file, which is written under a temporary name, synced and renamed. A
+crash leaves the old pair or the new one, never one index with the tables of the other (S12). A member whose log is too
+far behind the others' gets the same bytes (L11). Keys are sorted, so that equal states are equal files on all members.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ assert _CONTENT == 28, "fixed by every file already on disk"
 
 
 class SnapshotError(MetadataError):
-    """The file is there and is no snapshot; `path` says which."""
+    """The file exists but is not a valid snapshot; `path` names it."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -54,27 +54,27 @@ def encode(tables: ReplicatedTables) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> ReplicatedTables:
-    """MetadataError: not what `encode` made, or damaged since."""
+    """Raises MetadataError if `encode` did not make the data, or the data is damaged."""
     if len(data) < _CONTENT:
-        raise MetadataError(f"a snapshot of {len(data)} bytes, its head alone has {_CONTENT}")
+        raise MetadataError(f"a snapshot of {len(data)} bytes; its head alone has {_CONTENT}")
     magic, applied_index, size = _HEAD.unpack_from(data)
     if magic != _MAGIC:
-        raise MetadataError("no snapshot of tables, or one of another version")
+        raise MetadataError("not a snapshot of tables, or of another version")
     content = data[_CONTENT:]
     if size != len(content):
         raise MetadataError(f"a snapshot with {len(content)} of {size} bytes")
     if _CRC.unpack_from(data, _HEAD.size)[0] != zlib.crc32(content, zlib.crc32(data[: _HEAD.size])):
-        raise MetadataError("the CRC of a snapshot does not fit its content")
+        raise MetadataError("the CRC of a snapshot does not match its content")
     pictures: Any = orjson.loads(content)
     if not isinstance(pictures, dict) or not all(isinstance(picture, dict) for picture in pictures.values()):
-        raise MetadataError("a snapshot that is no table of pictures")
+        raise MetadataError("a snapshot that does not contain tables")
     return ReplicatedTables(applied_index, pictures)
 
 
 def load(folder: Path) -> ReplicatedTables | None:
-    """What `folder` holds; None: nothing yet. SnapshotError: damaged. OSError.
+    """The tables in `folder`; None if there is no file. Raises SnapshotError if it is damaged; OSError.
 
-    A damaged one is not to be taken for none: entries before it may be deleted from the log already.
+    A damaged file must not be treated as a missing one: older entries may already be deleted from the log.
     """
     path = folder / FILE_NAME
     try:
@@ -86,7 +86,7 @@ def load(folder: Path) -> ReplicatedTables | None:
 
 
 def save(door: Door, folder: Path, data: bytes) -> None:
-    """Replaces the file by `encode`'s bytes, durably. Blocks. OSError: the one before it can still be loaded."""
+    """Durably replaces the file by `encode`'s bytes. Blocks. OSError: the previous file can still be loaded."""
     temporary = folder / f"{FILE_NAME}.tmp"
     door.mkdir(str(folder))
     door.write_file(str(temporary), data)

@@ -1,10 +1,10 @@
-"""A leader's side of the replicated tables: what changed since it was last put into the log, as contents of entries.
+"""A leader's side of the replicated tables: changes since the last entry, as contents of new entries.
 
-    live table ──rows that changed──▶ contents of entries ──the log took one──▶ staged picture
+    live table ──rows that changed──▶ contents of entries ──the log accepted one──▶ staged picture
 
-The staged pictures are the committed ones with all that this leader put into its log on top. They begin at a
-leadership, when all entries before it are applied, and are thrown away when it ends: what is not committed by then may
-be or not, and the log alone will tell.
+The staged pictures are the committed ones plus all changes that this leader has put into its log. They are created when
+a leadership begins, after all earlier entries are applied, and dropped when it ends: it is then unknown which of the
+uncommitted entries take effect, and only the log decides.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from tallystick.replication.metadata.tables import ReplicatedTables
 
 
 class StagedTables:
-    """The pictures as they will be when all that is staged is committed."""
+    """The pictures as they will be when everything that is staged is committed."""
 
     def __init__(self, committed: ReplicatedTables, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._pictures = committed.pictures()
         self._max_body_bytes = max_body_bytes
 
     def picture(self, table: str) -> Picture:
-        """A table as staged; {}: nobody wrote it yet."""
+        """A table as staged; {} if it was never written."""
         return self._pictures.get(table, {})
 
     def took(self, body: bytes) -> None:
-        """The log has an entry with this content now."""
+        """The log now has an entry with this content."""
         change = decode(body)
         self._pictures[change.table] = merged(self.picture(change.table), change.patch)
 
     def replace(self, table: str, picture: Picture) -> list[bytes]:
-        """Contents of entries that make the whole table `picture`; []: it is that already.
+        """Contents of entries that turn the whole table into `picture`; [] if it already is.
 
-        They count when the log `took` them, one after the other. PatchError: no entry can hold it.
+        They take effect when the log has accepted each of them (`took`). Raises PatchError if no entry can hold a
+        value.
         """
         return self._entries(table, diff(self.picture(table), picture))
 
     def replace_rows(
         self, table: str, field: str, rows: Mapping[str, Any], head: Mapping[str, Any] | None = None
     ) -> list[bytes]:
-        """The same for the named rows in `field` (None: gone), and then the fields of `head`.
+        """Like `replace`, but for the named rows in `field` (None: removed), and then for the fields of `head`.
 
-        The cost follows the rows, not the table. PatchError.
+        The cost depends on the rows, not on the table. Raises PatchError.
         """
         before = self.picture(table)
         old = before.get(field, {})

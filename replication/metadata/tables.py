@@ -1,8 +1,8 @@
-"""The replicated tables as the log has them: pictures by name, changed by METADATA entries in the order of the log.
+"""The replicated tables in the log: pictures by name, which METADATA entries change in the order of the log.
 
 Every member applies the same entries in the same order, so all members have the same pictures at the same index. The
-state is a value: it knows no leader, no clock and no file. Applied index and pictures go together, also on the disk
-(`snapshot`), so that each entry counts once (S12).
+state is a value without leader, clock or file. Applied index and pictures belong together, also on the disk
+(`snapshot`), so that each entry is applied once (S12).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tallystick.replication.metadata.merge_patch import Picture, merged
 
 
 class ReplicatedTables:
-    """The committed pictures. `applied_index`: of the last log entry that counted, of any kind; -1: none did."""
+    """The committed pictures. `applied_index`: the last applied log entry of any kind; -1 if there is none."""
 
     def __init__(self, applied_index: int = -1, pictures: Mapping[str, Picture] | None = None) -> None:
         self.applied_index = applied_index
@@ -28,18 +28,18 @@ class ReplicatedTables:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def picture(self, table: str) -> Picture:
-        """A table as committed; {}: nobody wrote it yet. Later entries do not change what was handed out."""
+        """A table as committed; {} if it was never written. Later entries do not change the returned value."""
         return self._pictures.get(table, {})
 
     def pictures(self) -> dict[str, Picture]:
-        """All of them, by name."""
+        """All pictures, by name."""
         return dict(self._pictures)
 
     def apply(self, index: int, body: bytes) -> TablePatch | None:
-        """Entry `index` is committed; what it changed. None: it had been applied before, and changes nothing.
+        """Applies the committed entry `index`; returns its change. None: it was applied before, and changes nothing.
 
-        MetadataError: this version does not understand it. It must stop then: its tables would not be the others' any
-        more, and with them what it would do as a leader.
+        Raises MetadataError if this version does not understand it. The member must stop then: its tables would differ
+        from those of the others, and with them its behaviour as a leader.
         """
         if index <= self.applied_index:
             return None
@@ -49,5 +49,5 @@ class ReplicatedTables:
         return change
 
     def pass_over(self, index: int) -> None:
-        """Entries up to `index` are committed and none of them was of this kind."""
+        """Entries up to `index` are committed, and none of them was of this kind."""
         self.applied_index = max(self.applied_index, index)

@@ -1,8 +1,8 @@
-"""Connections between the members of a group, and what travels on them.
+"""Connections between the members of a group, and the messages on them.
 
-`frames`, `codec`, `handshake` and `shipping_messages` are bytes without I/O; `link` is one connection, `peer_lane`
-keeps one to a peer, `listener` takes those of others in; `transport` is all of them behind `send` and `deliver`.
-`shipping` carries whole files over it, to a member that is too far behind for the log.
+`frames`, `codec`, `handshake` and `shipping_messages` convert bytes without I/O. `link` is one connection, `peer_lane`
+keeps a connection to another member, and `listener` accepts those of others. `transport` combines them behind `send`
+and `deliver`. `shipping` sends whole files, to a member that is too far behind for the log.
 """
 
 from tallystick.replication.transport.handshake import Identity, Lane

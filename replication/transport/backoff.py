@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""The wait before the next attempt."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 
 
 class Backoff:
-    """Doubles with each failure up to a bound, then half of it at random: members that lost the same peer at the same
-    moment do not all come back to it at the same moment."""
+    """The wait doubles with each failure up to a limit, and half of it is random: members that lost the same peer at
+    the same moment do not all reconnect at the same moment."""
 
     def __init__(self, first_s: float, max_s: float, dice: random.Random) -> None:
         self._first_s = first_s
@@ -16,11 +16,11 @@ class Backoff:
         self._next_s = first_s
 
     def reset(self) -> None:
-        """It worked."""
+        """The attempt succeeded."""
         self._next_s = self._first_s
 
     def next_s(self) -> float:
-        """The wait in seconds after one more failure."""
+        """The wait in seconds after another failure."""
         wait_s = self._next_s
         self._next_s = min(self._max_s, 2 * wait_s)
         return wait_s * self._dice.uniform(0.5, 1.0)

@@ -1,14 +1,14 @@
-"""Messages of the core as bytes: a kind, a version and a layout each, big-endian.
+"""The core's messages as bytes: each has a kind, a version and a layout, big-endian.
 
-The table at the end names all of them. A layout is never changed: another one gets another version, and the version of
-the protocol (`handshake`) says which a peer may be sent. In all of them a member is 4 bytes, a term or an index 8; a
-value that may be missing has a byte before it that says whether it is there; enumerations are a byte.
+The table at the end lists all of them. A layout never changes: a different layout gets a new version, and the version
+of the protocol (`handshake`) determines which one a peer understands. In all layouts a member takes 4 bytes, and a term
+or an index 8. An optional value has a byte before it that states whether it is present; an enumeration takes a byte.
 
-The payload of an append or a base is no part of this: it lies behind the message in the frame, and comes out as a view
-of the bytes that were received, in the message's field `payload`.
+The payload of an append or a snapshot is not part of the layout: it follows the message in the frame. Decoding returns
+it in the message's field `payload`, as a view of the received bytes.
 
-What cannot have been sent by a member of this version is an error here (`bounds`): the connection that it came on ends,
-and neither the core nor the disk ever sees such a number.
+A message that no member of this version can have sent is an error here (`bounds`): its connection ends, and neither the
+core nor the disk ever sees such a number.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ View = memoryview
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one type of message is sent. `encode` gives the message's bytes, `decode` is the way back.
+    """How one type of message is sent. `encode` returns the message's bytes, `decode` reverses it.
 
-    `encode` raises struct.error for values that do not fit, which is our own mistake; `decode` raises struct.error or
-    ValueError for bytes that are no such message, which is the peer's (`Codec` makes both a FrameError).
+    `encode` raises struct.error for values that do not fit, which is an internal error. `decode` raises struct.error or
+    ValueError for bytes that are not such a message, which is the peer's error (`Codec` turns it into a FrameError).
     """
 
     kind: int
@@ -76,26 +76,26 @@ class Codec:
             self._by_kind[layout.kind] = layout
 
     def layout(self, message: object) -> Layout:
-        """Of a message's type. KeyError: it is no message."""
+        """The layout of a message's type. Raises KeyError if it is not a message."""
         return self._by_type[type(message)]
 
     def check(self, header: FrameHeader) -> None:
-        """FrameError: no such frame is known. Asked before the frame's bytes are waited for."""
+        """Raises FrameError if no such frame is known. Called before the link waits for the frame's bytes."""
         layout = self._by_kind.get(header.kind)
         if layout is None:
-            raise FrameError(f"a frame of the unknown kind {header.kind}")
+            raise FrameError(f"a frame of unknown kind {header.kind}")
         if header.version != layout.version:
             raise FrameError(f"a frame of kind {header.kind} in the unknown version {header.version}")
         if header.payload_bytes and not layout.payload:
             raise FrameError(f"a frame of kind {header.kind} with a payload, which it cannot have")
 
     def decode(self, header: FrameHeader, message: View, payload: View | None) -> Any:
-        """The message of a frame that `check` let pass. FrameError: its bytes are none."""
+        """The message of a frame that `check` accepted. Raises FrameError if the bytes are invalid."""
         layout = self._by_kind[header.kind]
         try:
             return layout.decode(message, payload)
         except (struct.error, ValueError) as error:
-            raise FrameError(f"no {layout.message.__name__}: {error}") from None
+            raise FrameError(f"an invalid {layout.message.__name__}: {error}") from None
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def _decode_runs(view: View, offset: int, prev_index: int) -> tuple[tuple[TermRu
     begin = offset + _COUNT.size
     end = begin + count * _RUN.size
     if end > len(view):
-        raise ValueError(f"{count} runs do not fit into it")
+        raise ValueError(f"{count} runs do not fit into the message")
     runs = tuple(map(TermRun._make, _RUN.iter_unpack(view[begin:end])))
     last_index = prev_index
     for run in runs:
         if run.last_index <= last_index:
-            raise ValueError(f"a run up to index {run.last_index} behind index {last_index}")
+            raise ValueError(f"a run up to index {run.last_index} after index {last_index}")
         last_index = run.last_index
     return runs, end
 
@@ -149,7 +149,7 @@ def _decode_entry(view: View, offset: int) -> tuple[MembershipEntry, int]:
 
 def _at_end(view: View, offset: int) -> None:
     if offset != len(view):
-        raise ValueError(f"{len(view) - offset} bytes too many")
+        raise ValueError(f"{len(view) - offset} extra bytes")
 
 
 # -- election ----------------------------------------------------------------------------------------------------------
@@ -197,12 +197,12 @@ def _decode_vote_reply(view: View, payload: View | None) -> VoteReply:
 # -- replication -------------------------------------------------------------------------------------------------------
 
 _APPEND_REQUEST = struct.Struct(">iiqqqqq")
-"""Then the runs (4 bytes count, 16 each), and the memberships (4 bytes count, each 12 and 4 a member)."""
+"""Followed by the runs (4 bytes count, 16 each) and the memberships (4 bytes count, each 12 and 4 per member)."""
 _APPEND_REPLY = struct.Struct(">iiqqq?qqB?qq")
 _HEARTBEAT = struct.Struct(">iiqqdqq?q")
 _HEARTBEAT_REPLY = struct.Struct(">iiqqdqqBB")
 _INSTALL_REQUEST = struct.Struct(">iiqqqq")
-"""Then one membership."""
+"""Followed by one membership."""
 
 
 def _encode_append_request(m: AppendRequest) -> bytes:
@@ -356,7 +356,7 @@ def _layout(
     return Layout(kind, 1, message, lane, message in (AppendRequest, InstallRequest), encode, decode_checked)
 
 
-# Kinds are fixed: other members speak them. 1 to 15 are the handshake's, 64 and above those of `shipping`.
+# Do not change the kinds: other members use them. 1 to 15 belong to the handshake, 64 and above to `shipping`.
 LAYOUTS = (
     _layout(16, PreVoteRequest, _encode_pre_vote_request, _decode_pre_vote_request),
     _layout(17, PreVoteReply, _encode_pre_vote_reply, _decode_pre_vote_reply),

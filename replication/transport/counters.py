@@ -1,4 +1,4 @@
-"""What a transport did, for metrics: plain numbers that only grow, for each peer, lane and direction."""
+"""Counters of a transport for metrics: numbers that only rise, for each peer, lane and direction."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class SentCounters:
-    """One lane to one peer. The lane keeps them while connections come and go."""
+    """One lane to one peer. The counters continue across connections."""
 
     frames: int = 0
     bytes: int = 0
-    """Handed to the connection, headers included; what a lost connection had not sent yet is in it."""
+    """Passed to the connection, including headers, and including what a lost connection had not sent."""
     dropped_unconnected: int = 0
-    """Messages refused because there was no connection."""
+    """Messages that were refused because there was no connection."""
     dropped_full: int = 0
-    """Messages refused because too much was unsent (`control_queue_bytes`, `bulk_queue_bytes`)."""
+    """Messages that were refused because too much was unsent (`control_queue_bytes`, `bulk_queue_bytes`)."""
     connects: int = 0
-    """Handshakes that succeeded; all but the first are reconnects."""
+    """Successful handshakes; all but the first are reconnects."""
     failures: int = 0
-    """Attempts that failed, and connections that were lost."""
+    """Failed attempts, and lost connections."""
     last_error: str = ""
-    """Of the last failure; it stays when the lane is connected again."""
+    """Reason of the last failure; it stays when the lane is connected again."""
 
 
 @dataclass(slots=True)
@@ -32,15 +32,15 @@ class ReceivedCounters:
     bytes: int = 0
     connects: int = 0
     failures: int = 0
-    """Connections that we ended, because of what came or because a newer one took their place."""
+    """Connections that this member closed: because of invalid data, or because a newer one replaced them."""
     last_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """One lane to a peer, as it is now."""
+    """The present state of one lane to a peer."""
 
     connected: bool
     queued_bytes: int
-    """Handed to the connection and not sent yet."""
+    """Passed to the connection and not sent yet."""
     sent: SentCounters

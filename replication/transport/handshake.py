@@ -1,17 +1,18 @@
-"""Who is there: the first frame of either side of a connection, and what makes them part again.
+"""The handshake: the first frame of either side of a connection, and why a side closes it.
 
     caller                                        called
-    Hello: versions, lane, who I am, whom I want ->   judge
-                                                  <- Welcome: version, who I am        frames follow, caller to called
+    Hello: versions, lane, own id, wanted member ->   judge
+                                                  <- Welcome: version, own id          frames follow, caller to called
                                                   <- Refusal: code, reason             both close
 
-A caller is refused if it is of another cluster or group, wants another member than the one it reached (an address that
-was given to somebody else), has our own id, or speaks no version that we speak. Whether a member belongs to the group
-is not asked here: that is in the log, and a member that was removed has to be able to hear so. `callers` decides
-whether it may have this id: one whose address nobody told us may not, and nobody takes the place of a live connection.
+A caller is refused if it belongs to another cluster or group, wants another member than the one that it reached (its
+address may have been reassigned), has the same id as the called member, or supports no common version. The handshake
+does not check whether a member is in the group: only the log knows that, and a removed member must be able to learn it.
+`callers` decides whether the caller can have this id: not if no address of it is configured, and not if a live
+connection has it.
 
-The version is the highest that both have. Layout of these frames: fixed for all versions; bytes behind the fields
-known here are passed over, so that a later version can say more. Source: rule S14.
+The version is the highest that both support. The layout of these frames is the same in all versions; bytes behind the
+known fields are ignored, so that a later version can add fields. Source: rule S14.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from typing import Any
 
 VERSION_MIN = 1
 VERSION_MAX = 1
-"""Protocol versions that we speak. A version stands for the set of kinds and the layout of each message."""
+"""Protocol versions that this version supports. One determines the set of kinds and the layout of each message."""
 
-# Kinds of frames. fixed: other members speak them.
+# Kinds of frames. Do not change: other members use them.
 KIND_HELLO = 1
 KIND_WELCOME = 2
 KIND_REFUSAL = 3
 HANDSHAKE_KINDS = frozenset((KIND_HELLO, KIND_WELCOME, KIND_REFUSAL))
 HANDSHAKE_VERSION = 1
 
-_MAGIC = b"TARP"  # fixed: other members speak it
+_MAGIC = b"TARP"  # do not change: other members use it
 _HELLO = struct.Struct(">4sHHBii")
 _WELCOME = struct.Struct(">4sHi")
 _REFUSAL = struct.Struct(">4sH")
@@ -40,15 +41,15 @@ _LENGTH = struct.Struct(">H")
 NAME_MAX_BYTES = 255
 _REASON_MAX_BYTES = 1024
 HELLO_MAX_BYTES = 4096
-"""Largest message before the handshake is done, with room for what later versions add."""
+"""Largest message before the end of the handshake, with space for additions of later versions."""
 
 
 class HandshakeError(ValueError):
-    """What came is no such frame."""
+    """The received frame is not of this kind."""
 
 
 class Lane(enum.IntEnum):
-    """What a connection is for. Votes and heartbeats must not queue behind entries (L9), so each has its own."""
+    """The purpose of a connection. Votes and heartbeats must not wait behind entries (L9), so each has its own."""
 
     CONTROL = 1
     BULK = 2
@@ -59,12 +60,12 @@ class Standing(enum.IntEnum):
 
     UNKNOWN = 0
     ADDRESS = 1
-    """It comes from where the member is said to be."""
+    """It comes from an address of the member."""
     CERTIFICATE = 2
 
 
 class RefusalCode(enum.IntEnum):
-    """Why a caller is refused. fixed: other members speak it. An unknown one is a reason too: its text says which."""
+    """Why a caller is refused. Do not change: other members use it. An unknown code is valid; its text explains it."""
 
     CLUSTER = 1
     GROUP = 2
@@ -77,7 +78,7 @@ class RefusalCode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a member is. It stands on the member's volume, and never follows from an address."""
+    """The identity of a member. It is stored on the member's volume and never derived from an address."""
 
     cluster: str
     group: str
@@ -86,9 +87,9 @@ class Identity:
     def __post_init__(self) -> None:
         for name in (self.cluster, self.group):
             if not 0 < len(name.encode()) <= NAME_MAX_BYTES:
-                raise ValueError(f"{name!r} is no name of 1 to {NAME_MAX_BYTES} bytes")
+                raise ValueError(f"{name!r} is not a name of 1 to {NAME_MAX_BYTES} bytes")
         if not 0 <= self.member < 1 << 31:
-            raise ValueError(f"{self.member} is no member id")
+            raise ValueError(f"{self.member} is not a member id")
 
     def __str__(self) -> str:
         return f"n{self.member} of group {printable(self.group)} in cluster {printable(self.cluster)}"
@@ -96,7 +97,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The caller's first frame. `lane` is a plain number: a later version may have lanes that we do not know."""
+    """The caller's first frame. `lane` is a plain number: a later version may have lanes that are unknown here."""
 
     identity: Identity
     wanted_member: int
@@ -113,7 +114,7 @@ class Hello:
 
     @classmethod
     def decode(cls, message: memoryview) -> Hello:
-        """HandshakeError: it is none."""
+        """Raises HandshakeError if the message is not a Hello."""
         magic, version_min, version_max, lane, member, wanted = _unpack(_HELLO, message)
         _check_magic(magic)
         cluster, offset = _read_text(message, _HELLO.size, NAME_MAX_BYTES)
@@ -123,7 +124,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer that opens the lane; both speak `version` from here on."""
+    """The answer that opens the lane; both sides use `version` from now on."""
 
     identity: Identity
     version: int
@@ -135,7 +136,7 @@ class Welcome:
 
     @classmethod
     def decode(cls, message: memoryview) -> Welcome:
-        """HandshakeError: it is none."""
+        """Raises HandshakeError if the message is not a Welcome."""
         magic, version, member = _unpack(_WELCOME, message)
         _check_magic(magic)
         cluster, offset = _read_text(message, _WELCOME.size, NAME_MAX_BYTES)
@@ -145,7 +146,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer that ends the connection. `reason` is for people; after `decode` it is fit for a line of a log."""
+    """The answer that ends the connection. `reason` is for people; after `decode` it is safe for a log line."""
 
     code: int
     reason: str
@@ -156,7 +157,7 @@ class Refusal:
 
     @classmethod
     def decode(cls, message: memoryview) -> Refusal:
-        """HandshakeError: it is none."""
+        """Raises HandshakeError if the message is not a Refusal."""
         magic, code = _unpack(_REFUSAL, message)
         _check_magic(magic)
         reason, _ = _read_text(message, _REFUSAL.size, _REASON_MAX_BYTES)
@@ -178,26 +179,26 @@ def judge(hello: Hello, own: Identity) -> Welcome | Refusal:
     if version is None:
         return Refusal(
             RefusalCode.VERSION,
-            f"n{own.member} speaks the versions {VERSION_MIN} to {VERSION_MAX}, "
+            f"n{own.member} supports the versions {VERSION_MIN} to {VERSION_MAX}, "
             f"not {hello.version_min} to {hello.version_max}",
         )
     if hello.lane not in set(Lane):
-        return Refusal(RefusalCode.LANE, f"n{own.member} knows no lane {hello.lane}")
+        return Refusal(RefusalCode.LANE, f"n{own.member} does not know lane {hello.lane}")
     return Welcome(own, version)
 
 
 def objection(welcome: Welcome, hello: Hello) -> str | None:
-    """Why the caller goes away although it is welcome; None: it stays. Pure."""
+    """Why the caller leaves although it was accepted; None if it stays. Pure."""
     found, own = welcome.identity, hello.identity
     if (found.cluster, found.group, found.member) != (own.cluster, own.group, hello.wanted_member):
         return f"reached {found}, not n{hello.wanted_member}"
     if not hello.version_min <= welcome.version <= hello.version_max:
-        return f"{found} chose version {welcome.version}, which we do not speak"
+        return f"{found} chose version {welcome.version}, which is not supported here"
     return None
 
 
 def common_version(version_min: int, version_max: int) -> int | None:
-    """The highest version in the other's range and in ours; None: there is none."""
+    """The highest version that both sides support; None if there is none."""
     version = min(version_max, VERSION_MAX)
     return version if version >= max(version_min, VERSION_MIN) else None
 
@@ -228,7 +229,7 @@ def _text(text: str) -> bytes:
 def _read_text(message: memoryview, offset: int, max_bytes: int) -> tuple[str, int]:
     begin = offset + _LENGTH.size
     if begin > len(message):
-        raise HandshakeError("a first frame that is cut off")
+        raise HandshakeError("a truncated first frame")
     (length,) = _LENGTH.unpack_from(message, offset)
     if length > max_bytes or begin + length > len(message):
         raise HandshakeError("a first frame with a text that is too long")
@@ -239,5 +240,5 @@ def _read_text(message: memoryview, offset: int, max_bytes: int) -> tuple[str, i
 
 
 def printable(text: str) -> str:
-    """What another process says, for a line of a log: nothing in it can begin a line of its own."""
+    """Text of another process for a log line: nothing in it can begin a new line."""
     return "".join(each if each.isprintable() else "?" for each in text)

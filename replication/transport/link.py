@@ -1,10 +1,10 @@
-"""One connection between two members, either end: bytes in, frames out, and one way to end it.
+"""One connection between two members, either end: bytes come in, frames come out, and there is one way to end it.
 
-The caller's end says Hello and from then on only sends; the called end answers once and from then on only receives.
-What a member has to say to another travels on connections that it made itself, so that a cable which is cut in one
-direction only is one cut lane, and nothing depends on both being up.
+The caller's end sends Hello and from then on only sends. The called end answers once and from then on only receives. A
+member sends only on connections that it made itself, so a network that fails in one direction disables one lane, and
+nothing requires both directions.
 
-`closed` is set before anything else happens when a link ends, by whoever; nothing is delivered or sent after it.
+`closed` is set before anything else when a link ends, for any reason; nothing is delivered or sent after it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tallystick.replication.transport.receive_buffer import ReceiveBuffer
 from tallystick.replication.transport.settings import TransportSettings
 from tallystick.store import memory_budget
 
-_SMALL_PAYLOAD = 16 << 10  # below, joining is cheaper than a second write
+_SMALL_PAYLOAD = 16 << 10  # below this, joining is cheaper than a second write
 _KEEPALIVE_PROBES = 3
 # Linux, struct tcp_info: tcpi_last_data_recv and tcpi_last_ack_recv, milliseconds.
 _TCP_INFO = struct.Struct("=52xII")
@@ -50,7 +50,7 @@ Payload = bytes | bytearray | memoryview
 
 
 class LinkRefusedError(ConnectionError):
-    """The other side does not want us, or is not whom we wanted. Only its settings or ours can change that."""
+    """The other side refuses the caller, or is another member than wanted. Only a change of settings can help."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -63,26 +63,26 @@ class Link(asyncio.BufferedProtocol):
         """The other side's IP address."""
         self.transport: asyncio.Transport | None = None
         self.reason = ""
-        """Why it was ended; the first reason stands."""
+        """Why the link ended; the first reason stays."""
         self.ended_by_us = False
         self.lost = asyncio.Event()
-        """The connection is gone."""
+        """Set when the connection is lost."""
         self._buffer = ReceiveBuffer()
         self._header: FrameHeader | None = None
         self._settings = settings
         self._payload_max_bytes = payload_max_bytes
         self._open = False
-        self._charged = self._buffer.capacity  # told to the process's memory budget; a small buffer is not
+        self._charged = self._buffer.capacity  # charged to the process's memory budget; a small buffer is not
 
     def __str__(self) -> str:
         return f"a member's link of {self.address}"
 
     def cut(self) -> None:
-        """End the link now, for the memory that it holds."""
+        """Ends the link now because of the memory that it holds."""
         self.fail("all connections hold too much memory")
 
     def fail(self, reason: str) -> None:
-        """End the link now, whatever is unsent."""
+        """Ends the link now, without sending the rest."""
         if not self.closed:
             self.closed = self.ended_by_us = True
             self.reason = reason
@@ -90,7 +90,7 @@ class Link(asyncio.BufferedProtocol):
                 self.transport.abort()
 
     def close(self, reason: str) -> None:
-        """Let go what was written, then end the link. Nothing more is delivered."""
+        """Ends the link after the written data is sent. Nothing more is delivered."""
         if not self.closed:
             self.closed = self.ended_by_us = True
             self.reason = reason
@@ -98,44 +98,44 @@ class Link(asyncio.BufferedProtocol):
                 self.transport.close()
 
     def abort(self) -> None:
-        """What is unsent after `close` is not waited for any longer."""
+        """Stops waiting for data that is unsent after `close`."""
         if self.transport is not None:
             self.transport.abort()
 
-    # --- what the event loop calls ---
+    # --- called by the event loop -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is up, TLS included."""
+        """The connection is established, including TLS."""
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.host = str(peer[0]).removeprefix("::ffff:")
             self.address = f"{self.host}:{peer[1]}"
-        if self.closed:  # its owner changed its mind meanwhile
+        if self.closed:  # its owner ended it meanwhile
             self.transport.abort()
             return
         try:
             tune(self.transport, self._settings.silence_timeout_ms)
-        except OSError as error:  # it was reset before we could look at it
+        except OSError as error:  # the peer reset it at once
             self.fail(f"the connection was lost: {error}")
             return
         self.begin()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is lost."""
         self.closed = True
-        self._buffer = ReceiveBuffer()  # it may be large, and owners keep links for a while
+        self._buffer = ReceiveBuffer()  # it may be large, and owners keep links for some time
         memory_budget.PROCESS.charge(self, 0, keep=True)
         if not self.reason:
             self.reason = f"the connection was lost: {error}" if error else "the peer closed the connection"
         self.lost.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Where the next received bytes are written."""
         return self._buffer.room()
 
     def buffer_updated(self, count: int) -> None:
-        """They came."""
+        """`count` bytes were received."""
         self.bytes_came(count)
         self._buffer.received(count)
         if self._buffer.capacity != self._charged:  # a large frame made it grow
@@ -148,7 +148,7 @@ class Link(asyncio.BufferedProtocol):
             self.fail(f"it sent {error}")
 
     def eof_received(self) -> bool:
-        """The other side sends no more: neither do we."""
+        """The other side sends no more: close the connection."""
         return False
 
     def _take_frame(self) -> bool:
@@ -177,27 +177,27 @@ class Link(asyncio.BufferedProtocol):
         self.frame(header, message, payload)
         return True
 
-    # --- what the two ends do differently ---
+    # --- different for the two ends -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The connection is up."""
+        """The connection is established."""
 
     def bytes_came(self, count: int) -> None:
-        """So many more bytes were received."""
+        """`count` more bytes were received."""
 
     def check(self, header: FrameHeader) -> None:
-        """FrameError: no frame of this kind may come now. Asked before its bytes are waited for."""
+        """Raises FrameError if this kind of frame is not allowed now. Called before the link waits for its bytes."""
         raise NotImplementedError
 
     def frame(self, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
-        """A whole frame came. FrameError, HandshakeError: it cannot be read."""
+        """A complete frame was received. Raises FrameError or HandshakeError if it is invalid."""
         raise NotImplementedError
 
 
 class CallerLink(Link):
-    """The end of the one who made the connection. `welcomed` ends when the other side took us in.
+    """The end of the member that made the connection. `welcomed` completes when the other side accepted it.
 
-    It fails with LinkRefusedError (refused, or we do not want it), ConnectionError (lost before).
+    It fails with LinkRefusedError (one side refuses the other) or ConnectionError (the connection was lost before).
     """
 
     def __init__(
@@ -219,11 +219,11 @@ class CallerLink(Link):
 
     @property
     def queued_bytes(self) -> int:
-        """Handed over and not sent yet."""
+        """Passed to the connection and not sent yet."""
         return 0 if self.transport is None or self.closed else self.transport.get_write_buffer_size()
 
     def write(self, head: bytes, payload: Payload | None) -> None:
-        """Send a frame. A large payload is not copied: its bytes have to stay as they are until they are sent."""
+        """Sends a frame. A large payload is not copied: its bytes must not change until they are sent."""
         transport = self.transport
         assert transport is not None and self._open and not self.closed
         try:
@@ -234,11 +234,11 @@ class CallerLink(Link):
             else:
                 transport.write(head)
                 transport.write(payload)
-        except RuntimeError:  # uvloop's transport raises once its socket failed, before it has told us so
+        except RuntimeError:  # uvloop raises after the socket failed, before connection_lost
             self.fail("the connection was lost while sending")
 
     def begin(self) -> None:
-        """Says Hello."""
+        """Sends Hello."""
         transport = self.transport
         assert transport is not None
         if reason := self._inspect(transport):
@@ -248,15 +248,15 @@ class CallerLink(Link):
         transport.write(encode_frame(KIND_HELLO, HANDSHAKE_VERSION, self._hello.encode()))
 
     def check(self, header: FrameHeader) -> None:
-        """Only one answer may come, and no more."""
+        """Only one answer is allowed."""
         if self._open or header.kind not in (KIND_WELCOME, KIND_REFUSAL):
-            raise FrameError(f"a frame of kind {header.kind} where none is due")
+            raise FrameError(f"a frame of kind {header.kind} that was not expected")
 
     def frame(self, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
-        """The answer to Hello."""
+        """Handles the answer to Hello."""
         if header.kind == KIND_REFUSAL:
             refusal = Refusal.decode(message)
-            self._refuse(f"refused us: {refusal.reason}")
+            self._refuse(f"refused this member: {refusal.reason}")
             return
         welcome = Welcome.decode(message)
         if reason := objection(welcome, self._hello):
@@ -267,18 +267,19 @@ class CallerLink(Link):
             self.welcomed.set_result(welcome)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whoever waits for the welcome is told."""
+        """Informs the caller that waits for the welcome."""
         super().connection_lost(error)
         if not self.welcomed.done():
             self.welcomed.set_exception(ConnectionError(self.reason))
-            self.welcomed.exception()  # seen: the one who waited may have given up
+            self.welcomed.exception()  # read: the waiting caller may be gone
 
     def pause_writing(self) -> None:
-        """More is unsent than the lane may hold. Said within the `write` that made it so, by both loops."""
+        """More is unsent than the lane may hold. Both kinds of event loop call this within the `write` that caused
+        it."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """Half of that is gone."""
+        """Half of that is sent."""
         self.paused = False
         if not self.closed:
             self._on_room()
@@ -291,7 +292,7 @@ class CallerLink(Link):
 
 
 class CalledLink(Link):
-    """The end of the one who was called. The owner judges the Hello and gets the frames."""
+    """The end of the member that was called. The owner judges the Hello and gets the frames."""
 
     def __init__(
         self,
@@ -304,9 +305,9 @@ class CalledLink(Link):
     ) -> None:
         super().__init__(settings, settings.payload_max_bytes)
         self.hello: Hello | None = None
-        """Of a caller that was taken in."""
+        """The Hello of an accepted caller."""
         self.counters: ReceivedCounters | None = None
-        """Of its member and lane, once it was taken in."""
+        """The counters of its member and lane, once it is accepted."""
         self.standing = Standing.UNKNOWN
         """How good its claim to its name is."""
         self._judge = judge
@@ -316,27 +317,27 @@ class CalledLink(Link):
         self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Waits for Hello, not for long."""
+        """Waits for Hello for a limited time."""
         self._deadline = asyncio.get_running_loop().call_later(
-            self._settings.handshake_timeout_ms / 1000, self.fail, "it did not say who it is in time"
+            self._settings.handshake_timeout_ms / 1000, self.fail, "it did not introduce itself in time"
         )
 
     def bytes_came(self, count: int) -> None:
-        """So many more bytes were received."""
+        """`count` more bytes were received."""
         if self.counters is not None:
             self.counters.bytes += count
 
     def check(self, header: FrameHeader) -> None:
-        """Hello first, then what the owner allows."""
+        """First only Hello is allowed, then what the owner allows."""
         if self._open:
             self._check(header)
         elif header.kind != KIND_HELLO:
-            raise FrameError(f"a frame of kind {header.kind} before it said who it is")
+            raise FrameError(f"a frame of kind {header.kind} before Hello")
         elif header.payload_bytes:
             raise FrameError("a first frame with a payload")
 
     def frame(self, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:
-        """Hello, or what the owner wants to have."""
+        """Handles Hello, and passes later frames to the owner."""
         if self._open:
             self._deliver(self, header, message, payload)
             return
@@ -352,9 +353,9 @@ class CalledLink(Link):
         self.transport.write(encode_frame(KIND_WELCOME, HANDSHAKE_VERSION, answer.encode()))
 
     def silent_ms(self) -> int:
-        """Since the other side's machine was heard of last, also if it only acknowledged or was asked (keepalive).
+        """Milliseconds since the other machine was last heard, also if it only acknowledged or answered a keepalive.
 
-        0 where the system does not say.
+        0 if the system does not tell.
         """
         raw = None if self.transport is None else self.transport.get_extra_info("socket")
         if self.closed or raw is None or not hasattr(socket, "TCP_INFO"):
@@ -366,13 +367,13 @@ class CalledLink(Link):
         return min(_TCP_INFO.unpack(data)) if len(data) == _TCP_INFO.size else 0
 
     def refuse(self, refusal: Refusal) -> None:
-        """Tell the caller why, and close."""
+        """Tells the caller the reason and closes the connection."""
         if self.transport is not None and not self.closed:
             self.transport.write(encode_frame(KIND_REFUSAL, HANDSHAKE_VERSION, refusal.encode()))
         self.close(f"refused: {refusal.reason}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is lost."""
         self._stop_deadline()
         super().connection_lost(error)
         self._on_lost(self)
@@ -384,10 +385,10 @@ class CalledLink(Link):
 
 
 def tune(transport: asyncio.Transport, silence_timeout_ms: int) -> None:
-    """Nothing waits to be sent, and a peer that answers nothing is given up.
+    """Sends without delay, and ends a connection whose peer does not answer.
 
-    TCP_USER_TIMEOUT ends a connection whose bytes are not acknowledged, keepalive one that has nothing to send: after
-    half the time it asks three times.
+    TCP_USER_TIMEOUT ends a connection whose bytes are not acknowledged. Keepalive ends an idle one: after half the time
+    it sends three probes.
     """
     raw = transport.get_extra_info("socket")
     if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):

@@ -1,11 +1,11 @@
-"""The called side: takes in connections of other members and hands over their frames.
+"""The called side: accepts connections of other members and delivers their frames.
 
-Connections are accepted one by one here rather than by a server object of the loop, because that one is bound to the
-TLS context it was made with, and files change. A connection without a name has a time limit and no rights; together
-with the named ones it counts against `connections_max`. Those without a name get half of that: above, the oldest of
-them ends, so that strangers who say nothing keep no member out.
+Connections are accepted one by one here and not by a server object of the event loop, because such a server keeps the
+TLS context that it was created with, while the files can change. A connection without a name has a time limit and no
+rights, and counts for `connections_max` like the others. Connections without a name can use half of that: above it, the
+oldest of them is closed, so that silent strangers keep no member out.
 
-Who may have the name that it says is decided in `callers`.
+`callers` decides whether a caller can have the name that it claims.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tallystick.replication.transport.link import CalledLink
 from tallystick.replication.transport.shared import Shared
 
 _BACKLOG = 128
-_ACCEPT_AGAIN_S = 1.0  # after the system had no file descriptor or memory left
+_ACCEPT_AGAIN_S = 1.0  # wait after the system had no file descriptor or memory left
 
-# Errors of accept() that concern one connection, which is gone by now.
+# Errors of accept() that concern one connection, which is already gone.
 _ONE_CONNECTION = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.ENETDOWN, errno.EHOSTUNREACH))
 
-_COUNTERS_MAX = 256  # of members and lanes; a caller may say any number
+_COUNTERS_MAX = 256  # for members and lanes; a caller can claim any number
 
 Deliver = Callable[[int, FrameHeader, memoryview, memoryview | None], None]
 
 
 class Listener:
-    """`check` says which frames may come; `deliver(member, header, message, payload)` gets them. `addresses(member)`:
-    where a member is said to be (`callers`).
+    """`check` decides which frames are allowed; `deliver(member, header, message, payload)` gets them.
+    `addresses(member)`: the addresses of a member (`callers`).
 
-    An exception of `deliver` ends that connection and is logged: the peer comes back, and sends again.
+    An exception in `deliver` ends that connection and is logged: the peer reconnects and sends again.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Listener:
     ) -> None:
         self.received: dict[tuple[int, Lane], ReceivedCounters] = {}
         self.refused = 0
-        """Connections that were not taken in: refused, too many, or no members' at all."""
+        """Connections that were not accepted: refused, too many, or not of a member."""
         self._shared = shared
         self._check = check
         self._deliver_frame = deliver
         self._addresses = addresses
-        self._nameless: dict[CalledLink, asyncio.Task[None] | None] = {}  # oldest first; None: Hello is waited for
+        self._nameless: dict[CalledLink, asyncio.Task[None] | None] = {}  # oldest first; None: waits for Hello
         self._links: set[CalledLink] = set()
         self._named: dict[tuple[int, Lane], CalledLink] = {}
         self._sockets: list[socket.socket] = []
@@ -59,7 +59,7 @@ class Listener:
         self._closing = False
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Listen on bound sockets, which are ours from here on."""
+        """Listens on bound sockets, which it owns from now on."""
         loop = asyncio.get_running_loop()
         self._sockets = list(sockets)
         for bound in sockets:
@@ -68,7 +68,7 @@ class Listener:
             self._accepting.append(loop.create_task(self._accept(bound), name="accept-members"))
 
     async def close(self) -> None:
-        """Accept nothing more, end every connection."""
+        """Stops accepting and ends every connection."""
         self._closing = True
         tasks = [*self._accepting, *self._greeting]
         for task in tasks:
@@ -83,10 +83,10 @@ class Listener:
             await link.lost.wait()
 
     def connected(self) -> set[tuple[int, Lane]]:
-        """Members that have a connection to us, and for which lanes."""
+        """Members with a connection to this one, and the lanes."""
         return set(self._named)
 
-    # --- taking in ---
+    # --- accepting ----------------------------------------------------------------------------------------------------
 
     async def _accept(self, bound: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class Listener:
                 raw, address = await loop.sock_accept(bound)
             except OSError as error:
                 if error.errno not in _ONE_CONNECTION:
-                    shared.log.warning("accept", "connections of members cannot be accepted: %s", str(error))
+                    shared.log.warning("accept", "cannot accept connections of members: %s", str(error))
                     await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             if len(self._links) >= shared.settings.connections_max:
@@ -122,15 +122,15 @@ class Listener:
                 self._end_oldest_nameless()
 
     def _end_oldest_nameless(self) -> None:
-        """It had longer than all others to say who it is."""
+        """Ends the oldest connection without a name: it had the most time for its Hello."""
         link = next(iter(self._nameless))
         greeting = self._nameless.pop(link)
         link.fail("too many connections without a name")
         if link.transport is None and greeting is not None:
-            greeting.cancel()  # in the TLS handshake
+            greeting.cancel()  # it is in the TLS handshake
 
     async def _greet(self, link: CalledLink, raw: socket.socket, address: str) -> None:
-        """Up to where the link lives by itself: TLS included, Hello not."""
+        """Accepts a connection up to the point where the link runs by itself: including TLS, without Hello."""
         shared = self._shared
         settings = shared.settings
         context = None if shared.tls is None else shared.tls.server()
@@ -142,11 +142,11 @@ class Listener:
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else settings.handshake_timeout_ms / 1000,
             )
-        except OSError as error:  # TLS that did not come about, or a connection that was gone at once
+        except OSError as error:  # the TLS handshake failed, or the connection was lost at once
             raw.close()
             self._forget(link)
             self.refused += 1
-            shared.log.warning("tls", "%s was not taken in: %s", address, str(error) or type(error).__name__)
+            shared.log.warning("tls", "handshake with %s failed: %s", address, str(error) or type(error).__name__)
             return
         except BaseException:
             raw.close()
@@ -166,7 +166,7 @@ class Listener:
             assert link.transport is not None
             stranger = shared.tls.stranger(link.transport.get_extra_info("peercert"), hello.identity)
             if stranger is not None:
-                answer = Refusal(RefusalCode.CERTIFICATE, f"n{hello.identity.member} is not who it says: {stranger}")
+                answer = Refusal(RefusalCode.CERTIFICATE, f"n{hello.identity.member} is not verified: {stranger}")
         if isinstance(answer, Refusal):
             return answer
         member = hello.identity.member
@@ -211,7 +211,7 @@ class Listener:
         self._forget(link)
         if link.hello is None:
             self.refused += 1
-            self._shared.log.warning("stranger", "%s was not taken in: %s", link.address, link.reason)
+            self._shared.log.warning("stranger", "%s rejected: %s", link.address, link.reason)
             return
         member, lane = link.hello.identity.member, Lane(link.hello.lane)
         if self._named.get((member, lane)) is link:

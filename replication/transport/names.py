@@ -1,8 +1,8 @@
-"""Names of hosts to addresses, without one name's keeping another from being looked up.
+"""Resolves host names to addresses; one slow name does not delay the others.
 
-The event loop's own look-ups share a few threads (four, with uvloop). A resolver that does not answer holds each of
-them for seconds, so two names that lead nowhere were enough to keep a member from all the others. Here each name has a
-thread of its own while it is looked up, and no second one: who asks meanwhile gets the same answer.
+The event loop's own look-ups share a few threads (four, with uvloop). A resolver that does not answer blocks each of
+them for seconds, so a few unresolvable names were enough to keep a member from all the others. Here each name has its
+own thread while it is resolved, and only one: concurrent callers get the same answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Names:
         self._under_way: dict[str, asyncio.Future[list[str]]] = {}
 
     async def addresses(self, host: str) -> list[str]:
-        """All of a host, in the system's order; at least one. socket.gaierror; UnicodeError: it is no host's name."""
+        """All addresses of a host, in the system's order; at least one. socket.gaierror; UnicodeError: an invalid
+        name."""
         if _is_address(host):
             return [host]
         found = self._under_way.get(host)
@@ -28,14 +29,14 @@ class Names:
             loop = asyncio.get_running_loop()
             found = self._under_way[host] = loop.create_future()
             found.add_done_callback(lambda future: self._done(host, future))
-            # A daemon: the end of a process must not wait for a resolver.
+            # A daemon thread: the end of a process must not wait for a resolver.
             threading.Thread(target=_look_up, args=(loop, host, found), name=f"look-up-{host}", daemon=True).start()
         return await asyncio.shield(found)
 
     def _done(self, host: str, future: asyncio.Future[list[str]]) -> None:
         del self._under_way[host]
         if not future.cancelled():
-            future.exception()  # seen: whoever asked may have given up
+            future.exception()  # read: the caller may be gone
 
 
 def _is_address(host: str) -> bool:
@@ -52,7 +53,7 @@ def _look_up(loop: asyncio.AbstractEventLoop, host: str, future: asyncio.Future[
     try:
         rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         found = list(dict.fromkeys(str(row[4][0]) for row in rows))
-    except Exception as error:  # whatever it is, it is whoever's who waits for it
+    except Exception as error:  # report any failure to the waiters
         problem = error
 
     def tell() -> None:
@@ -66,4 +67,4 @@ def _look_up(loop: asyncio.AbstractEventLoop, host: str, future: asyncio.Future[
     try:
         loop.call_soon_threadsafe(tell)
     except RuntimeError:
-        pass  # the loop is closed, and nobody waits
+        pass  # the loop is closed, and no caller waits

@@ -1,7 +1,7 @@
-"""One lane to one peer: keeps a connection, and takes messages while there is one and it is not full.
+"""One lane to one peer: keeps a connection, and accepts messages while it is connected and not full.
 
-Nothing is kept for later. A message that cannot be handed to a connection now is refused, and one that was handed over
-may be lost with it: the core sends again what still matters, and knows better than a queue what that is.
+Nothing is queued for later. A message that cannot be passed to a connection now is refused, and one that was passed may
+be lost with the connection: the core sends again what is still relevant, which a queue could not know.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tallystick.replication.transport.shared import Shared
 
 Address = tuple[str, int]
 
-_TOLD_MAX = 16  # there are fewer ways to fail; words of a peer may be any
+_TOLD_MAX = 16  # fewer failures exist, but a peer can send any text
 
 
 class _NowhereError(OSError):
@@ -28,7 +28,7 @@ class _NowhereError(OSError):
 
 
 class PeerLane:
-    """`address` is looked up anew at each attempt. `on_connected` and `on_room` are `Transport`'s."""
+    """`address` is resolved again for each attempt. `on_connected` and `on_room` are `Transport`'s."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PeerLane:
         self._lane = lane
         self._on_connected = on_connected
         self._on_room = on_room
-        self._refused = False  # a message, because the lane is full
+        self._refused = False  # a message was refused because the lane is full
         settings = shared.settings
         self._queue_bytes = settings.control_queue_bytes if lane is Lane.CONTROL else settings.bulk_queue_bytes
         self._loop = asyncio.get_running_loop()
@@ -55,29 +55,29 @@ class PeerLane:
         self._backoff = Backoff(first_s, settings.reconnect_max_ms / 1000, shared.dice)
         self._nowhere = Backoff(first_s, settings.reconnect_nowhere_ms / 1000, shared.dice)
         self.resolved: frozenset[str] = frozenset()
-        """What the peer's name led to when it was last looked up."""
-        self._told: set[str] = set()  # reasons that were logged since there was a connection
+        """The addresses of the peer's name when it was last resolved."""
+        self._told: set[str] = set()  # reasons logged since the last connection
         self._link: CallerLink | None = None
         self._hurry = asyncio.Event()
         self._task = self._loop.create_task(self._keep(), name=f"lane-{lane.name.lower()}-n{member}")
 
     @property
     def address(self) -> Address:
-        """Where the peer is said to be."""
+        """The configured address of the peer."""
         return self._address
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that the peer took in."""
+        """Whether there is a connection that the peer accepted."""
         return self._link is not None and not self._link.closed
 
     def status(self) -> LaneStatus:
-        """As it is now; the counters go on counting."""
+        """The present state; the counters continue to count."""
         link = self._link
         return LaneStatus(self.connected, 0 if link is None else link.queued_bytes, self.sent)
 
     def send(self, head: bytes, payload: Payload | None) -> bool:
-        """Hand a frame to the connection; False: it was not taken."""
+        """Passes a frame to the connection; False if it was refused."""
         link = self._link
         if link is None or link.closed:
             self.sent.dropped_unconnected += 1
@@ -95,7 +95,7 @@ class PeerLane:
         return True
 
     def move(self, address: Address) -> None:
-        """The peer is somewhere else now."""
+        """Changes the peer's address."""
         if address != self._address:
             self._address = address
             self._hurry.set()
@@ -103,7 +103,7 @@ class PeerLane:
                 self._link.fail("the peer's address was changed")
 
     async def close(self, grace_s: float) -> None:
-        """Take nothing any more, give what was handed over `grace_s` seconds to go out, end the connection."""
+        """Refuses all messages, waits up to `grace_s` seconds until the rest is sent, and ends the connection."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         link, self._link = self._link, None
@@ -129,9 +129,9 @@ class PeerLane:
                 reason = f"no connection within {shared.settings.connect_timeout_ms} ms"
             except OSError as error:
                 reason = _words(error)
-                if isinstance(error, _NowhereError):  # it may be a member some day, or never
+                if isinstance(error, _NowhereError):  # it may become a member later, or never
                     backoff = self._nowhere
-            except Exception as error:  # a mistake of ours; one attempt may fail by it, not the lane for ever
+            except Exception as error:  # an internal error must end one attempt, not the lane
                 shared.log.warning("mistake", "calling n%d failed", self._member, about=self._member, exc_info=True)
                 reason = repr(error)
             else:
@@ -141,7 +141,7 @@ class PeerLane:
             self.sent.failures += 1
             self.sent.last_error = reason
             self._tell(reason)
-            # A peer that takes us in and throws us out at once is as good as one that refuses.
+            # A peer that accepts the connection and closes it at once counts like one that refuses.
             if since_s is not None and self._loop.time() - since_s >= steady_s:
                 self._backoff.reset()
             if backoff is not self._nowhere:
@@ -150,10 +150,10 @@ class PeerLane:
                 async with asyncio.timeout(backoff.next_s()):
                     await self._hurry.wait()
             except TimeoutError:
-                pass  # as planned
+                pass  # the wait is over
 
     def _tell(self, reason: str) -> None:
-        """Logs a reason once until there is a connection again: a peer may be away for good, and nobody's fault."""
+        """Logs a reason once until the next connection: a peer may be absent for good."""
         if reason in self._told or len(self._told) >= _TOLD_MAX:
             return
         host, port = self._address
@@ -204,10 +204,10 @@ class PeerLane:
                 async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
                     await asyncio.shield(link.welcomed)
             except TimeoutError:
-                raise ConnectionError(f"no answer to who we are within {settings.handshake_timeout_ms} ms") from None
+                raise ConnectionError(f"no answer to Hello within {settings.handshake_timeout_ms} ms") from None
         except BaseException:
             for each in made:
-                each.fail("the attempt was given up")
+                each.fail("the attempt was abandoned")
             raise
         if link.closed:
             raise ConnectionError(link.reason)
@@ -227,8 +227,8 @@ class PeerLane:
             async with asyncio.timeout(timeout_s):
                 return await self._shared.names.addresses(host)
         except TimeoutError:
-            raise _NowhereError(f"its name was not found within {timeout_s:g} s") from None
-        except (socket.gaierror, UnicodeError) as error:  # UnicodeError: a name that cannot be one of a host
+            raise _NowhereError(f"its name was not resolved within {timeout_s:g} s") from None
+        except (socket.gaierror, UnicodeError) as error:  # UnicodeError: not a valid host name
             raise _NowhereError(_words(error)) from None
 
     def _inspect(self, transport: asyncio.Transport) -> str | None:
@@ -249,7 +249,7 @@ class PeerLane:
 
 
 def _words(error: Exception) -> str:
-    """The system's words; asyncio repeats the address in its own."""
+    """The system's text of the error; asyncio's own text repeats the address."""
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
     if isinstance(error, socket.gaierror) or not isinstance(error, OSError) or not error.errno:

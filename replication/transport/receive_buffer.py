@@ -1,15 +1,15 @@
-"""Where a connection's bytes arrive: one buffer, read into directly, frames taken from it without a copy.
+"""The receive buffer of a connection: the socket reads directly into it, and frames are taken without a copy.
 
     |  taken  |  pending: a frame, or a part of one  |  room: what the next read may fill  |
     0       start                                   end                             capacity
 
-A frame is always contiguous. Between frames the room offered is small (`_READ_AHEAD_BYTES`), so that what has to be
-moved to the front when the next frame does not fit is small too; once the size of a large frame is known, exactly its
+A frame is always contiguous. Between frames the free part that is offered is small (`_READ_AHEAD_BYTES`), so that
+little must be moved to the front when the next frame does not fit. Once the size of a large frame is known, exactly its
 rest is offered, and its payload arrives where it will be used.
 
-A payload is lent: it is a view into this buffer. Whoever got one may keep it as long as he likes: before the buffer is
-written to again, `room` asks whether anybody still looks into it. If so the buffer stays his and a new one takes its
-place. So there is nothing to give back, and nothing changes under anybody's eyes; to keep payloads only costs memory.
+A payload is lent: it is a view into this buffer, and its user can keep it for any time. Before the buffer is written to
+again, `room` checks whether a view of it exists. If so, a new buffer replaces this one, and the views keep the old one.
+Views therefore need not be returned, and their bytes never change; to keep payloads only costs memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _READ_AHEAD_BYTES = 64 << 10
 
 
 class ReceiveBuffer:
-    """Bytes of one connection. Grows to the largest frame that came, never beyond what `expect` was told."""
+    """Bytes of one connection. It grows to the largest frame that was announced to `expect`."""
 
     def __init__(self) -> None:
         self._bytes = bytearray(_READ_AHEAD_BYTES)
@@ -30,17 +30,17 @@ class ReceiveBuffer:
 
     @property
     def pending(self) -> int:
-        """Bytes that came and were not taken."""
+        """Bytes that were received and not taken."""
         return self._end - self._start
 
     @property
     def capacity(self) -> int:
-        """Bytes of memory held."""
+        """Size of the buffer in bytes."""
         return len(self._bytes)
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty. No frame that was taken may be looked at in this buffer afterwards,
-        except through its payload."""
+        """Where the next bytes go; never empty. Afterwards, frames that were taken from this buffer may be read only
+        through their payload."""
         if self._lent:
             self._lent = False
             if self._is_looked_at():
@@ -60,29 +60,29 @@ class ReceiveBuffer:
         return self._view[self._end : self._end + _READ_AHEAD_BYTES]
 
     def received(self, count: int) -> None:
-        """The first `count` bytes of the room were filled."""
+        """The first `count` bytes of the offered part were filled."""
         self._end += count
         assert self._end <= len(self._bytes)
 
     def peek(self, count: int) -> memoryview | None:
-        """The first `count` pending bytes; None: they are not there yet, and `expect` should be told of them."""
+        """The first `count` pending bytes; None if they are not complete yet: then call `expect`."""
         if self._end - self._start < count:
             return None
         return self._view[self._start : self._start + count]
 
     def expect(self, count: int) -> None:
-        """The frame that is pending will have `count` bytes altogether."""
+        """States that the pending frame will have `count` bytes in total."""
         self._wanted = count
 
     def take(self, count: int, *, lent: bool) -> None:
-        """The first `count` pending bytes are done with; `lent`: somebody was given a view into them."""
+        """Removes the first `count` pending bytes; `lent`: a view of them was passed on."""
         self._start += count
         assert self._start <= self._end
         self._wanted = 0
         self._lent = self._lent or lent
 
     def _is_looked_at(self) -> bool:
-        """A bytearray refuses to change its size while views of it exist. Ours is given up for the question."""
+        """Whether views exist: a bytearray with views refuses to change its size. Our own view is released for this."""
         self._view.release()
         try:
             self._bytes.append(self._bytes.pop())

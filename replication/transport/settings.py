@@ -1,4 +1,4 @@
-"""What the transport may be told. Times are milliseconds and sizes bytes, as the names say; `validate` checks them."""
+"""The settings of the transport. The names contain the units: milliseconds and bytes. `validate` checks them."""
 
 from __future__ import annotations
 
@@ -11,75 +11,75 @@ from tallystick.store.settings import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Certificates of this member, as PEM files. Both sides of a connection show one and verify the other's.
+    """Certificates of this member, as PEM files. Both sides of a connection present one and verify the other's.
 
-    The files may change at any time, also by a swapped symbolic link: handshakes that begin afterwards use the new
-    ones, connections that are open go on. Files that do not load leave the ones before in use.
+    The files can change at any time, also through a replaced symbolic link: later handshakes use the new files, and
+    open connections continue. If new files cannot be loaded, the previous ones stay in use.
     """
 
     ca: Path
-    """Authorities that a peer's certificate must come from."""
+    """The authorities that must have issued a peer's certificate."""
     certificate: Path
-    """Our certificate and what leads from it to the authority."""
+    """This member's certificate, with the chain to its authority."""
     key: Path
-    """Its private key, not encrypted."""
+    """The private key of the certificate, not encrypted."""
     peer_name: str | None = None
-    """The name that a peer's certificate must carry, with `{cluster}`, `{group}` and `{member}` filled in, such as
-    `n{member}.{group}.{cluster}`. None: every certificate of the authorities may speak for every member."""
+    """The name that a peer's certificate must contain, with `{cluster}`, `{group}` and `{member}` replaced, such as
+    `n{member}.{group}.{cluster}`. None: each certificate of the authorities is valid for each member."""
     check_interval_ms: int = 5_000
-    """How often the files are looked at. They are looked at before each handshake too: this one finds out early that
-    new files are broken, while the old ones still serve."""
+    """How often the files are checked. They are also checked before each handshake; this check detects early that
+    new files are invalid, while the old ones still work."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """Limits and times of one member's connections; each member chooses its own, payload_max_bytes excepted."""
+    """Limits and times of one member's connections. Members can differ, except in `payload_max_bytes`."""
 
     payload_max_bytes: int = 16 << 20
-    """Largest payload of a frame. The same at every member, and not below the largest entry of the log: a member that
-    is told less closes the connection when more is announced, each time again."""
+    """Largest payload of a frame. It must be the same at every member, and at least the size of the largest entry of
+    the log: a member closes each connection that announces a larger payload."""
     control_queue_bytes: int = 1 << 20
-    """Unsent bytes for a peer on its control lane, above which messages are refused. A vote or heartbeat that waits
-    behind so much is of no use any more."""
+    """Limit of unsent bytes for a peer on its control lane; above it, messages are refused. A vote or heartbeat behind
+    so many bytes would be useless."""
     bulk_queue_bytes: int = 32 << 20
-    """The same on its bulk lane; one frame may go beyond it. Below the core's `max_inflight_bytes` appends are refused
-    that the core holds for sent, and it waits for their answers in vain."""
+    """The same for its bulk lane; one frame can exceed it. If it is below the core's `max_inflight_bytes`, appends are
+    refused that the core considers sent, and the core waits for their answers in vain."""
     connect_timeout_ms: int = 2_000
-    """For name, connection and TLS together."""
+    """For the look-up of the name, the connection and TLS together."""
     handshake_timeout_ms: int = 2_000
-    """For the peer's first frame. Until then a connection has neither name nor rights."""
+    """For the peer's first frame. Until then a connection has no name and no rights."""
     reconnect_first_ms: int = 50
-    """Wait before the first new attempt; it doubles with each one that fails."""
+    """Wait before the first new attempt; it doubles with each failure."""
     reconnect_max_ms: int = 1_000
-    """Longest wait between attempts; so long may a member that came back go unnoticed by its peers."""
+    """Longest wait between attempts, and therefore until peers detect that a member has returned."""
     reconnect_nowhere_ms: int = 5_000
-    """The same while the peer's name has no address: it may be of a member that is yet to come, and each attempt costs
-    others a look-up."""
+    """The same while the peer's name has no address: the member may not exist yet, and each attempt costs the name
+    service a look-up."""
     silence_timeout_ms: int = 3_000
-    """Bytes that are not acknowledged for so long end the connection. A cut cable shows by nothing else; and TCP on
-    its own sends anew at doubling intervals, so that a long cut would last even longer than it is."""
+    """A connection ends if its bytes are not acknowledged for so long. A broken network has no other sign, and TCP
+    alone would resend at doubling intervals, so that it would not recover until some time after the network did."""
     connections_max: int = 64
-    """Connections from peers, those without a name included; above, new ones are closed at once. A group of five
-    needs eight."""
+    """Limit of connections from peers, including those without a name; above it, new ones are closed at once. A group
+    of five needs eight."""
     ship_bytes_per_second: int = 64 << 20
-    """What members that fetch whole segments take from us, all together: appends need the disk and the network too."""
+    """Limit for all members together that fetch whole segments: appends need the disk and the network too."""
     ship_chunk_bytes: int = 512 << 10
-    """Bytes of a file asked for at a time."""
+    """Bytes of a file per request."""
 
     def validate(self) -> None:
-        """SettingsError: a value that cannot work."""
+        """Raises SettingsError for a value that cannot work."""
         for key in self.__dataclass_fields__:
             if getattr(self, key) <= 0:
                 raise SettingsError(key, f"must be positive, not {getattr(self, key)}")
         if self.silence_timeout_ms > 3_600_000:
-            raise SettingsError("silence_timeout_ms", "an hour is the longest")
+            raise SettingsError("silence_timeout_ms", "must be at most an hour")
         if self.payload_max_bytes > 1 << 30:
-            raise SettingsError("payload_max_bytes", "a frame holds 1 GiB at most")
+            raise SettingsError("payload_max_bytes", "must be at most 1 GiB")
         if self.ship_chunk_bytes > self.payload_max_bytes:
-            raise SettingsError("ship_chunk_bytes", "a chunk must fit into payload_max_bytes")
+            raise SettingsError("ship_chunk_bytes", "must be at most payload_max_bytes")
         if self.control_queue_bytes < MESSAGE_MAX_BYTES:
-            raise SettingsError("control_queue_bytes", f"one message may take {MESSAGE_MAX_BYTES} bytes")
+            raise SettingsError("control_queue_bytes", f"must be at least {MESSAGE_MAX_BYTES}, the size of a message")
         if self.reconnect_max_ms < self.reconnect_first_ms:
-            raise SettingsError("reconnect_max_ms", "is below reconnect_first_ms")
+            raise SettingsError("reconnect_max_ms", "must be at least reconnect_first_ms")
         if self.reconnect_nowhere_ms < self.reconnect_first_ms:
-            raise SettingsError("reconnect_nowhere_ms", "is below reconnect_first_ms")
+            raise SettingsError("reconnect_nowhere_ms", "must be at least reconnect_first_ms")

@@ -1,4 +1,4 @@
-"""What all connections of one transport have in common."""
+"""What all connections of one transport share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tallystick.store.limited_log import LimitedLog
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """`clock`: seconds, monotonic. `dice`: for the jitter of waits. `tls`: None for plain TCP."""
+    """`clock`: seconds, monotonic. `dice`: for random waits. `tls`: None for plain TCP."""
 
     identity: Identity
     settings: TransportSettings

@@ -1,4 +1,6 @@
-"""Whole files from one member to another that is too far behind for the log (L11): sealed segments, and a snapshot.
+"""Ships whole files to a member that is too far behind for the log (L11): sealed segments, and a snapshot.
+
+    the member that has the files              the member that lacks them
 
     the one who has them                       the one who lacks them
     offer(number, source)                      fetch(member, number, target)
@@ -7,15 +9,15 @@
                                           <─   its SHA-256?            digest of the whole file
                                                finish: the file is whole and durable
 
-The one who lacks them asks, and so decides the pace, knows what it has, and goes on where it was: after a broken
-connection, after its own restart (`ShipmentTarget.received`), and with another member's shipment of the same sealed
-segment. The one who has them keeps nothing but the offer, and answers no faster than `ship_bytes_per_second` for all.
+The receiving member asks. It therefore controls the rate, knows what it has, and resumes after a lost connection, after
+its own restart (`ShipmentTarget.received`), and with another member's shipment of the same sealed segment. The sending
+member keeps only the offer, and sends at most `ship_bytes_per_second` to all members together.
 
-What was received is read back from the disk and compared with the other's digest before it is finished, so that a file
-put together from several attempts, or from two members, is the file. A file that does not agree is dropped and fetched
-once more; if that does not help, one of the two disks is not sound, and `fetch` says so.
+The receiver reads the file back from the disk and compares its digest with the sender's before it finishes the file.
+This also verifies a file that consists of several attempts, or comes from two members. A file that differs is dropped
+and fetched once more. If it differs again, one of the two disks is faulty, and `fetch` reports that.
 
-Questions and answers travel on the bulk lane and may be lost like everything there; who asks asks again.
+Questions and answers use the bulk lane and can be lost there; the receiver then asks again.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from tallystick.replication.transport.throttle import Throttle
 from tallystick.replication.transport.transport import Transport
 
 _CHUNKS_UNDER_WAY = 4
-_SERVED_AT_ONCE = 2 * _CHUNKS_UNDER_WAY  # for each member; more is not asked for by ours, and not answered
+_SERVED_AT_ONCE = 2 * _CHUNKS_UNDER_WAY  # for each member: members never ask for more, and more is not answered
 _HASHED_AT_ONCE = 1 << 20
 _ATTEMPTS = 2
 
@@ -58,55 +60,55 @@ R = TypeVar("R", bound=ShippingReply)
 
 
 class ShipmentError(Exception):
-    """A shipment did not arrive; what arrived of it stays with the target, but for damaged files."""
+    """A shipment did not arrive. What arrived stays with the target, except for damaged files."""
 
 
 class ShipmentRefusedError(ShipmentError):
-    """The other member does not have it (any more), or cannot read it."""
+    """The other member does not have the shipment, or cannot read it."""
 
 
 class ShipmentDamagedError(ShipmentError):
-    """A file was received twice, and differs from the other member's each time."""
+    """A file was received twice and differs from the other member's each time."""
 
 
 class ShipmentSource(Protocol):
     """Files that do not change while they are offered. `read` is called on threads, several at a time."""
 
     def files(self) -> Sequence[ShippedFile]:
-        """All of them, in the order in which they are of use."""
+        """All files, in the order in which they are useful."""
         ...
 
     def read(self, file: ShippedFile, offset: int, size: int) -> Payload:
-        """These bytes, all of them. OSError."""
+        """Exactly these bytes. Raises OSError."""
         ...
 
 
 class ShipmentTarget(Protocol):
-    """Where files arrive. Called on threads, one call at a time. OSError of any of them ends the fetch."""
+    """Where files arrive. Called on threads, one call at a time. An OSError from any method ends the fetch."""
 
     def received(self, file: ShippedFile) -> int:
-        """Bytes from the file's begin that are there, of an earlier attempt; its size if it is finished."""
+        """Number of bytes from the file's start that an earlier attempt received; its size if it is finished."""
         ...
 
     def write(self, file: ShippedFile, offset: int, data: memoryview) -> None:
-        """`offset` is always what was received so far."""
+        """Writes received bytes. `offset` is always the number of bytes received so far."""
         ...
 
     def read(self, file: ShippedFile, offset: int, size: int) -> Payload:
-        """What was written, from the disk."""
+        """Reads what was written, from the disk."""
         ...
 
     def finish(self, file: ShippedFile) -> None:
-        """The file is what it should be: make it durable."""
+        """The file is verified: make it durable."""
         ...
 
     def discard(self, file: ShippedFile) -> None:
-        """It is not: forget what was received."""
+        """The file is wrong: drop what was received."""
         ...
 
 
 class Shipping:
-    """Offers and fetches of one member. `answer_timeout_s`: after so long a question is asked again."""
+    """Offers and fetches of one member. `answer_timeout_s`: when a question is asked again."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class Shipping:
         self.bytes_sent = 0
         self.bytes_received = 0
         self.damaged_chunks = 0
-        """Chunks whose CRC was wrong when they came."""
+        """Number of received chunks whose CRC was wrong."""
         self._transport = transport
         self._answer_timeout_s = answer_timeout_s
         self._clock = clock
@@ -128,30 +130,30 @@ class Shipping:
         self._chunk_bytes = settings.ship_chunk_bytes
         self._throttle = Throttle(settings.ship_bytes_per_second, _CHUNKS_UNDER_WAY * settings.ship_chunk_bytes)
         self.on_demand: Callable[[int], ShipmentSource | None] = lambda shipment: None
-        """Makes the source of a shipment that was not offered, if there is one by this number. May raise OSError."""
+        """Creates the source of a shipment that was not offered, or returns None. It may raise OSError."""
         self._offers: dict[int, _Offer] = {}
         self._served: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._questions: dict[tuple[int, int], asyncio.Future[ShippingReply]] = {}
-        self._next_request = random.getrandbits(48)  # not those of an earlier start, which may still be answered
+        self._next_request = random.getrandbits(48)  # differs from an earlier start, whose answers may still arrive
         transport.deliver_shipping = self._deliver
 
-    # --- the one who has them ---
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def offer(self, shipment: int, source: ShipmentSource) -> None:
-        """Let members fetch it under this number, until it is withdrawn. ValueError: a name that cannot be shipped."""
+        """Lets members fetch it under this number until `withdraw`. ValueError: a file name that cannot be shipped."""
         files = tuple(source.files())
         if wrong := [file.name for file in files if not is_file_name(file.name)]:
             raise ValueError(f"{wrong[0]!r} cannot be the name of a shipped file")
         self._offers[shipment] = _Offer(source, files)
 
     def withdraw(self, shipment: int) -> None:
-        """The files may change from now on: nothing is read any more, but for reads that are under way."""
+        """The files may change from now on: they are no longer read, except by reads in progress."""
         offer = self._offers.pop(shipment, None)
         if offer is not None:
             offer.close()
 
     async def close(self) -> None:
-        """Answer nothing more. Fetches are their callers' to cancel."""
+        """Stops answering. Callers must cancel their own fetches."""
         self._transport.deliver_shipping = None
         for shipment in list(self._offers):
             self.withdraw(shipment)
@@ -185,7 +187,7 @@ class Shipping:
                 while not self._transport.send_shipping(reply, payload):
                     await self._transport.room(request.source, Lane.BULK)
         except TimeoutError:
-            return  # it will ask again, if it is still there
+            return  # the member asks again if it still needs it
         self.bytes_sent += 0 if payload is None else len(payload)
 
     async def _answer(self, request: ShippingRequest) -> tuple[ShippingReply, Payload | None]:
@@ -199,11 +201,11 @@ class Shipping:
             case ChunkRequest(file=number, offset=offset, size=size):
                 file = offer.file(number)
                 if not 0 < size <= self._transport.settings.payload_max_bytes or offset + size > file.size:
-                    raise _NotServedError(f"{file.name} has no {size} bytes at {offset}")
+                    raise _NotServedError(f"{file.name} does not have {size} bytes at {offset}")
                 await self._sleep(self._throttle.take(size, self._clock()))
                 data = await asyncio.to_thread(offer.source.read, file, offset, size)
                 if len(data) != size:
-                    raise _NotServedError(f"{file.name} is shorter than it was")
+                    raise _NotServedError(f"{file.name} is shorter than announced")
                 return Chunk(*to, await asyncio.to_thread(zlib.crc32, data)), data
             case DigestRequest(file=number):
                 return DigestReply(*to, await offer.digest(number)), None
@@ -214,7 +216,7 @@ class Shipping:
         source = self.on_demand(shipment)
         return None if source is None else _Offer(source, tuple(source.files()))
 
-    # --- the one who lacks them ---
+    # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def fetch(
         self,
@@ -224,10 +226,11 @@ class Shipping:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> tuple[ShippedFile, ...]:
-        """Get all files of a member's shipment; returns them when the last one is finished. Cancel it to give up.
+        """Fetches all files of a member's shipment; returns them when the last one is finished. Cancel it to give up.
 
-        `progress(received, total)`: bytes, what was there before included. ShipmentRefusedError; ShipmentDamagedError;
-        OSError of the target. It waits without end for a member that does not answer.
+        `progress(received, total)`: numbers of bytes, including those that were there before. Raises
+        ShipmentRefusedError, ShipmentDamagedError, or the target's OSError. It waits without limit for a member that
+        does not answer.
         """
         listed = await self._ask(ListRequest(self._own, member, 0, shipment), ListReply)
         total, done = sum(file.size for file in listed.files), 0
@@ -246,7 +249,7 @@ class Shipping:
                 await asyncio.to_thread(target.finish, file)
                 return
             await asyncio.to_thread(target.discard, file)
-        raise ShipmentDamagedError(f"{file.name} of n{member} came twice, and was another file each time")
+        raise ShipmentDamagedError(f"{file.name} of n{member} was received twice and differs each time")
 
     async def _fetch_bytes(
         self, member: int, shipment: int, number: int, file: ShippedFile, target: ShipmentTarget, progress: _Progress
@@ -283,7 +286,7 @@ class Shipping:
         return self._transport.identity.member
 
     async def _ask(self, request: ShippingRequest, expected: type[R]) -> R:
-        """The answer, however often it has to be asked for. All attempts have one number, so a late answer counts."""
+        """Asks until there is an answer, and returns it. All attempts have one number, so a late answer counts."""
         self._next_request += 1
         request = replace(request, request=self._next_request)
         key = request.target, request.request
@@ -301,7 +304,7 @@ class Shipping:
                 if isinstance(reply, ShippingRefusal):
                     raise ShipmentRefusedError(f"n{reply.source}: {reply.reason}")
                 if not isinstance(reply, expected):
-                    raise ShipmentRefusedError(f"n{reply.source} answers something else")
+                    raise ShipmentRefusedError(f"n{reply.source} sent another kind of answer")
                 if isinstance(request, ChunkRequest) and isinstance(reply, Chunk) and not _is_answer(reply, request):
                     self.damaged_chunks += 1
                     continue
@@ -311,11 +314,11 @@ class Shipping:
 
 
 class _NotServedError(Exception):
-    """A question that has no answer; the text goes to the one who asked."""
+    """A question that cannot be answered; the text goes to the other member."""
 
 
 class _Offer:
-    """A shipment, and the digests of its files as far as they were asked for: each is computed once."""
+    """A shipment, and the requested digests of its files: each is computed once."""
 
     def __init__(self, source: ShipmentSource, files: tuple[ShippedFile, ...]) -> None:
         self.source = source
@@ -323,13 +326,13 @@ class _Offer:
         self._digests: dict[int, asyncio.Future[bytes]] = {}
 
     def file(self, number: int) -> ShippedFile:
-        """_NotServedError: there are not so many."""
+        """Raises _NotServedError if there is no such file."""
         if number >= len(self.files):
             raise _NotServedError(f"the shipment has no file {number}")
         return self.files[number]
 
     async def digest(self, number: int) -> bytes:
-        """SHA-256 of the file. OSError, which the next one who asks gets too."""
+        """SHA-256 of the file. Raises OSError, also for later callers."""
         file = self.file(number)
         if number not in self._digests:
             self._digests[number] = asyncio.ensure_future(asyncio.to_thread(_digest, self.source.read, file))

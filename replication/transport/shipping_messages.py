@@ -1,6 +1,6 @@
-"""What two members say to each other while one fetches files of the other. Layouts as in `codec`; theory in `shipping`.
+"""Messages between two members while one fetches files of the other. Layouts as in `codec`; see `shipping`.
 
-Every question has a number of its sender's choice, which the answer repeats; a question may be asked again.
+The sender chooses a number for each question, and the answer repeats it; a question can be sent again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ DIGEST_BYTES = 32
 """SHA-256."""
 _NAME_MAX_BYTES = 255
 _REASON_MAX_BYTES = 1024
-# Folders and files as the ledger names its own; nothing that could lead out of the folder where they are put.
+# Names of folders and files as the ledger uses them; none of them can lead out of the target folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,3}")
 
 
 class ShippedFile(NamedTuple):
-    """A file that does not change any more. `name` is relative, with `/` between its parts."""
+    """A file that no longer changes. `name` is relative, with `/` between its parts."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ def is_file_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """Which files are in the shipment?"""
+    """Asks which files are in the shipment."""
 
     source: int
     target: int
@@ -51,12 +51,12 @@ class ListReply:
     target: int
     request: int
     files: tuple[ShippedFile, ...]
-    """In the order in which they are numbered, from 0."""
+    """In the order of their numbers, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """`size` bytes of file number `file` from `offset` on."""
+    """Asks for `size` bytes of file number `file` from `offset` on."""
 
     source: int
     target: int
@@ -69,7 +69,7 @@ class ChunkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """They are the payload, which has this CRC-32."""
+    """The requested bytes are the payload, which has this CRC-32."""
 
     source: int
     target: int
@@ -80,7 +80,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class DigestRequest:
-    """What is the SHA-256 of the whole file?"""
+    """Asks for the SHA-256 of the whole file."""
 
     source: int
     target: int
@@ -99,7 +99,7 @@ class DigestReply:
 
 @dataclass(frozen=True, slots=True)
 class ShippingRefusal:
-    """The question has no answer: there is no such shipment (any more), or it cannot be read."""
+    """The question cannot be answered: there is no such shipment, or it cannot be read."""
 
     source: int
     target: int
@@ -150,12 +150,12 @@ def _decode_list_reply(view: View, payload: View | None) -> ListReply:
         name = str(view[offset : offset + length], "utf-8")
         offset += length
         if not is_file_name(name):
-            raise ValueError(f"{name!r} is no name of a file")
+            raise ValueError(f"{name!r} is not a valid file name")
         files.append(ShippedFile(name, size))
     if offset != len(view):
-        raise ValueError("its files do not fill it")
+        raise ValueError("its files do not end where the message ends")
     if len({file.name for file in files}) != count:
-        raise ValueError("two files have one name")
+        raise ValueError("two files have the same name")
     return ListReply(source, target, request, tuple(files))
 
 
@@ -212,7 +212,7 @@ def _layout(
     return Layout(FIRST_KIND + kind, 1, message, Lane.BULK, message is Chunk, encode, decode)
 
 
-# fixed: other members speak these kinds
+# do not change: other members use these kinds
 LAYOUTS = (
     _layout(0, ListRequest, _encode_list_request, _decode_list_request),
     _layout(1, ListReply, _encode_list_reply, _decode_list_reply),

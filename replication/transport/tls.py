@@ -1,11 +1,12 @@
-"""TLS between members: contexts from three files that may change at any time, and whose certificate speaks for whom.
+"""TLS between members: contexts from three files that can change at any time, and the check of a peer's certificate.
 
-Both sides show a certificate and verify the other's; TLS 1.3 only, for both sides are ours. Names of hosts are not
-compared, since a member is who it is at whatever address: `peer_name` compares the member's own name instead.
+Both sides present a certificate and verify the other's. Only TLS 1.3 is allowed, because both sides are tallystick.
+Host names are not compared, because a member's identity does not depend on its address: `peer_name` compares the
+member's own name instead.
 
-A change is seen by what `stat` says of the files, links followed: Kubernetes puts a new version into a new folder and
-swaps a link to it. Certificate and key may be swapped one after the other; between the two they do not fit together,
-the old pair stays in use, and the next look finds the second change. Nothing of a file's content is ever logged.
+`stat` of the files, with links followed, shows a change: Kubernetes puts a new version into a new folder and replaces a
+link to it. If certificate and key are replaced one after the other, they do not match in between; the old pair then
+stays in use, and the next check finds the second change. The content of a file is never logged.
 """
 
 from __future__ import annotations
@@ -22,39 +23,39 @@ from tallystick.store.limited_log import LimitedLog
 
 
 class TlsError(Exception):
-    """The files make no context; the message names the file and says why."""
+    """The files cannot be used; the message names the file and the reason."""
 
 
 class TlsFiles:
-    """The contexts for handshakes that begin now. TlsError: the files cannot be used (only when made)."""
+    """The contexts for new handshakes. Raises TlsError if the files cannot be used (only on construction)."""
 
     def __init__(self, settings: TlsSettings, log: LimitedLog) -> None:
         self._settings = settings
         self._log = log
         self.loads = 0
-        """How often the files were taken into use."""
+        """How often the files were loaded successfully."""
         self.last_error = ""
-        """Why the files of now are not in use; empty: they are."""
+        """Why the present files are not in use; empty if they are."""
         self._stamp = self._look()
         self._client, self._server = self._load()
         self.loads = 1
 
     def client(self) -> ssl.SSLContext:
-        """For a connection that we make."""
+        """For an outgoing connection."""
         self.refresh()
         return self._client
 
     def server(self) -> ssl.SSLContext:
-        """For a connection that was made to us."""
+        """For an incoming connection."""
         self.refresh()
         return self._server
 
     def refresh(self) -> None:
-        """Take changed files into use; if they cannot be, say so and keep what there was."""
+        """Loads changed files; if they cannot be used, logs that and keeps the previous ones."""
         stamp = self._look()
         if stamp == self._stamp:
             return
-        self._stamp = stamp  # taken before reading: what changes while we read is read again
+        self._stamp = stamp  # taken before the read: a change during the read is detected later
         try:
             self._client, self._server = self._load()
         except TlsError as error:
@@ -65,20 +66,20 @@ class TlsFiles:
             self.last_error = ""
 
     async def watch(self) -> None:
-        """Looks at the files now and then, so that broken ones are told of before they are needed."""
+        """Checks the files regularly, so that invalid ones are reported before they are needed."""
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
             self.refresh()
 
     def stranger(self, certificate: Mapping[str, Any] | None, peer: Identity) -> str | None:
-        """Why this certificate (as `SSLObject.getpeercert` tells it) may not speak for `peer`; None: it may."""
+        """Why this certificate (as `SSLObject.getpeercert` returns it) is not valid for `peer`; None if it is."""
         if self._settings.peer_name is None:
             return None
         wanted = self._settings.peer_name.format(cluster=peer.cluster, group=peer.group, member=peer.member)
         names = certificate_names(certificate or {})
         if wanted.casefold() in (name.casefold() for name in names):
             return None
-        return f"its certificate is for {', '.join(map(repr, names)) or 'nobody'}, not for {wanted!r}"
+        return f"its certificate is for {', '.join(map(repr, names)) or 'no name'}, not for {wanted!r}"
 
     def _look(self) -> tuple[tuple[int, ...] | None, ...]:
         return tuple(_stat(path) for path in (self._settings.ca, self._settings.certificate, self._settings.key))
@@ -95,7 +96,7 @@ class TlsFiles:
             except (OSError, ValueError) as error:
                 raise TlsError(f"{settings.ca}: {_words(error)}") from None
             try:
-                # Without a password given, OpenSSL would ask for one at the terminal.
+                # Without a password, OpenSSL would ask for one at the terminal.
                 context.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
             except (OSError, ValueError) as error:
                 raise TlsError(f"{settings.certificate} with {settings.key}: {_words(error)}") from None
@@ -114,14 +115,14 @@ def certificate_names(certificate: Mapping[str, Any]) -> list[str]:
 def _stat(path: Path) -> tuple[int, ...] | None:
     try:
         found = path.stat()
-    except OSError:  # between two versions there may be none; loading it says why
+    except OSError:  # between two versions there may be no file; loading reports it
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return error.reason or "no PEM file of that kind"
+        return error.reason or "not a PEM file of that kind"
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)

@@ -3,11 +3,12 @@
     send ─▶ codec ─▶ PeerLane (control) ─▶ CallerLink ══TCP══▶ CalledLink ─▶ Listener ─▶ codec ─▶ deliver
                   └▶ PeerLane (bulk)    ─▶ CallerLink ══TCP══▶ CalledLink ─┘
 
-Each member calls each other member twice, for its control and its bulk lane, and sends on what it called; so two
-members have four connections, and a message never waits for one of another lane (L9). On one lane messages arrive in
-the order they were sent, or not at all. Nothing is stored, nothing is sent twice: that is the core's part.
+Each member connects to each other member twice, for its control lane and its bulk lane, and sends only on connections
+that it made. Two members therefore have four connections, and a message never waits for one of another lane (L9). On
+one lane messages arrive in the order in which they were sent, or not at all. The transport stores nothing and sends
+nothing twice: that is the task of the core.
 
-Source: rules S14 (who is there) and L9 (lanes).
+Source: rules S14 (introduction of members) and L9 (lanes).
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ from tallystick.replication.transport.shipping_messages import ShippingMessage
 from tallystick.replication.transport.tls import TlsFiles
 from tallystick.store.limited_log import LimitedLog
 
-_CLOSE_GRACE_S = 1.0  # for the last bytes of a lane to go out
+_CLOSE_GRACE_S = 1.0  # to send the last bytes of a lane
 
 _logger = logging.getLogger("tallystick.replication.transport")
 
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What there is between us and one member. Lanes to it exist only for peers that were set."""
+    """The connections between this member and another one. Lanes to it exist only for peers that were set."""
 
     member: int
     address: Address | None
     lanes: Mapping[Lane, LaneStatus]
     received: Mapping[Lane, ReceivedCounters]
     calling: frozenset[Lane]
-    """Lanes on which it has a connection to us."""
+    """Lanes on which it has a connection to this member."""
 
 
 class Transport:
-    """`deliver(message, payload)` gets what came, on the loop; `payload` (None: there is none) is also the message's
-    field of that name. It is a view of received bytes that never change, and may be kept; to keep it costs memory.
+    """`deliver(message, payload)` gets received messages, on the event loop. `payload` (or None) is also the message's
+    field of that name. It is a view of received bytes that never change; to keep it costs memory.
 
-    `on_connected(member, lane)`: a lane got a new connection. What was on its way on the one before may be lost, and
-    what was refused meanwhile was never sent. `on_room(member, lane)`: a lane that refused messages because it was full
-    takes messages again; not told of one that broke instead. Both are hints: the lane may be full again.
+    `on_connected(member, lane)`: a lane has a new connection. What was sent on the previous one may be lost, and what
+    was refused meanwhile was not sent. `on_room(member, lane)`: a lane that refused messages because it was full
+    accepts messages again; it is not called if the lane broke instead. Both are hints: the lane may be full again.
 
-    All methods run on the event loop's thread. `clock`: seconds, monotonic.
+    All methods must be called on the event loop's thread. `clock`: seconds, monotonic.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class Transport:
         clock: Callable[[], float] = time.monotonic,
         dice: random.Random | None = None,
     ) -> None:
-        """SettingsError; TlsError: the files cannot be used."""
+        """Raises SettingsError, or TlsError if the files cannot be used."""
         settings.validate()
         log = LimitedLog(_logger, clock)
         self.identity = identity
         self.settings = settings
         self.deliver_shipping: Callable[[ShippingMessage], None] | None = None
-        """Gets the messages of `shipping`; None: nothing is shipped here, and they are dropped."""
+        """Gets the messages of `shipping`; None: they are dropped, because nothing is shipped here."""
         self._shared = Shared(
             identity, settings, clock, dice or random.Random(), log, None if tls is None else TlsFiles(tls, log)
         )
@@ -96,16 +97,16 @@ class Transport:
         self._watch: asyncio.Task[None] | None = None
         self._closed = False
 
-    # --- life ---
+    # --- start and stop -----------------------------------------------------------------------------------------------
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Take connections at bound sockets, which are ours from here on. Peers are called as soon as they are set."""
+        """Accepts connections at bound sockets, which it owns from now on. It calls peers as soon as they are set."""
         self._listener.start(sockets)
         if self._shared.tls is not None:
             self._watch = asyncio.get_running_loop().create_task(self._shared.tls.watch(), name="watch-tls-files")
 
     async def close(self) -> None:
-        """End every connection. What was handed over has a moment to go out; nothing is delivered any more."""
+        """Ends every connection. Passed messages get a short time to be sent; nothing is delivered any more."""
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
@@ -115,15 +116,15 @@ class Transport:
         await asyncio.gather(*self._leaving)
 
     def set_peers(self, peers: Mapping[int, Address]) -> None:
-        """Call these members, at (host, port), and no others. Our own id among them is passed over.
+        """Connects to these members, at (host, port), and to no others. The own id is ignored.
 
-        A peer whose address did not change keeps its connections. Members that are not among them may not call us.
-        ValueError: a port out of range.
+        A peer whose address did not change keeps its connections. Members that are not listed may not connect. Raises
+        ValueError for a port out of range.
         """
-        assert not (self._closed and peers), "a closed transport calls nobody"
+        assert not (self._closed and peers), "a closed transport connects to no member"
         for host, port in peers.values():
             if not 0 < port < 1 << 16:
-                raise ValueError(f"{host}:{port} is no address")
+                raise ValueError(f"{host}:{port} is not an address")
         for member in {member for member, _ in self._lanes} - peers.keys():
             for lane in Lane:
                 leaving = self._lanes.pop((member, lane)).close(_CLOSE_GRACE_S)
@@ -145,10 +146,10 @@ class Transport:
     # --- messages ---
 
     def send(self, message: Message, payload: Payload | None = None) -> bool:
-        """Hand a message to the connection of its lane to its `target`; False: it was not taken.
+        """Passes a message to the connection of its lane to its `target`; False if it was refused.
 
-        True promises nothing about its arrival. `payload` takes the place of the message's own field. A large one is
-        not copied: its bytes have to stay as they are until they are sent. ValueError: no frame can carry it.
+        True does not promise that it arrives. `payload` replaces the message's own field. A large one is not copied:
+        its bytes must not change until they are sent. Raises ValueError if no frame can hold it.
         """
         return self._send(message, getattr(message, "payload", None) if payload is None else payload)
 
@@ -165,12 +166,13 @@ class Transport:
             return False
         size = 0 if payload is None else len(payload)
         if size > self.settings.payload_max_bytes:
-            raise ValueError(f"a payload of {size} bytes, {self.settings.payload_max_bytes} are allowed")
+            raise ValueError(f"a payload of {size} bytes; {self.settings.payload_max_bytes} are allowed")
         head = encode_frame(layout.kind, layout.version, layout.encode(message), size)
         return lane.send(head, payload if size else None)
 
     async def room(self, member: int, lane: Lane) -> None:
-        """Returns when the lane takes messages again. Only after a refused `send`, or it may be long."""
+        """Waits until the lane accepts messages again. Call it only after a refused `send`; otherwise it may wait
+        long."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters = self._room_waiters.setdefault((member, lane), [])
         waiters.append(waiter)
@@ -181,7 +183,7 @@ class Transport:
                 waiters.remove(waiter)
 
     def _addresses(self, member: int) -> frozenset[str] | None:
-        """Where a caller of this name should come from. Before any peer was set nobody is a stranger."""
+        """The addresses of a caller with this name. Before any peer was set, every caller is accepted."""
         lanes = [lane for (other, _), lane in self._lanes.items() if other == member]
         if not lanes:
             return None if self._lanes else frozenset()
@@ -213,15 +215,15 @@ class Transport:
         elif self.deliver_shipping is not None:
             self.deliver_shipping(message)
 
-    # --- what operators see ---
+    # --- for operators ------------------------------------------------------------------------------------------------
 
     @property
     def peers(self) -> dict[int, Address]:
-        """As set."""
+        """The configured addresses."""
         return {member: lane.address for (member, which), lane in self._lanes.items() if which is Lane.CONTROL}
 
     def status(self) -> list[PeerStatus]:
-        """Of every peer that was set, and every member that called us, by id."""
+        """The state of each peer that was set and each member that connected, sorted by id."""
         received, calling, peers = self._listener.received, self._listener.connected(), self.peers
         return [
             PeerStatus(
@@ -236,10 +238,10 @@ class Transport:
 
     @property
     def refused_connections(self) -> int:
-        """Connections that were not taken in."""
+        """Number of connections that were not accepted."""
         return self._listener.refused
 
     @property
     def tls_error(self) -> str:
-        """Why the TLS files of now are not in use; empty: they are, or there are none."""
+        """Why the present TLS files are not in use; empty if they are, or if there are none."""
         return "" if self._shared.tls is None else self._shared.tls.last_error

@@ -500,7 +500,7 @@ def test_nothing_goes_on_behind_a_cut_that_failed(tmp_path: Path, op: str) -> No
             ledger.truncate(10)
         except OSError:
             if LedgerMark.load(folder).flags == Flags.CUTTING:  # type: ignore[union-attr]
-                with pytest.raises(DamagedLogError, match="failed halfway"):
+                with pytest.raises(DamagedLogError, match="a truncation of the log failed"):
                     ledger.append_entries(entries_of(ledger, twin, 11, 12), 11)
                 ledger.save_mark()
                 assert LedgerMark.load(folder).flags == Flags.CUTTING  # type: ignore[union-attr]

@@ -269,7 +269,7 @@ async def test_what_looks_like_the_end_of_the_log_is_known_to_the_leader(
         await node.start(group.addresses)
         assert (node.doubt_at_start, node.up.ledger.last_index) == (Doubt.NONE, last - 1), "nothing to be seen"
         await group.level()
-        told = f"n{node.id}: the log ends at entry {last - 1}, and the leader knows of {last + lost - 1}: the disk lost"
+        told = f"n{node.id}: the log ends at entry {last - 1}, but the leader knows of entry {last + lost - 1} here:"
         assert [record for record in caplog.messages if record.startswith(told)]
         await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
         assert leads(leader)
@@ -419,7 +419,7 @@ async def test_where_nobody_has_room_a_group_takes_its_own_entries_and_no_messag
         await group.put(leader, 5)
         for node in others(group, leader):
             node.up.disk_low("nearly full")
-        await until(lambda: "little room on the disks of" in str(leader.up.message_refusal()))
+        await until(lambda: "too little space on the disks of" in str(leader.up.message_refusal()))
         leader.up.disk_low("nearly full")
         assert "the disk of" in str(leader.up.message_refusal())
         term = leader.up.status().term

@@ -186,7 +186,7 @@ def test_only_one_change_is_under_way() -> None:
 
 def test_no_change_before_an_entry_of_the_own_term_is_committed() -> None:
     member = leader_of()
-    assert "own term" in refusal(member, AddLearner(3))
+    assert "of its current term" in refusal(member, AddLearner(3))
     member.step(AppendReply(1, 0, 1, 0, 0, True, 0, 0))
     change(member, AddLearner(3))
     assert member.effects(AppendOwn)
@@ -445,9 +445,9 @@ def test_old_memberships_travel_with_the_entries_that_hold_them() -> None:
     ("wanted", "word"),
     [
         (AddLearner(1), "already"),
-        (Promote(1), "no learner"),
-        (Promote(9), "no learner"),
-        (Remove(9), "does not belong"),
+        (Promote(1), "not a learner"),
+        (Promote(9), "not a learner"),
+        (Remove(9), "not in the group"),
     ],
 )
 def test_changes_that_make_no_sense_are_refused(wanted: Change, word: str) -> None:
@@ -465,7 +465,7 @@ def test_no_change_while_leadership_is_handed_over_or_the_disk_is_full() -> None
     member = leader_of()
     member.step(AppendReply(1, 0, 1, 0, 0, True, 0, 0))
     member.call(member.raft.transfer, 2)
-    assert "handed over" in refusal(member, AddLearner(3))
+    assert "a transfer of leadership is in progress" in refusal(member, AddLearner(3))
     alone = Member(0, voters=[0])
     alone.tick()
     alone.disk(DiskState.FULL)

@@ -210,7 +210,7 @@ async def test_bytes_that_vanish_are_noticed_and_the_lane_made_anew() -> None:
         b.start()
         a.transport.set_peers({1: ("127.0.0.1", proxy.port)})
         await until(lambda: a.sent(1, Lane.BULK).failures >= 2)
-        assert a.sent(1, Lane.BULK).last_error == "no answer to who we are within 50 ms"
+        assert a.sent(1, Lane.BULK).last_error == "no answer to Hello within 50 ms"
         proxy.mute = False
         await until(lambda: a.connected(1))
         await close(a, b)
@@ -317,9 +317,9 @@ async def test_strangers_cannot_crash_leak_or_write_lines(caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n", "it sent a header with a wrong CRC, or none of ours"),
-        (bytes.fromhex("16030100f8010000f4030300") + bytes(40), "it sent a TLS handshake, and TLS is not enabled here"),
-        (encode_frame(22, 1, bytes(57)), "it sent a frame of kind 22 before it said who it is"),
+        (b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n", "it sent a header with a wrong CRC, or of another protocol"),
+        (bytes.fromhex("16030100f8010000f4030300") + bytes(40), "it sent a TLS handshake, but TLS is not enabled here"),
+        (encode_frame(22, 1, bytes(57)), "it sent a frame of kind 22 before Hello"),
         (encode_frame(KIND_HELLO, 1, b"NOPE" + bytes(40)), "it sent a first frame of another protocol"),
         (encode_frame(KIND_HELLO, 1, bytes(5000)), "it sent a first frame of 5000 bytes"),
         (encode_frame(KIND_HELLO, 1, b"", 7), "it sent a first frame with a payload"),
@@ -339,12 +339,12 @@ async def test_a_stranger_is_named_with_what_it_sent(data: bytes, words: str, ca
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (encode_frame(99, 1, b""), "it sent a frame of the unknown kind 99"),
+        (encode_frame(99, 1, b""), "it sent a frame of unknown kind 99"),
         (encode_frame(22, 7, b""), "it sent a frame of kind 22 in the unknown version 7"),
         (encode_frame(22, 1, b"", 5), "it sent a frame of kind 22 with a payload, which it cannot have"),
-        (encode_frame(20, 1, b"", (16 << 20) + 1), "it sent a payload of 16777217 bytes, 16777216 are allowed"),
-        (encode_frame(22, 1, b"short"), "it sent no Heartbeat: "),
-        (HELLO, "it sent a frame of the unknown kind 1"),
+        (encode_frame(20, 1, b"", (16 << 20) + 1), "it sent a payload of 16777217 bytes; 16777216 are allowed"),
+        (encode_frame(22, 1, b"short"), "it sent an invalid Heartbeat: "),
+        (HELLO, "it sent a frame of unknown kind 1"),
     ],
 )
 async def test_a_member_that_sends_what_is_unknown_is_named(

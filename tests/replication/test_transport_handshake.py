@@ -39,7 +39,7 @@ def test_a_member_of_the_group_is_taken_in() -> None:
         (replace(HELLO, identity=OWN), RefusalCode.MEMBER, "two members have the id n1"),
         (replace(HELLO, version_min=2, version_max=3), RefusalCode.VERSION, "versions 1 to 1, not 2 to 3"),
         (replace(HELLO, version_min=0, version_max=0), RefusalCode.VERSION, "versions 1 to 1, not 0 to 0"),
-        (replace(HELLO, lane=3), RefusalCode.LANE, "no lane 3"),
+        (replace(HELLO, lane=3), RefusalCode.LANE, "does not know lane 3"),
     ],
 )
 def test_others_are_told_why_not(hello: Hello, code: RefusalCode, reason: str) -> None:

@@ -194,12 +194,14 @@ async def test_both_sides_say_why_a_stranger_is_refused(
     with caplog.at_level(logging.WARNING):
         a.transport.set_peers({1: ("127.0.0.1", b.port)})
         await until(lambda: a.sent(1, Lane.CONTROL).failures >= 5 and a.sent(1, Lane.BULK).failures >= 5)
-    assert a.sent(1, Lane.CONTROL).last_error == f"refused us: {words}"
+    assert a.sent(1, Lane.CONTROL).last_error == f"refused this member: {words}"
     assert not a.transport.send(heartbeat(0, 1))
     assert b.transport.refused_connections >= 10
     said = [record.getMessage() for record in caplog.records]
-    assert sum(f"(control): refused us: {words}" in line for line in said) == 1, "one line, however often it tries"
-    assert sum(line.endswith(f"was not taken in: refused: {words}") for line in said) == 1
+    assert sum(f"(control): refused this member: {words}" in line for line in said) == 1, (
+        "one line, however often it tries"
+    )
+    assert sum(line.endswith(f"rejected: refused: {words}") for line in said) == 1
     assert len(said) == 3
     await close(a, b)
 
@@ -210,7 +212,7 @@ async def test_an_address_of_another_member_is_noticed() -> None:
     b.start()
     a.transport.set_peers({2: ("127.0.0.1", b.port)})
     await until(lambda: a.sent(2, Lane.BULK).failures >= 1)
-    assert a.sent(2, Lane.BULK).last_error == "refused us: this is n1 of group g in cluster c, not n2"
+    assert a.sent(2, Lane.BULK).last_error == "refused this member: this is n1 of group g in cluster c, not n2"
     await close(a, b)
 
 
@@ -227,7 +229,7 @@ async def test_versions_without_a_common_one_are_refused_politely(monkeypatch: p
     monkeypatch.setattr(peer_lane, "Hello", LaterHello)
     a.transport.set_peers({1: ("127.0.0.1", b.port)})
     await until(lambda: a.sent(1, Lane.CONTROL).failures >= 1)
-    assert a.sent(1, Lane.CONTROL).last_error == "refused us: n1 speaks the versions 1 to 1, not 2 to 4"
+    assert a.sent(1, Lane.CONTROL).last_error == "refused this member: n1 supports the versions 1 to 1, not 2 to 4"
     monkeypatch.undo()
     await until(lambda: a.connected(1))
     await close(a, b)

@@ -58,7 +58,7 @@ async def test_names_that_nobody_answers_for_keep_no_other_from_being_found(monk
         a.transport.set_peers({number: (f"n{number}", b.port) for number in range(1, 10)})
         await until(lambda: a.connected(9))
         await until(lambda: all(a.sent(number, Lane.BULK).failures >= 3 for number in range(1, 9)))
-        assert a.sent(1, Lane.BULK).last_error == "its name was not found within 0.05 s"
+        assert a.sent(1, Lane.BULK).last_error == "its name was not resolved within 0.05 s"
         assert asked.count("n1") == 1, "a name is looked up once at a time, however many wait for it, and give up"
     finally:
         answer.set()

@@ -228,7 +228,7 @@ async def test_a_disk_that_wrote_something_else_is_found_out() -> None:
     assert target.finished == source.content and target.discarded == ["data/0"]
     worse = Target()
     worse.damage = 100
-    with pytest.raises(ShipmentDamagedError, match="data/0 of n0 came twice"):
+    with pytest.raises(ShipmentDamagedError, match="data/0 of n0 was received twice"):
         await fetching.fetch(0, 7, worse)
     assert worse.finished == {} and worse.partly == {}
     await close(a, b)
@@ -261,7 +261,7 @@ async def test_what_cannot_be_had_is_told() -> None:
         await fetching.fetch(0, 7, Target())
     source.error = None
     source.content["metadata"] = b"shorter"
-    with pytest.raises(ShipmentRefusedError, match="metadata is shorter than it was"):
+    with pytest.raises(ShipmentRefusedError, match="metadata is shorter than announced"):
         await fetching.fetch(0, 7, Target())
     full = Target()
     full.error = OSError(28, "No space left on device")

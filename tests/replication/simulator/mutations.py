@@ -439,7 +439,7 @@ MUTATIONS = (
         "a full follower acknowledges what it could not write",
         "L10, D2",
         "disks",
-        (Edit("raft", "                last = agreed  # L10: and the reply says why\n", "                pass\n"),),
+        (Edit("raft", "                last = agreed  # L10: the reply says why\n", "                pass\n"),),
     ),
     # -- reads -----------------------------------------------------------------
     Mutation(
