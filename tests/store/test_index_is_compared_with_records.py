@@ -100,6 +100,24 @@ async def test_a_start_finds_entries_that_no_search_would_meet(tmp_path: Path, g
         assert entry_of(store, 5) == entry
 
 
+@pytest.mark.parametrize("group", KINDS)
+async def test_queues_stay_what_they_are_while_the_index_is_made_again(tmp_path: Path, group: bool) -> None:
+    """A unit that leads to an older place makes its record look new, and a queue that was removed has none."""
+    async with started(tmp_path, group) as store:
+        sent = [await send(store, topic, 0, number) for number, topic in enumerate("ABC")]
+        await saved(store, thorough=True)
+    path = tmp_path / "consumequeue" / "B" / "0" / f"{0:020}"
+    patch(path, 0, bytes(8))
+    async with started(tmp_path, group) as store:
+        store.remove_topic("C")
+        name = store._dispatch.index_files()[0][0]
+        await store.index_mender.make_again(name, "test")
+        await made_again(store)
+        assert [store.max_offset(topic, 0) for topic in "ABC"] == [1, 1, 0]
+        assert ("C", 0) not in store.queues()
+        check_keys(store, sent)
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_queues_are_read_and_mended_while_the_index_is_made_again(tmp_path: Path, seed: int) -> None:
     """The position of dispatch goes back; what lies behind it is in the queues nevertheless."""

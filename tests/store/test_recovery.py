@@ -722,7 +722,7 @@ def test_damage_in_front_of_the_mark_is_told_while_a_queue_is_made_again(
     monkeypatch.setattr(progress, "ANCHOR_BYTES", 16)
     end = durable_end(store, "mark")
     bad = store.records[39]
-    spoil(store, bad, "flip")
+    store.patch(bad.pos + 4, b"\0")
     shutil.rmtree(store.root / "consumequeue" / bad.topic / str(bad.queue_id))
     found, dispatch = store.recover()
     assert found.from_mark
@@ -834,6 +834,25 @@ def test_a_lost_index_is_noticed(store: Written) -> None:
     found, dispatch = store.recover()
     assert found.from_mark
     assert [(each.kind, each.file) for each in found.findings] == [(FindingKind.REBUILT, "index")]
+    check(dispatch, store.records)
+
+
+@pytest.mark.parametrize("believed", [True, False])
+@pytest.mark.parametrize("place", [16, 24])
+def test_positions_in_a_damaged_index_header_do_not_say_where_to_index_again(
+    place: int, believed: bool, store: Written
+) -> None:
+    """The file behind it is lost, and what was in it follows the last entry of the one before."""
+    marked(store)
+    first, second, *_ = sorted((store.root / "index").iterdir())
+    data = bytearray(first.read_bytes())
+    data[place : place + 8] = (1 << 60).to_bytes(8)
+    first.write_bytes(data)
+    second.unlink()
+    if not believed:
+        (store.root / FILE_NAME).unlink()
+    found, dispatch = store.recover()
+    assert found.from_mark is believed
     check(dispatch, store.records)
 
 

@@ -93,6 +93,8 @@ struct Run {
     stopped: Option<Bad>,
     /// The index is made again from before these records, and passes over what lies before its last one.
     queues_alone: bool,
+    /// The index is made again, and the queues have these records.
+    index_alone: bool,
 }
 
 /// Position, store time of the last record (0: none yet), queues with units, their units, newest index file and the
@@ -159,6 +161,8 @@ impl Core {
             let held = tables.get_or_insert_with(|| self.tables());
             let next = match visit {
                 Visit::Record { record, pos, next } => {
+                    // Dispatched before: a wrong unit, or a queue that was removed since, must not look like a new one.
+                    run.index_alone = pos < self.reached.load(Ordering::Acquire);
                     self.dispatch(held, record, pos, &mut run)?;
                     next
                 }
@@ -295,7 +299,7 @@ impl Core {
         self.last_store_timestamp.store(store_timestamp, Ordering::Relaxed);
         let pos = pos as i64;
         let (unit_wanted, index_wanted) = queues.wants(record.topic(), record.queue_id());
-        if unit_wanted && record.is_queued() {
+        if unit_wanted && record.is_queued() && !run.index_alone {
             let tags_code = self
                 .delays
                 .tags_code(queues.topic_at(topic).is_schedule, &known, store_timestamp);

@@ -227,7 +227,10 @@ impl Index {
             lost |= !whole && (tolerant || n < HEADER || Header::decode(&head).count <= 1);
             // A next file is made when one is full. One that counts less has a damaged head and would hide entries.
             let full = Header::decode(&head).count >= self.entries as i32;
-            lost |= tolerant && !full && Some(&name) != newest.as_ref();
+            let growing = Some(&name) == newest.as_ref();
+            lost |= tolerant && !full && !growing;
+            // The header says from where on to index again, so it must not be believed alone.
+            lost |= tolerant && !lost && !self.ends_agree(&file, &Header::decode(&head), growing);
             if lost {
                 if !self.read_only {
                     self.door.remove(&path).at(&path)?;
@@ -260,6 +263,25 @@ impl Index {
             });
         }
         Ok(())
+    }
+
+    /// The positions in the header are those of the first and the last entry, and do not lie before the files that are
+    /// known. A file that grows may have a header that is older than its last entries, after a power loss also newer.
+    fn ends_agree(&self, file: &File, header: &Header, growing: bool) -> bool {
+        let count = header.count.min(self.entries as i32);
+        if count <= 1 {
+            return true;
+        }
+        let entry_pos = |number: i32| {
+            let mut entry = [0; ENTRY];
+            let read = file.read_exact_at(&mut entry, self.entry_at(number) as u64);
+            read.ok().map(|()| long(&entry, 4))
+        };
+        let before = self.files.last().map_or(0, |file| file.header.end_pos);
+        before <= header.begin_pos
+            && header.begin_pos <= header.end_pos
+            && entry_pos(1) == Some(header.begin_pos)
+            && (growing || entry_pos(count - 1) == Some(header.end_pos))
     }
 
     /// Removes the files that end after `timestamp_ms`, and the last one if it does not hold together. Returns where in
