@@ -7,7 +7,8 @@
 
 An entry is a hash, a position and a time. A search believes none of them: the record has to have a key with the
 asked hash. What it cannot see is an entry that it does not meet, because a slot, a link or a hash changed. That breaks
-a chain of the file: each file is looked at once after a start, in the background.
+a chain of the file: each file is looked at once after a start, in the background. The times in its header, which a
+search by time believes, are compared with the records of its first and last entry then.
 
 Findings: DAMAGE for the file, REBUILT for what is made again.
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from tallystick.store._kernel import DamageError, index_chain_faults
 from tallystick.store.derive import index_hash, index_keys
 from tallystick.store.findings import FindingKind
-from tallystick.store.record import Record, RecordError
+from tallystick.store.record import Record, RecordError, store_timestamp
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch
@@ -96,6 +97,10 @@ class IndexMender:
     async def look_at_all(self) -> None:
         """Looks whether the chains of all files hold; returns when it is done."""
         files = self._dispatch.index_files()
+        for name, begin_ms, end_ms, begin_pos, end_pos, _, count in files:
+            if count > 1 and not (self._stored_at(begin_pos, begin_ms) and self._stored_at(end_pos, end_ms)):
+                self._distrust(name, "a time in its header is not that of its first or last entry")
+                return
         for place, (name, *_, count) in enumerate(files):
             path, slots = str(self._store.root / "index" / name), self._store.settings.maxHashSlotNum
             growing = place + 1 == len(files)
@@ -109,6 +114,11 @@ class IndexMender:
             if faults:
                 self._distrust(name, f"{listed[0][1]}; {faults} places do not fit")
                 return  # those behind it are made again, too
+
+    def _stored_at(self, pos: int, time_ms: int) -> bool:
+        """The record at `pos` has this store time, or cannot be read."""
+        data = self._store.message_at(pos) if pos >= self._store.min_pos else None
+        return data is None or store_timestamp(data) == time_ms
 
     async def close(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)

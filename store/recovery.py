@@ -400,12 +400,14 @@ class _Recovery:
     def _restore_index(self, point: Point, cache_lost: bool) -> None:
         # After a power loss the newest file is a map that was never whole on disk: only what the mark counted is.
         if cache_lost and not self.dispatch.trim_index(point.index_name, point.index_count):
+            self.queues.lost_index(self.log.first)  # an older file may be missing, too
             self._index_again(self.dispatch.drop_index_from(point.index_name), point.pos, "its newest file is missing")
             return
         lost_pos, reason = self.queues.lost_index(self.log.first)
-        names = {file[0] for file in self.dispatch.index_files()}
-        if lost_pos < 0 and point.index_name and point.index_name not in names:
-            lost_pos, reason = self.dispatch.drop_index_from(point.index_name), f"file {point.index_name} is missing"
+        counts = {file[0]: file[-1] for file in self.dispatch.index_files()}
+        if lost_pos < 0 and point.index_name and counts.get(point.index_name, -1) < point.index_count:
+            what = "has lost entries" if point.index_name in counts else "is missing"
+            lost_pos, reason = self.dispatch.drop_index_from(point.index_name), f"file {point.index_name} {what}"
         if lost_pos >= 0:
             self._index_again(lost_pos, point.pos, reason)
 

@@ -101,6 +101,18 @@ async def test_a_start_finds_entries_that_no_search_would_meet(tmp_path: Path, g
 
 
 @pytest.mark.parametrize("group", KINDS)
+@pytest.mark.parametrize("damage", [(bytes(20), 0), (b"\x7f", 0), (b"\x7f", 8), (bytes(8), 8)])
+async def test_a_start_finds_times_of_a_header_that_hide_all_entries(
+    tmp_path: Path, group: bool, damage: tuple[bytes, int]
+) -> None:
+    async with started(tmp_path, group) as store:
+        sent = await filled(store)
+    async with restarted(tmp_path, group, *damage) as store:
+        await made_again(store)
+        check_keys(store, sent)
+
+
+@pytest.mark.parametrize("group", KINDS)
 async def test_queues_stay_what_they_are_while_the_index_is_made_again(tmp_path: Path, group: bool) -> None:
     """A unit that leads to an older place makes its record look new, and a queue that was removed has none."""
     async with started(tmp_path, group) as store:

@@ -837,6 +837,34 @@ def test_a_lost_index_is_noticed(store: Written) -> None:
     check(dispatch, store.records)
 
 
+def test_a_newest_index_file_whose_header_is_zeroed_is_made_again(store: Written) -> None:
+    """It looks like a file that was just made."""
+    marked(store)
+    newest = max((store.root / "index").iterdir())
+    newest.write_bytes(bytes(40) + newest.read_bytes()[40:])
+    point = store.keeper().take(store.dispatch)
+    store.keeper().save(point, point)
+    found, dispatch = store.recover()
+    assert found.from_mark
+    check(dispatch, store.records)
+
+
+def test_after_a_power_loss_an_index_that_lacks_its_newest_file_may_lack_an_older_one(
+    store: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked(store)
+    point, rows = store.keeper().take_with_table(store.dispatch)
+    store.keeper().save(point, point)
+    save_table(store.door, store.root, store.dispatch, point, rows, (0, store.chosen.queue_segment_bytes))
+    first, *_, newest = sorted((store.root / "index").iterdir())
+    first.unlink()
+    newest.unlink()
+    monkeypatch.setattr(progress, "boot_id", lambda: b"another boot id!")
+    found, dispatch = store.recover()
+    assert found.from_mark
+    check(dispatch, store.records)
+
+
 @pytest.mark.parametrize("believed", [True, False])
 @pytest.mark.parametrize("place", [16, 24])
 def test_positions_in_a_damaged_index_header_do_not_say_where_to_index_again(
