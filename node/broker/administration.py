@@ -1,7 +1,7 @@
-"""Changes that administrators ask for, by whatever way: each is answered when it is kept.
+"""Changes that administrators request, through any interface: each is answered when it is durable.
 
-Kept is: in the table's file, or, in a replicated group, committed. Whoever calls has looked at who may ask, and at
-names that are not to be touched. Source: AdminBrokerProcessor of RocketMQ 4.8.0, requests 17, 215, 200 and 207.
+Durable means: in the table's file or, in a replicated group, committed. The caller has checked who may make the change,
+and which names are protected. Source: AdminBrokerProcessor of RocketMQ 4.8.0, requests 17, 215, 200 and 207.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 async def update_topics(broker: BrokerContext, *configs: TopicConfig) -> None:
-    """Make topics or change them: all of them, with one wait, or none.
+    """Creates or changes topics: all of them, with one wait, or none.
 
-    ValueError: one of them cannot be (FollowsError: none can, here). OSError: they are not in the file yet;
-    NotReplicatedError: nobody knows whether they will be committed.
+    Raises ValueError if one of them is invalid (FollowsError if this broker accepts no changes), OSError if they could
+    not be saved yet, NotReplicatedError if it is unknown whether they will be committed.
     """
     broker.topics.update(*configs)
     broker.register_soon()
@@ -26,14 +26,14 @@ async def update_topics(broker: BrokerContext, *configs: TopicConfig) -> None:
 
 
 async def delete_topic(broker: BrokerContext, name: str) -> bool:
-    """Forget a topic, its queues and what groups committed there; False: there was none. Errors as above.
+    """Deletes a topic, its queues and the offsets that groups committed there. False if it does not exist.
 
-    Name servers are told, so that no route leads to it any more. Its messages stay in the log until that is cleaned.
-    What is left of one that is not known goes too.
+    Name servers are informed, so that no route leads to it any more. Its messages stay in the log until the log is
+    cleaned. Remains of a topic that is not in the table are deleted too. Raises the same errors as `update_topics`.
     """
     existed = broker.topics.delete(name)
     broker.register_soon()
-    # In a group everything that came before is committed then, and dispatched before the queues go.
+    # In a group, everything before is then committed, and dispatched before the queues are deleted.
     await broker.topics.saved()
     broker.store.remove_topic(name)
     await broker.store.save_progress()
@@ -44,13 +44,13 @@ async def delete_topic(broker: BrokerContext, name: str) -> bool:
 
 
 async def update_groups(broker: BrokerContext, *groups: SubscriptionGroup) -> None:
-    """Make groups of consumers or change them: all of them, with one wait, or none. Errors as of `update_topics`."""
+    """Creates or changes consumer groups: all of them, with one wait, or none. Errors as in `update_topics`."""
     broker.groups.update(*groups)
     await broker.groups.saved()
 
 
 async def delete_group(broker: BrokerContext, name: str, *, with_offsets: bool) -> bool:
-    """Forget a group, and what it committed if that is asked for; False: there was none. Errors as above."""
+    """Deletes a group, and its committed offsets if requested. False if it does not exist. Errors as above."""
     existed = broker.groups.delete(name)
     broker.stats.forget_group(name)
     if with_offsets:

@@ -1,4 +1,4 @@
-"""Bloom filter of SQL92 subscriptions: which groups a message matched when it was dispatched, in a few bits of its
+"""Bloom filter of SQL92 subscriptions: which groups a message matched at dispatch, as a few bits of its
 ConsumeQueue extension unit.
 
 Each (group, topic) has k bit positions of m, from the hash of `group#topic`. A message's bit map is the union over the
@@ -10,7 +10,8 @@ groups whose expression it matched; a group whose positions are not all set cert
     position i of 1..k: c = h1 + i h2 (wrapped to 32 bits, inverted if negative), c mod m
     bit p of a map: byte p >> 3, value 1 << (p & 7)
 
-Fixed: the bit maps are on disks, the positions in consumerFilter.json. Source: BloomFilter, BitsArray of RocketMQ
+The bit maps are on disks, the positions in consumerFilter.json: do not change them. Source: BloomFilter, BitsArray of
+RocketMQ
 4.8.0's filter module; murmur3 is Austin Appleby's, x64 variant of 128 bits.
 """
 
@@ -43,7 +44,7 @@ def murmur3_128(data: bytes, seed: int = 0) -> tuple[int, int]:
         one = (_rotated(one, 27) + two) * 5 + 0x52DCE729 & _MASK
         two ^= _rotated(int.from_bytes(data[at + 8 : at + 16], "little") * _C2 & _MASK, 33) * _C1 & _MASK
         two = (_rotated(two, 31) + one) * 5 + 0x38495AB5 & _MASK
-    tail = data[whole:]  # missing bytes count as zeros, and mixing zero in changes nothing
+    tail = data[whole:]  # missing bytes count as zeros, which change nothing
     two ^= _rotated(int.from_bytes(tail[8:], "little") * _C2 & _MASK, 33) * _C1 & _MASK
     one ^= _rotated(int.from_bytes(tail[:8], "little") * _C1 & _MASK, 31) * _C2 & _MASK
     one, two = one ^ len(data), two ^ len(data)
@@ -63,18 +64,19 @@ class BloomFilter:
 
     @classmethod
     def create(cls, error_percent: int, groups: int) -> BloomFilter:
-        """For at most `error_percent` false hits when `groups` groups are set. ValueError: no filter can be so."""
+        """For at most `error_percent` false hits when `groups` groups are set. ValueError: no such filter is
+        possible."""
         if not 1 <= error_percent <= 99:
-            raise ValueError(f"the error rate of a bloom filter is 1 to 99 percent, not {error_percent}")
+            raise ValueError(f"the error rate of a bloom filter must be 1 to 99 percent, not {error_percent}")
         if groups < 1:
-            raise ValueError(f"a bloom filter is for 1 group or more, not {groups}")
+            raise ValueError(f"a bloom filter needs 1 group or more, not {groups}")
         rate = error_percent / 100
         hashes = math.ceil(math.log(rate) / math.log(0.5))
         bits = math.ceil(groups * (math.log(1 / rate) / math.log(2)) * (1 / math.log(2)))
         return cls(hashes, 8 * math.ceil(bits / 8))
 
     def positions(self, text: str) -> tuple[int, ...]:
-        """Bit positions of `text`, `hashes` of them; some may be equal."""
+        """The `hashes` bit positions of `text`; some may be equal."""
         low, _ = murmur3_128(text.encode())
         first, second = low & 0xFFFFFFFF, low >> 32
         found = []
@@ -84,16 +86,16 @@ class BloomFilter:
         return tuple(found)
 
     def empty(self) -> bytearray:
-        """A bit map of nobody."""
+        """A bit map without any group."""
         return bytearray(self.bits // 8)
 
 
 def set_bits(bit_map: bytearray, positions: Iterable[int]) -> None:
-    """Add the owner of `positions` to the map."""
+    """Adds the owner of `positions` to the map."""
     for position in positions:
         bit_map[position >> 3] |= 1 << (position & 7)
 
 
 def has_bits(bit_map: bytes, positions: Iterable[int]) -> bool:
-    """False: the owner of `positions` was not added. True: probably it was."""
+    """False: the owner of `positions` was not added. True: it probably was."""
     return all(bit_map[position >> 3] >> (position & 7) & 1 for position in positions)

@@ -1,4 +1,4 @@
-"""One broker: the store, the tables, the services on timers, and the ports they are reached by.
+"""One broker: the store, the tables, the services on timers, and its ports.
 
 It composes and owns; what requests mean is in `processors/`. Order matters at both ends. At the start: the store
 recovers, the tables load, then the services, then the ports, and the name servers last, so that nobody is sent to a
@@ -232,14 +232,14 @@ class Broker:
         progress: StartProgress,
         findings: FindingLog,
     ) -> Broker:
-        """The member recovers the log, the store what is made from it, and then the member takes part."""
+        """The member recovers its log, then the store recovers what is derived from it, then the member takes part."""
         plan = GroupPlan(settings, store_settings)
         progress.enter(RECOVERING, "log")
         own = await bind(settings.bindAddress, plan.own[1])
         lock = None
         try:
-            # Before anything is recovered: that cuts off what a process that still runs is just writing. In a pod that
-            # replaces one by force nothing else stands in the way, its ports and address are its own.
+            # Lock the folder before the recovery, which would truncate what a process that still runs is writing. In a
+            # pod that replaces another one by force nothing else prevents that: the ports and the address are separate.
             door.mkdir(str(store_settings.root))
             lock = StoreLock.acquire(store_settings.root, door)
             config = store_settings.root / "config"
@@ -255,7 +255,7 @@ class Broker:
             )
             replica = GroupReplica(member)
             if await asyncio.to_thread(forget_derived, door, store_settings.root, replica.begin_pos):
-                _logger.warning("the log begins anew at byte %d: queues and index are made anew", replica.begin_pos)
+                _logger.warning("snapshot at byte %d: rebuilding queues and index", replica.begin_pos)
             progress.enter(RECOVERING, "queues")
             store = await MessageStore.open(
                 store_settings,
@@ -321,7 +321,7 @@ class Broker:
         await self.registration.start()
 
     async def stop(self) -> None:
-        """Ends in order; every table and all of the log are on disk afterwards."""
+        """Stops in order; afterwards all tables and the whole log are on disk."""
         if self.group is not None:
             await self._hand_over(self.group)
         self._leaving = True
@@ -353,14 +353,14 @@ class Broker:
             async with asyncio.timeout(_HAND_OVER_S):
                 successor = await group.hand_over()
         except TimeoutError:
-            _logger.warning("stopping as leader: nobody took over within %.0f s", _HAND_OVER_S)
+            _logger.warning("stopping as leader: no other member took over within %.0f s", _HAND_OVER_S)
         else:
             if successor is not None:
                 _logger.info("handed leadership to n%d in %.0f ms", successor, (time.perf_counter() - begin) * 1000)
 
     async def _save_all(self) -> None:
         try:
-            # Offsets may only name what is on disk: the log first, then the tables.
+            # Offsets may only refer to what is on disk: flush the log first, then save the tables.
             await self.store.flush()
         except OSError as error:
             _logger.error("offsets of delays and transactions are not saved, some are delivered again: %s", error)
@@ -379,7 +379,7 @@ class Broker:
 
     @property
     def last_save_error(self) -> str:
-        """Why some table is not in its file; empty: all are, or will be."""
+        """Why a table is not in its file; empty if all are, or will be."""
         failing = self.failing_tables
         return f"cannot save {failing[0].what}: {failing[0].save_error}" if failing else ""
 
@@ -390,13 +390,13 @@ class Broker:
         return [table for table in tables if table.save_error]
 
     def failure(self) -> str | None:
-        """What only a restart can mend, if anything; None: nothing."""
+        """A failure that only a restart can repair; None if there is none."""
         if self.group is not None and self.group.fatal is not None:
             return self.group.fatal
         return self.store.failure()
 
     def unready(self) -> str | None:
-        """Why nobody should count on this broker; None: it takes messages, or follows a leader closely."""
+        """Why this broker is not usable; None if it accepts messages, or follows a leader closely."""
         if self.group is None or self.group.leads:
             return self.store.trouble()
         return self.group.unready()
@@ -419,7 +419,7 @@ class Broker:
             await self.registration.register_all()
 
     async def leave_name_servers(self) -> None:
-        """Be nothing that clients should find."""
+        """Unregisters from the name servers."""
         await self.registration.withdraw()
         self.take_role(UNDECIDED, self.registration.term)
 
@@ -430,7 +430,7 @@ class Broker:
         return wall_ms()
 
     def steady_ms(self) -> int:
-        """Milliseconds of a clock that nobody can set: for leases and patience."""
+        """Milliseconds of a clock that cannot be set: for leases and timeouts."""
         return steady_ms()
 
     def register_soon(self) -> None:
@@ -503,7 +503,7 @@ class Broker:
                     result = work()
                     if result is not None:
                         await result
-                except Exception:  # one failed round must not end a service; the next round tries again
+                except Exception:  # one failed round must not end a service; the next round retries
                     _logger.exception("a periodic task failed: %s", work)
 
         self._timers.append(asyncio.get_running_loop().create_task(repeat()))
@@ -532,12 +532,12 @@ class Broker:
             await self._save(saved)
 
     async def _save(self, table: SavedTable) -> None:
-        """A table that cannot be written stays as it is in memory, is tried again, and keeps no other from its turn."""
+        """Saves a table. If that fails, it stays in memory, is retried, and delays no other table."""
         known = table.save_error
         try:
             await table.saved()
         except OSError as error:
-            if known != str(error):  # not a line for each try
+            if known != str(error):  # one line, not one for each attempt
                 _logger.error("cannot save %s: %s", table.what, error)
 
 

@@ -1,11 +1,11 @@
-"""Who is connected: the members of each producer and consumer group, as their heartbeats tell.
+"""The connected clients: the members of each producer and consumer group, according to their heartbeats.
 
-A client heartbeats every 30 s over each of its connections; one that was silent for 120 s is forgotten, and its
-connection closed. A connection that closes takes its client out of every group at once.
+A client sends a heartbeat every 30 s over each of its connections. After 120 s without one it is dropped, and its
+connection is closed. When a connection closes, its client leaves every group at once.
 
-What a consumer group subscribes is one set for all its members: the newest heartbeat's topics, each with its newest
-version. When a member comes or goes, or the set of topics changes, the others are told (`on_members_changed`), so that
-they share out the queues anew without waiting for their own 20 s.
+A consumer group has one set of subscriptions for all members: the topics of the newest heartbeat, each with its newest
+version. When a member joins or leaves, or the set of topics changes, the others are informed (`on_members_changed`), so
+that they rebalance the queues without waiting for their own timer of 20 s.
 
 Pure: the time is an argument, and a connection is only an identity (`Channel`). Source: ConsumerManager,
 ConsumerGroupInfo, ProducerManager of RocketMQ 4.8.0.
@@ -36,7 +36,7 @@ FROM_LAST, FROM_FIRST, FROM_TIMESTAMP = (
 
 
 class Channel(Protocol):
-    """What the tables and relays need of a connection. Compared by identity."""
+    """What the tables and relays need from a connection. Compared by identity."""
 
     @property
     def remote(self) -> Host: ...
@@ -53,7 +53,7 @@ class Channel(Protocol):
 
 @dataclass(slots=True)
 class Client:
-    """One client on one connection. `version` is that of its protocol (373 is 4.8.0)."""
+    """One client on one connection. `version` is the version of its protocol (373 is 4.8.0)."""
 
     channel: Channel
     client_id: str
@@ -72,14 +72,14 @@ class Client:
 
 
 class _Membership:
-    """Which clients are in which group, and which groups a channel is in (so that closing it asks no other)."""
+    """Which clients are in which group, and which groups a channel is in (so that closing it affects no other)."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[Channel, Client]] = {}
         self.of_channel: dict[Channel, set[str]] = {}
 
     def add(self, group: str, client: Client) -> bool:
-        """True: the channel is new in the group, or belongs to another client than before."""
+        """True if the channel is new in the group, or belongs to another client than before."""
         members = self.groups.setdefault(group, {})
         known = members.get(client.channel)
         members[client.channel] = client
@@ -110,7 +110,7 @@ class _Membership:
         ]
 
     def left(self, members: list[tuple[str, Channel]]) -> list[Channel]:
-        """Of the channels of these former members, those that are in no group any more, each once."""
+        """The channels of these former members that are in no group any more, each once."""
         return [
             channel for channel in dict.fromkeys(channel for _, channel in members) if channel not in self.of_channel
         ]
@@ -125,52 +125,52 @@ class ProducerTable:
         self._turns = itertools.count()
 
     def register(self, group: str, client: Client) -> None:
-        """A heartbeat of a member."""
+        """Handles a heartbeat of a member."""
         self._members.add(group, client)
         self._by_client[client.client_id] = client.channel
 
     def unregister(self, group: str, channel: Channel) -> None:
-        """A member says that it leaves."""
+        """A member leaves."""
         client = self._members.remove(group, channel)
         if client is not None and channel not in self._members.of_channel:
             self._forget(client.client_id, channel)
 
     def close(self, channel: Channel) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         for group in tuple(self._members.of_channel.get(channel, ())):
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[Channel]:
-        """Forget silent members; the connections that are in no group any more, to be closed."""
+        """Drops silent members; returns the connections that are in no group any more, which should be closed."""
         silent = self._members.silent(now_ms)
         for group, channel in silent:
             self.unregister(group, channel)
         return self._members.left(silent)
 
     def _forget(self, client_id: str, channel: Channel) -> None:
-        if self._by_client.get(client_id) is channel:  # it may have come back on another connection
+        if self._by_client.get(client_id) is channel:  # it may have returned on another connection
             del self._by_client[client_id]
 
     def groups(self) -> list[str]:
         return list(self._members.groups)
 
     def members(self, group: str) -> list[Client]:
-        """Empty: no such group is connected."""
+        """The members of a group; empty if no member is connected."""
         return list(self._members.groups.get(group, {}).values())
 
     def pick(self, group: str) -> Channel | None:
-        """One live connection of the group, another each time; None: there is none."""
+        """One live connection of the group, another one each time; None if there is none."""
         channels = [channel for channel in self._members.groups.get(group, {}) if not channel.closed]
         return channels[next(self._turns) % len(channels)] if channels else None
 
     def find(self, client_id: str) -> Channel | None:
-        """The connection of a client; None: it is not connected, or is no producer."""
+        """The connection of a client; None if it is not connected, or not a producer."""
         return self._by_client.get(client_id)
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """What the members of one group have in common."""
+    """What the members of one group share."""
 
     name: str
     consume_type: str = PUSH
@@ -180,9 +180,9 @@ class ConsumerGroup:
 
 
 class ConsumerTable:
-    """Consumers by group, and what each group subscribes.
+    """Consumers by group, and the subscriptions of each group.
 
-    `on_members_changed(group, channels)`: the members that are left should share out the queues anew.
+    `on_members_changed(group, channels)`: the remaining members should rebalance the queues.
     `on_subscribed(group, subscriptions)`: after each heartbeat; `on_gone(group)`: the last member left.
     """
 
@@ -204,7 +204,8 @@ class ConsumerTable:
         subscriptions: Iterable[SubscriptionData] = (),
         notify: bool = True,
     ) -> bool:
-        """A heartbeat of a member. True: a member or a topic is new or gone (with `notify`, all members are told)."""
+        """Handles a heartbeat. True if a member or a topic is new or removed (with `notify`, all members are
+        informed)."""
         subscriptions = list(subscriptions)
         info = self._groups.setdefault(group, ConsumerGroup(group))
         info.consume_type, info.message_model = consume_type, message_model
@@ -220,7 +221,7 @@ class ConsumerTable:
 
     @staticmethod
     def _subscribe(info: ConsumerGroup, subscriptions: list[SubscriptionData]) -> bool:
-        """True: the set of topics changed. A newer version of a topic that was there is taken, but is no change."""
+        """True if the set of topics changed. A newer version of a known topic is stored, but is not a change."""
         changed = False
         for new in subscriptions:
             old = info.subscriptions.get(new.topic)
@@ -233,7 +234,7 @@ class ConsumerTable:
         return changed
 
     def unregister(self, group: str, channel: Channel, *, notify: bool = True) -> bool:
-        """A member leaves. False: it was none."""
+        """A member leaves. False if it was not a member."""
         if self._members.remove(group, channel) is None:
             return False
         if group not in self._members.groups:
@@ -245,12 +246,12 @@ class ConsumerTable:
         return True
 
     def close(self, channel: Channel) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         for group in tuple(self._members.of_channel.get(channel, ())):
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[Channel]:
-        """Forget silent members; the connections that are in no group any more, to be closed."""
+        """Drops silent members; returns the connections that are in no group any more, which should be closed."""
         silent = self._members.silent(now_ms)
         for group, channel in silent:
             self.unregister(group, channel)
@@ -265,15 +266,15 @@ class ConsumerTable:
         return iter(list(self._groups))
 
     def get(self, group: str) -> ConsumerGroup | None:
-        """What the group's members have in common; None: nobody of it is connected."""
+        """What the group's members share; None if no member is connected."""
         return self._groups.get(group)
 
     def members(self, group: str) -> list[Client]:
-        """Empty: nobody of the group is connected."""
+        """The members of the group; empty if none is connected."""
         return list(self._members.groups.get(group, {}).values())
 
     def client_ids(self, group: str) -> list[str]:
-        """Each once, also if a client that came back has two connections for a moment."""
+        """The client ids, each once, also if a returning client has two connections for a short time."""
         return list(dict.fromkeys(client.client_id for client in self.members(group)))
 
     def find(self, group: str, client_id: str) -> Client | None:
@@ -282,10 +283,10 @@ class ConsumerTable:
         return max(found, key=lambda client: client.last_update_ms) if found else None
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What the group wants of the topic; None: it is not connected, or does not subscribe it."""
+        """The group's subscription to the topic; None if it is not connected, or does not subscribe to it."""
         info = self._groups.get(group)
         return None if info is None else info.subscriptions.get(topic)
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """Connected groups that subscribe the topic."""
+        """Connected groups that subscribe to the topic."""
         return {name for name, info in self._groups.items() if topic in info.subscriptions}

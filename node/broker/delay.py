@@ -1,13 +1,13 @@
-"""Delay levels: how a message is put off, and how it comes back.
+"""Delay levels: how a message is delayed, and how it is delivered afterwards.
 
-A producer asks for a level (1 to 18 by default), not for a time. The broker stores such a message in the topic
+A producer requests a level (1 to 18 by default), not a time. The broker stores such a message in the topic
 SCHEDULE_TOPIC_XXXX, in the queue of its level (queue id = level - 1), so that each queue is sorted by the time of
-delivery; topic and queue it was meant for stay in the properties REAL_TOPIC and REAL_QID. The ConsumeQueue's unit has
-the time of delivery in place of the tag's hash. A delivered message keeps DELAY, REAL_TOPIC and REAL_QID on disk, as
-RocketMQ's does.
+delivery. The properties REAL_TOPIC and REAL_QID keep the message's real topic and queue. The ConsumeQueue's unit has
+the time of delivery in place of the tag's hash. A delivered message keeps DELAY, REAL_TOPIC and REAL_QID on disk, as in
+RocketMQ.
 
-Everything here is pure. The timer is in `schedule.py`; the message store never turns a message into a delayed one by
-itself, whoever puts one calls `to_schedule` first.
+Everything here is pure. The timer is in `schedule.py`. The message store never delays a message by itself: a caller of
+`put` calls `to_schedule` first.
 
 Source: ScheduleMessageService, CommitLog.putMessage of RocketMQ 4.8.0.
 """
@@ -24,13 +24,13 @@ from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANS
 from tallystick.store.record import Record
 
 UNKNOWN_LEVEL_DELAY_MS = 1000
-"""Delay of a level that is not in the table (one stored under another table): RocketMQ's constant."""
+"""Delay of a level that is not in the table (stored under another table): RocketMQ's constant."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class DelayError(ValueError):
-    """A message asks for a delay, or comes out of one, in a way that has no meaning."""
+    """A message's delay level, or the properties of a delayed message, are invalid."""
 
 
 class DelayLevels:
@@ -49,20 +49,20 @@ class DelayLevels:
 
 
 def delay_level(names: Mapping[str, str]) -> int:
-    """The level a message asks for; 0: none. DelayError: DELAY is no 32-bit number."""
+    """The level that a message requests; 0 if none. Raises DelayError if DELAY is not a 32-bit number."""
     text = names.get(properties.DELAY)
     if text is None:
         return 0
     if not _INTEGER.fullmatch(text) or not -(2**31) <= int(text) < 2**31:
-        raise DelayError(f"the property DELAY is no number: {text[:40]!r}")
+        raise DelayError(f"the property DELAY is not a number: {text[:40]!r}")
     return int(text)
 
 
 def to_schedule(message: Message, levels: DelayLevels) -> Message:
-    """The message as it is to be put: itself, or its delayed form when it asks for a level above 0.
+    """The message as it must be stored: unchanged, or delayed if it requests a level above 0.
 
     A level above the highest becomes the highest. Half messages and rollbacks (by their transaction bits) are never
-    delayed; a committed one is, from its commit on. DelayError: DELAY is no number.
+    delayed; a committed message is, from its commit on. Raises DelayError if DELAY is not a number.
     """
     if properties.DELAY not in message.properties:  # the usual case costs one search, no parsing
         return message
@@ -79,24 +79,24 @@ def to_schedule(message: Message, levels: DelayLevels) -> Message:
 
 
 def from_schedule(record: Record) -> Message:
-    """The message to deliver for a record of SCHEDULE_TOPIC_XXXX: everything as it was, in its real topic and queue.
+    """The message to deliver for a record of SCHEDULE_TOPIC_XXXX: unchanged, in its real topic and queue.
 
-    DelayError: REAL_TOPIC or REAL_QID is missing or no queue.
+    Raises DelayError if REAL_TOPIC or REAL_QID is missing or invalid.
     """
     names = properties.decode(record.properties)
     return again(record, *real_queue(names))
 
 
 def real_queue(names: Mapping[str, str]) -> tuple[str, int]:
-    """Topic and queue id that a delayed or half message was sent to. DelayError: the properties do not say it."""
+    """Topic and queue id to which a delayed or half message was sent. DelayError: the properties lack them."""
     topic, queue = names.get(properties.REAL_TOPIC), names.get(properties.REAL_QID, "")
     if not topic or not (queue.isascii() and queue.isdigit() and int(queue) < 2**31):
-        raise DelayError("the properties REAL_TOPIC and REAL_QID name no queue")
+        raise DelayError("the properties REAL_TOPIC and REAL_QID do not name a queue")
     return topic, int(queue)
 
 
 def again(record: Record, topic: str, queue_id: int) -> Message:
-    """A message with everything that `record` has from its producer, and its first store host, for another queue."""
+    """A message for another queue with everything that `record` has from its producer, and its first store host."""
     return Message(
         topic=topic,
         queue_id=queue_id,

@@ -1,16 +1,16 @@
-"""A client's request inside of a request between members, and its answer inside of that one's answer.
+"""A client's request inside a request between members, and its answer inside that request's answer.
 
 code                        from -> to           ext                        body
 31001 FORWARDED_REQUEST     follower -> leader   key, client ("ip:port")    the client's frame
 31002 CLIENT_LEFT           follower -> leader   key, client                -
 31003 REQUEST_TO_CLIENT     leader -> follower   client, timeoutMillis      the frame for the client
 
-The answer to a frame that was served has code 0 and the frame that answers it as its body (none: nobody waits for
-one). Any other code says that nothing was done: SERVICE_NOT_AVAILABLE, the receiver does not lead. A frame inside keeps
-header, flags and language as they came; only its opaque number means nothing.
+The answer to a frame that was served has code 0, and the answering frame as its body (none if the client expects no
+answer). Any other code says that nothing was done; SERVICE_NOT_AVAILABLE says that the receiver does not lead. The
+inner frame keeps its header, flags and language; only its opaque number has no meaning.
 
-Such a request has a code of its own, so it can be told from a client's before anything else is read of it. It is
-never passed on: who gets one serves it or refuses it.
+Such a request has its own code, so it can be distinguished from a client's before anything else of it is read. It is
+never forwarded again: the receiver serves it or refuses it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ KEY, CLIENT, TIMEOUT_MS = "key", "client", "timeoutMillis"
 
 
 def forwarded(command: Command, client: Host, key: str) -> Command:
-    """A client's request on its way to the leader. HeaderError, FrameError: it is too large to have one more around."""
+    """A client's request on its way to the leader. HeaderError, FrameError: it is too large for the envelope."""
     return Command(RequestCode.FORWARDED_REQUEST, ext={KEY: key, CLIENT: str(client)}, body=encode(command))
 
 
 def left(client: Host, key: str) -> Command:
-    """A client's connection is gone."""
+    """States that a client's connection is closed."""
     return Command(RequestCode.CLIENT_LEFT, ext={KEY: key, CLIENT: str(client)})
 
 
 def to_client(command: Command, client: Host, timeout_s: float) -> Command:
-    """A request of the leader's to a client that another member has the connection of."""
+    """A request of the leader to a client that is connected to another member."""
     ext = {CLIENT: str(client), TIMEOUT_MS: str(int(timeout_s * 1000))}
     return Command(RequestCode.REQUEST_TO_CLIENT, ext=ext, body=encode(command))
 
 
 def answer(outer: Command, inner: Command | None) -> Command:
-    """The answer to an envelope whose content was served. One that is too large for it is replaced by an error."""
+    """The answer to an envelope whose content was served. An answer that is too large is replaced by an error."""
     if inner is None:
         return outer.reply()
     try:
@@ -52,7 +52,7 @@ def answer(outer: Command, inner: Command | None) -> Command:
 
 
 def opened(envelope: Command) -> Command | None:
-    """What is inside; None: nothing. FrameError, HeaderError: no single frame."""
+    """The inner frame; None if there is none. Raises FrameError or HeaderError if it is not a single valid frame."""
     if not envelope.body:
         return None
     frames = FrameSplitter().feed(envelope.body)
@@ -62,7 +62,7 @@ def opened(envelope: Command) -> Command | None:
 
 
 def client_of(envelope: Command) -> Host:
-    """Whom it is about. ResponseError: it does not say; HeaderError: that is no address."""
+    """The client of the envelope. Raises ResponseError if it is missing, HeaderError if its address is invalid."""
     ip, _, port = need_str(envelope.ext, CLIENT).rpartition(":")
     host = Host(ip.removeprefix("[").removesuffix("]"), int(port) if port.isdecimal() and len(port) < 6 else 0)
     try:

@@ -1,8 +1,8 @@
-"""The frame source of a broker's connections: the kernel cuts the chunks, and stores the plain sends among the frames.
+"""The frame source of a broker's connections: the kernel splits the chunks and stores the plain sends among the frames.
 
-Only the other frames come back as frames, less the pulls that can take the short way (`pull_quick`). The answers of the
-sends are written to the connection by the store, when they are as safe as its settings ask. Which topics take this way,
-the broker decides (`hot_queues`).
+Only the other frames are returned, except for pulls that can take the short way (`pull_quick`). The store writes the
+answers to the sends to the connection when they are as durable as its settings require. The broker decides which topics
+take this way (`hot_queues`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FeedingSource:
-    """One connection's bytes on their way into the store."""
+    """The bytes of one connection on their way to the store."""
 
     def __init__(self, store: MessageStore, connection: Connection, quick: QuickPulls | None) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class FeedingSource:
         if cold:
             quick, connection = self._quick, self._connection
             for kind, header, body in cold:
-                # Behind a frame that takes the full way every other one does too: requests are served in their order.
+                # After a frame that takes the full way, all others take it too: requests are served in their order.
                 if kind == 0 and quick is not None and not frames and connection.at_ease:
                     if quick.answer(connection, header):
                         continue
@@ -51,11 +51,11 @@ class FeedingSource:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes that the kernel keeps of a frame whose end has not come."""
+        """Number of bytes that the kernel keeps of an incomplete frame."""
         return self._store.unfinished(self._attached)
 
     def close(self) -> None:
-        """The connection is gone: what the store still owes it is dropped."""
+        """The connection is closed: pending answers of the store are dropped."""
         self._store.detach(self._attached)
 
 

@@ -1,13 +1,13 @@
-"""Which messages of a queue a group gets: tags by their hash, SQL92 by the record's properties.
+"""Which messages of a queue a group gets: by tags through their hash, by SQL92 through the record's properties.
 
-A pull brings its subscription along or relies on the one of its group's heartbeats. Tags become a set of hash codes,
-which the store compares without touching the log (the client compares the text: two tags can share a hash). A SQL92
-expression becomes a function over a record's properties.
+A pull contains its subscription or relies on the one of its group's heartbeats. Tags become a set of hash codes, which
+the store compares without reading the log (the client compares the text: two tags can share a hash). A SQL92 expression
+becomes a function over a record's properties.
 
-The expressions of groups are kept in `config/consumerFilter.json`, so that a broker that starts again can answer before
-the first heartbeat. An entry has the client's version of the subscription (its clock when it subscribed): of two the
-newer holds, and a pull with a newer version than ours is sent away until the heartbeat has come (28). When a group
-leaves, its entry is marked dead, and dropped `filterDataCleanTimeSpan` later.
+The expressions of groups are stored in `config/consumerFilter.json`, so that a restarted broker can answer before the
+first heartbeat. An entry has the client's version of the subscription (its clock when it subscribed). The newer of two
+versions is valid. A pull with a newer version than the entry's is refused until the heartbeat has arrived (28). When a
+group leaves, its entry is marked dead, and removed `filterDataCleanTimeSpan` later.
 
 Source: ConsumerFilterManager, ConsumerFilterData, ExpressionMessageFilter and ExpressionForRetryMessageFilter of
 RocketMQ 4.8.0.
@@ -34,14 +34,14 @@ from tallystick.store.properties import RETRY_TOPIC
 logger = logging.getLogger("tallystick.filters")
 
 Accept = Callable[[int, bytes], bool]
-"""Given a unit's tags code and a record's properties as they are stored: does the record pass?"""
+"""Given a unit's tags code and a record's stored properties: whether the record passes."""
 
 DEAD_AT_LOAD_MS = 30_000
-"""How long ago groups left whose entry was alive when the broker stopped."""
+"""The assumed time since a group left, if its entry was alive when the broker stopped."""
 
 
 class MessageFilter(NamedTuple):
-    """What `MessageStore.get_message` takes: both None pass everything."""
+    """The filter that `MessageStore.get_message` takes: with both None everything passes."""
 
     codes: frozenset[int] | None = None
     accept: Accept | None = None
@@ -51,19 +51,19 @@ EVERYTHING = MessageFilter()
 
 
 def tag_filter(subscription: SubscriptionData) -> MessageFilter:
-    """For a subscription by tags."""
+    """The filter of a subscription by tags."""
     if subscription.sub_string == SUB_ALL or subscription.class_filter_mode:
         return EVERYTHING
     return MessageFilter(subscription.code_set)
 
 
-_CACHED_CHARACTERS = 2048  # longer texts are read for each pull: a cache of them would be memory that clients choose
+_CACHED_CHARACTERS = 2048  # longer texts are parsed for each pull: clients would decide the cache's size
 
 
 def filter_of(sub_string: str | None, expression_type: str | None) -> MessageFilter:
-    """For a subscription that a pull brings along; each text of a usual length is understood once.
+    """The filter of a subscription in a pull. Texts of the usual length are parsed once.
 
-    SubscriptionError: it selects nothing, is too long or of a type that nobody knows; Sql92Error: it is no expression.
+    Raises SubscriptionError if it selects nothing, is too long or of an unknown type; Sql92Error if it is invalid.
     """
     if sub_string is not None and len(sub_string) > _CACHED_CHARACTERS:
         return _filter_of(sub_string, expression_type)
@@ -82,7 +82,7 @@ _cached_filter_of = lru_cache(maxsize=4096)(_filter_of)
 
 def _compiled(expression: str, expression_type: str) -> sql92.Expression:
     if expression_type != SQL92:
-        raise SubscriptionError(f"no such type of expression: {expression_type}")
+        raise SubscriptionError(f"unknown type of expression: {expression_type}")
     return sql92.compile(expression)
 
 
@@ -100,7 +100,7 @@ def picker(names: Iterable[str]) -> Callable[[bytes], Mapping[str, str]]:
         found = {}
         stored = b"\x02" + stored
         for name, mark in marks:
-            start = stored.rfind(mark)  # the last one holds
+            start = stored.rfind(mark)  # the last one is valid
             if start < 0:
                 continue
             start += len(mark)
@@ -180,15 +180,13 @@ class ConsumerFilterTable(SavedTable):
     def _load(self, topic: str, group: str, row: Mapping[str, Any]) -> None:
         positions = self.bloom.positions(f"{group}#{topic}")
         if row.get("bloomFilterData") != {"bitNum": self.bloom.bits, "bitPos": list(positions)}:
-            logger.info("the filter of %s on %s is for other bloom settings: left out", group, topic)
+            logger.info("the filter of %s on %s was made with other bloom settings: ignored", group, topic)
             return
         try:
             expression = _compiled(str(row.get("expression")), str(row.get("expressionType")))
             born, version = int(row.get("bornTime") or 0), int(row.get("clientVersion") or 0)
             dead = int(row.get("deadTime") or 0)
-        except (
-            ValueError
-        ) as error:  # Sql92Error and SubscriptionError among them: the group's heartbeat brings it again
+        except ValueError as error:  # also Sql92Error, SubscriptionError: a heartbeat restores it
             logger.warning("the filter of %s on %s cannot be read: %s", group, topic, error)
             return
         data = FilterData(topic, group, expression, born, version, positions)
@@ -196,7 +194,7 @@ class ConsumerFilterTable(SavedTable):
         self._put(data)
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """The group's expression, also if its consumers left; None: there is none."""
+        """The group's expression, also if its consumers have left; None if there is none."""
         groups = self._topics.get(topic)
         return None if groups is None else groups.get(group)
 
@@ -205,7 +203,8 @@ class ConsumerFilterTable(SavedTable):
         return list(self._topics.get(topic, {}).values())
 
     def retry_filter(self, topic: str) -> MessageFilter:
-        """For a `%RETRY%` topic with `filterSupportRetry`: by the expression for the topic a message came from."""
+        """For a `%RETRY%` topic with `filterSupportRetry`: uses the expression for the topic that a message came
+        from."""
         group = topic.removeprefix(RETRY_PREFIX)
 
         def accept(_: int, stored: bytes) -> bool:
@@ -216,7 +215,7 @@ class ConsumerFilterTable(SavedTable):
         return MessageFilter(accept=accept)
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """A heartbeat of the group with all it subscribes. A wrong expression removes the one before."""
+        """Handles a heartbeat with all subscriptions of the group. An invalid expression removes the previous one."""
         topics = set()
         for subscription in subscriptions:
             topics.add(subscription.topic)
@@ -254,7 +253,7 @@ class ConsumerFilterTable(SavedTable):
             self._bury(self._topics[topic][group])
 
     def clean(self) -> int:
-        """Drop entries that are dead too long; how many went."""
+        """Removes entries that have been dead for too long; returns how many."""
         limit = self._now_ms() - self._settings.filterDataCleanTimeSpan
         old = [
             data

@@ -1,10 +1,10 @@
-"""Requests that another member passes on to this one, which leads; and the clients that it speaks for.
+"""Requests that another member forwards to this one, the leader, and the clients of that member.
 
-A request is served as if its client were connected here: processors get a `RemoteClient` for a connection, which has
-the client's address, so records are born where they were. It is a channel too: what the leader asks of a client that
-heartbeats to another member (what became of a transaction, here is your reply) goes by that member's link.
+A request is served as if its client were connected here. Processors get a `RemoteClient` in place of a connection. It
+has the client's address, so records get the correct born host. It is also a channel: requests of the leader to a client
+of another member (a transaction check, a reply) use that member's link.
 
-Only who knows this leadership's key is believed (`leader_place`).
+Only a sender that knows this leadership's key is trusted (`leader_place`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _CLIENTS = "clients of another member"  # attribute of its link
 
 
 class RemoteClient:
-    """A client whose connection another member has. Keeps to `clients.Channel`; one for each client and link."""
+    """A client that is connected to another member. Implements `clients.Channel`; one object for each client and
+    link."""
 
     def __init__(self, link: Connection, remote: Host) -> None:
         self.remote = remote
@@ -45,7 +46,7 @@ class RemoteClient:
         return self._gone or self._link.closed
 
     def oneway(self, command: Command) -> None:
-        """As `Connection.oneway`; lost if the client or the link is gone."""
+        """As `Connection.oneway`; lost if the client or the link is closed."""
         command.flag |= FLAG_ONEWAY
         self._link.oneway(envelope.to_client(command, self.remote, 0))
 
@@ -54,28 +55,28 @@ class RemoteClient:
         outer = await self._link.call(envelope.to_client(command, self.remote, timeout_s), timeout_s)
         answer = envelope.opened(outer) if outer.code == ResponseCode.SUCCESS else None
         if answer is None:
-            raise RemotingConnectError(self.id, outer.remark or "the client is gone")
+            raise RemotingConnectError(self.id, outer.remark or "the client is not connected")
         return answer
 
     def close(self) -> None:
-        """It is not spoken to any more. Its connection is another member's."""
+        """Stops using the client. Its connection belongs to another member."""
         self._gone = True
         clients_of(self._link).pop(self.id, None)
 
 
 def clients_of(link: Connection) -> dict[str, RemoteClient]:
-    """The clients that a member speaks for by this link."""
+    """The clients for which a member forwards requests on this link."""
     found: dict[str, RemoteClient] = link.attributes.setdefault(_CLIENTS, {})
     return found
 
 
 def is_of_member(connection: Connection) -> bool:
-    """Another member passes requests on by it, or has done so."""
+    """Whether another member forwards requests on this connection, or has done so."""
     return _CLIENTS in connection.attributes
 
 
 class Receiver(Protocol):
-    """What it needs to know of the group: `group.BrokerGroup`."""
+    """What this module needs from the group: `group.BrokerGroup`."""
 
     @property
     def leads(self) -> bool: ...
@@ -87,7 +88,7 @@ class Receiver(Protocol):
 
 
 class ForwardedRequests:
-    """Serves them at the leader, refuses them at any other member."""
+    """Serves forwarded requests at the leader, and refuses them at any other member."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class ForwardedRequests:
         log: LimitedLog,
         on_left: Callable[[RemoteClient], None],
     ) -> None:
-        """`changes` need a leader that takes entries, `questions` one that leads. `on_left`: a client is gone."""
+        """`changes` need a leader that accepts entries, `questions` need a leader. `on_left`: a client disconnected."""
         self._receiver = receiver
         self._changes, self._questions = changes, questions
         self._log = log
@@ -117,7 +118,7 @@ class ForwardedRequests:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "an empty envelope")
         handler = self._handler(inner.code)
         clients = clients_of(link)
-        # Remembered only when it heartbeats: other requests need its address, and nothing later.
+        # Remembered only when it sends a heartbeat: other requests need its address once.
         client = clients.get(str(remote)) or RemoteClient(link, remote)
         if inner.code == RequestCode.RELAYED_HEART_BEAT:
             clients[client.id] = client
@@ -138,14 +139,14 @@ class ForwardedRequests:
             self._on_left(client)
 
     def link_lost(self, link: Connection) -> None:
-        """The clients known by it are gone, as far as we can tell; those that live heartbeat by another way."""
+        """Drops the clients of a lost link; those that are still connected send heartbeats another way."""
         for client in list(clients_of(link).values()):
             client.close()
             self._on_left(client)
 
     def _judge(self, command: Command) -> None:
         if not hmac.compare_digest(opt_str(command.ext, envelope.KEY).encode(), self._receiver.key.encode()):
-            raise ResponseError(ResponseCode.NO_PERMISSION, "not a word of a member of this leader's group")
+            raise ResponseError(ResponseCode.NO_PERMISSION, "the sender is not a member of this leader's group")
 
     def _handler(self, code: int) -> Handler:
         receiver = self._receiver
@@ -156,13 +157,13 @@ class ForwardedRequests:
             handler = self._changes.get(code)
             reason = receiver.refusal()
         if handler is None:
-            raise ResponseError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request {code} is not passed on")
+            raise ResponseError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request {code} is not forwarded")
         if reason is not None:
             raise ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         return handler
 
     async def _finish(self, command: Command, inner: Command, result: Awaitable[Command | None]) -> Command:
-        # It begins only now, and leadership may have gone since. Who passed it on keeps it.
+        # It begins only now, and leadership may be lost since. The forwarding member keeps the request.
         reason = self._receiver.refusal() if inner.code in self._changes else None
         if reason is not None and inspect.iscoroutine(result):
             result.close()
@@ -174,13 +175,13 @@ class ForwardedRequests:
         return envelope.answer(command, answer)
 
     def _failed(self, inner: Command, error: Exception) -> Command:
-        """As `Connection` answers it."""
+        """The answer that `Connection` would give."""
         if isinstance(error, ResponseError):
             return inner.reply(error.code, remark=error.remark)
-        self._log.warning(f"request {inner.code}", "a request %d that was passed on failed", inner.code, exc_info=True)
+        self._log.warning(f"request {inner.code}", "forwarded request %d failed", inner.code, exc_info=True)
         return inner.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 
 def only(routes: Mapping[int, Handler], codes: Collection[int]) -> dict[int, Handler]:
-    """Those of the routes that serve these codes."""
+    """The routes that serve these codes."""
     return {code: handler for code, handler in routes.items() if code in codes}

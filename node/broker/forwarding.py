@@ -1,21 +1,22 @@
-"""Requests that only a group's leader can answer, at a member that does not lead: held, passed on, answered.
+"""Requests that only a group's leader can answer, at a member that does not lead: held, forwarded, answered.
 
     client ──▶ this member ── leader known ──▶ leader        the answer goes the same way back
-                   └─ nobody leads: held, at most `HOLD_S`, then refused
+                   └─ no leader: held, at most `HOLD_S`, then refused
 
-A client of RocketMQ's looks at its routes every 30 s. Until then it takes the old leader for the master, whatever that
-answers, and its retries go there too. So the old leader passes on what it gets, and while it is not clear who leads it
-keeps it: a planned transfer is over before a producer notices. A leader that hands over holds in the same way.
+A RocketMQ client checks its routes every 30 s. Until then it considers the old leader the master, whatever that one
+answers, and sends its retries there too. The old leader therefore forwards its requests, and holds them while no leader
+is known: a planned transfer is over before a producer notices it. A leader that hands over holds requests in the same
+way.
 
-What is under way here is bounded in number (`HELD_MAX`), in bytes (`HELD_BYTES_MAX`) and in time; beyond the first two
-requests are refused at once, as before. Requests go on in the order in which they came. Nothing is passed on twice: who
-gets a passed-on request serves it or says that it does not lead, and then it is held here again.
+The held requests are limited in number (`HELD_MAX`), in bytes (`HELD_BYTES_MAX`) and in time; above the first two
+limits requests are refused at once. Requests are forwarded in the order in which they arrived, and never twice: the
+receiver serves a forwarded request or answers that it does not lead, and then it is held here again.
 
-When the link to the leader breaks, or it does not answer in time, a request may have been done or not. A change is then
-answered "unknown" (SYSTEM_ERROR, B2); a question is answered from what this member has.
+If the link to the leader breaks, or the leader does not answer in time, it is unknown whether a request was executed. A
+change is then answered with "unknown" (SYSTEM_ERROR, B2), a question from what this member has.
 
-Source: the codes on which DefaultMQProducerImpl of RocketMQ 4.8.0 tries again (1, 14, 16, 17, 204, 205), its timeout of
-3 s for a send, all attempts together.
+Source: the codes on which DefaultMQProducerImpl of RocketMQ 4.8.0 retries (1, 14, 16, 17, 204, 205), and its timeout of
+3 s for a send including all attempts.
 """
 
 from __future__ import annotations
@@ -50,52 +51,52 @@ if TYPE_CHECKING:
 HOLD_S = 2.5
 """How long a change waits for a leader. Elections take one to two seconds; clients give a send 3 s."""
 ASK_S = 1.0
-"""How long a question waits for one, before what is committed here has to do."""
+"""How long a question waits for a leader, before it is answered from what is committed here."""
 CALL_S = 5.0
-"""How long the leader's answer is waited for."""
+"""How long to wait for the leader's answer."""
 AGAIN_S = 0.05
-"""Between the first two tries with a leader that does not lead yet, or takes nothing at the moment; then twice as long
-each time, so that what is held does not load a leader that has too much to do."""
+"""Wait between the first two attempts with a leader that does not lead yet, or accepts nothing at present. It doubles
+each time, so that held requests do not load an overloaded leader."""
 HELD_MAX = 4096
 HELD_BYTES_MAX = 64 << 20
-_OVERHEAD_BYTES = 512  # of a request beside its fields and body
-_UNKNOWN = "UNKNOWN_ERROR: the leader did not answer, it may be done or not"
+_OVERHEAD_BYTES = 512  # of a request in addition to its fields and body
+_UNKNOWN = "UNKNOWN_ERROR: the leader did not answer; the request may have been executed"
 
 
 class Leadership(Protocol):
-    """What a group says about who leads it: `group.BrokerGroup`."""
+    """What a group states about its leader: `group.BrokerGroup`."""
 
     @property
     def leads(self) -> bool: ...
 
     @property
     def on_change(self) -> list[Callable[[], None]]:
-        """Called when any of the answers below may be another one."""
+        """Functions to call when one of the answers below may have changed."""
 
     def refusal(self) -> str | None:
-        """Why changes are not taken here now; None: they are."""
+        """Why changes are not accepted here now; None if they are."""
 
     def hopeless(self) -> bool:
-        """Waiting is in vain: a disk is full, or this member has stopped."""
+        """Whether waiting is useless: a disk is full, or this member has stopped."""
 
     def place(self) -> Place | None:
         """Where another member leads."""
 
     async def read(self) -> None:
-        """Returns when all that was committed by now is applied here. ReadError."""
+        """Waits until everything that is committed now is applied here. Raises ReadError."""
 
 
 _Work = Coroutine[Any, Any, Command | None]
 _Result = tuple[bool, Command | None]
-"""Whether it was done, and the answer if somebody waits for one."""
+"""Whether it was executed, and the answer if the client expects one."""
 
 
 class _Unknown(Exception):  # noqa: N818  # it never leaves this module
-    """The leader may have done it or not."""
+    """It is unknown whether the leader executed the request."""
 
 
 class Turn:
-    """Wakes all who wait for it, in the order in which they came."""
+    """Wakes all waiting callers, in the order in which they came."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
@@ -106,16 +107,16 @@ class Turn:
             waited.set_result(None)
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns when it was told, or after that time."""
+        """Waits for the signal, or for that time."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._next], timeout=timeout_s)
 
 
 class Forwarder:
-    """Holds and passes on for one member. `client` is its own: links to leaders, and to nobody else.
+    """Holds and forwards requests for one member. `client` is used only for links to leaders.
 
-    `held` and `held_bytes`: of requests that are held or being asked now; `forwarded`: answers that came back.
+    `held` and `held_bytes`: of requests that are held or forwarded now; `forwarded`: number of received answers.
     """
 
     def __init__(self, broker: BrokerContext, leadership: Leadership, client: RemotingClient) -> None:
@@ -124,17 +125,17 @@ class Forwarder:
         self._group = leadership
         self._client = client
         self._turn = Turn()
-        self._gate = asyncio.Lock()  # fair: who came first goes on first
+        self._gate = asyncio.Lock()  # fair: first come, first served
         self._queued = 0
         leadership.on_change.append(self._turn.tell)
 
     # -- what routes are wrapped in ------------------------------------------------------------------------------------
 
     def change(self, handler: Handler) -> Handler:
-        """For requests that change something."""
+        """Wraps handlers of requests that change something."""
 
         def handle(connection: Any, command: Command) -> Any:
-            # While others wait a new one does so behind them.
+            # While others wait, a new request waits behind them.
             if self._group.refusal() is not None or self._queued:
                 return self._change(handler, connection, command)
             result = handler(connection, command)
@@ -143,7 +144,7 @@ class Forwarder:
         return handle
 
     def ask(self, handler: Handler) -> Handler:
-        """For questions about what is only in a leader's memory, or there first."""
+        """Wraps handlers of questions about what only a leader's memory has, or has first."""
 
         def handle(connection: Any, command: Command) -> Any:
             if self._group.leads:
@@ -153,7 +154,8 @@ class Forwarder:
         return handle
 
     def catch_up(self, handler: Handler) -> Handler:
-        """For questions about the log: asked behind all that was acknowledged before, whoever acknowledged it (R2)."""
+        """Wraps handlers of questions about the log: answered after everything acknowledged before, by any member
+        (R2)."""
 
         def handle(connection: Any, command: Command) -> Any:
             if self._group.leads or self._group.place() is None:
@@ -165,7 +167,8 @@ class Forwarder:
     # -- the three ways ------------------------------------------------------------------------------------------------
 
     async def _begun(self, work: _Work, handler: Handler, connection: Any, command: Command) -> Command | None:
-        """It begins in a later turn of the loop than it was called in, and leadership may have gone between the two."""
+        """Starts a request. It begins in a later turn of the loop than this call, and leadership may be lost
+        meanwhile."""
         if self._group.refusal() is None:
             return await work
         work.close()
@@ -198,14 +201,14 @@ class Forwarder:
         return self._refused(command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
 
     async def _start(self, handler: Handler, connection: Any, command: Command) -> asyncio.Task[_Result] | None:
-        """Waits for its turn and for a leader; what becomes of it is on its way then. None: there is no hope."""
+        """Waits for its turn and for a leader, and starts the request. None if waiting is useless."""
         group, begin = self._group, asyncio.get_running_loop().create_task
         self._queued += 1
         try:
             async with self._gate:
                 while True:
                     if connection.closed and not command.is_oneway:
-                        return begin(_nothing())  # its client has gone elsewhere: done now, it would be there twice
+                        return begin(_nothing())  # the client has retried elsewhere: executing it would duplicate it
                     if group.refusal() is None:
                         return begin(self._here(handler, connection, command))
                     place = group.place()
@@ -232,7 +235,7 @@ class Forwarder:
                     if done and (answer is None or answer.code != ResponseCode.SYSTEM_ERROR):
                         return answer
                     if done:
-                        break  # our own error is as good
+                        break  # this member's own error says as much
                     pause_s = AGAIN_S
                 left_s = deadline_s - clock()
                 if left_s <= 0:
@@ -245,47 +248,47 @@ class Forwarder:
             async with asyncio.timeout(ASK_S):
                 await self._group.read()
         except (ReadError, TimeoutError):
-            pass  # without a leader reads go on, from what is committed here
+            pass  # without a leader, read from what is committed here
         return await _served(handler, connection, command)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def tell(self, place: Place, connection: Any, command: Command) -> bool:
-        """Hands the leader something that nobody waits for; whether it took it."""
+        """Sends the leader a request without an answer to a client; returns whether the leader accepted it."""
         try:
             return (await self._call(place, connection, command))[0]
         except _Unknown:
             return False
 
     async def tell_left(self, place: Place, connection: Any) -> None:
-        """Tells the leader that a client is gone."""
+        """Informs the leader that a client has disconnected."""
         try:
             await self._client.oneway(place.address, envelope.left(connection.remote, place.key))
         except RemotingError:
-            pass  # then the leader has lost the link, and with it all clients that were known by it
+            pass  # then the leader has lost the link and all clients of it
 
     async def _call(self, place: Place, connection: Any, command: Command) -> _Result:
         link = await self._link(place)
         return (False, None) if link is None else await self._answer(link, place, connection, command)
 
     async def _link(self, place: Place) -> Connection | None:
-        """To the leader; None: there is none, and none can be made."""
+        """The link to the leader; None if there is none and none can be made."""
         try:
             return await self._client.connection(place.address)
         except RemotingConnectError:
             return None
 
     async def _here(self, handler: Handler, connection: Any, command: Command) -> _Result:
-        if self._group.refusal() is not None:  # lost since this was begun
+        if self._group.refusal() is not None:  # leadership was lost meanwhile
             return False, None
         return True, await _served(handler, connection, command)
 
     async def _answer(self, link: Connection, place: Place, connection: Any, command: Command) -> _Result:
-        """(True, the leader's answer), or (False, None): nothing was done. _Unknown."""
+        """(True, the leader's answer), or (False, None) if nothing was done. Raises _Unknown."""
         try:
             asked = envelope.forwarded(command, connection.remote, place.key)
         except (FrameError, HeaderError) as error:
-            return True, self._refused(command, ResponseCode.MESSAGE_ILLEGAL, f"cannot be passed on: {error}")
+            return True, self._refused(command, ResponseCode.MESSAGE_ILLEGAL, f"cannot be forwarded: {error}")
         if link.closed:
             return False, None
         try:
@@ -303,12 +306,12 @@ class Forwarder:
     def _refused(self, command: Command, code: int, remark: str) -> Command | None:
         if command.is_oneway:
             return None
-        # The fields of a send's answer: without any, a 4.8 client fails on a null map.
+        # The fields of a send's answer: without any field, a 4.8 client fails because its map is null.
         return command.reply(code, ext=region(self._broker), remark=remark)
 
     @contextmanager
     def _room(self, command: Command) -> Iterator[bool]:
-        """Counts a request as long as it is here; False: there is no room for it."""
+        """Counts a request while it is here; yields False if there is no space for it."""
         size = _OVERHEAD_BYTES + len(command.body) + sum(map(len, (command.ext or {}).values()))
         if self.held >= HELD_MAX or self.held_bytes + size > HELD_BYTES_MAX:
             yield False

@@ -1,15 +1,15 @@
-"""A broker as a member of a replicated group: what it is at the moment, and what changes when that does.
+"""A broker as a member of a replicated group: its role, and what changes with the role.
 
     undecided ──leader known──▶ follower ──elected, ready──▶ leader
     brokerId -1                 number + 1 ◀──lost────────── 0
 
-A follower serves reads of what is committed, refuses everything that changes something, and takes the tables that the
-group has. A leader serves as master once it has committed an entry of its own term (S11): then its tables go into the
-log, sends are taken, delayed messages delivered and transactions checked, and the name servers are told.
+A follower serves reads of what is committed, refuses changes, and has the tables of the group. A leader serves as
+master once it has committed an entry of its current term (S11): it then puts its tables into the log, accepts sends,
+delivers delayed messages, checks transactions, and informs the name servers.
 
-When leadership is lost, the order is the other way round, and all of it happens within the callback that says so: no
-send is taken, the timers are told to end, the tables go back, the broker id changes; only then is anybody told (B7).
-What takes time (waiting for the timers' last step, asking name servers) is done behind that by one task, in order.
+When leadership is lost, the order is reversed, and all of it happens within the callback: sends are refused, the timers
+are told to stop, the tables return to the committed state, the broker id changes; only then are others informed (B7).
+One task does afterwards, in order, what takes time: it waits for the timers' last step and informs the name servers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("tallystick.broker.group")
 
 OUTCOME_UNKNOWN = 1
-"""Answer to sends of which nobody knows whether they will be committed (B2): SYSTEM_ERROR, as RocketMQ's DLedger mode
-answers TERM_CHANGED. A client sends again, and may make a second message with the same UNIQ_KEY."""
+"""The answer to sends whose commit is unknown (B2): SYSTEM_ERROR, which RocketMQ's DLedger mode answers for
+TERM_CHANGED. A client then retries, and may create a second message with the same UNIQ_KEY."""
 SYNC_PERIOD_S, SYNC_LIMIT_S = 0.5, 2.0
-"""How often a follower looks whether it is in sync, and within what time it must get what is committed."""
+"""How often a follower checks whether it is in sync, and the time in which it must receive what is committed."""
 
 
 class Service(Protocol):
@@ -57,7 +57,7 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
     def halt(self) -> None:
-        """Begin nothing more, from now on; `stop` waits for what is under way."""
+        """Begins nothing more from now on; `stop` waits for what is in progress."""
 
 
 class GroupedBroker(Protocol):
@@ -72,20 +72,20 @@ class GroupedBroker(Protocol):
     def topics(self) -> TopicTable: ...
 
     def take_role(self, broker_id: int, term: int) -> None:
-        """Be this from now on, in all that is answered."""
+        """Takes this role from now on, in all answers."""
 
     def serve(self, serving: bool) -> None:
-        """Take sends, or do not."""
+        """Accepts sends, or refuses them."""
 
     async def tell_name_servers(self) -> None:
-        """Register as what it is now, with all of them at once."""
+        """Registers with the present role, with all name servers at once."""
 
     async def leave_name_servers(self) -> None:
-        """Be nothing that clients should find, and tell them so."""
+        """Unregisters from all name servers."""
 
 
 class BrokerGroup:
-    """One broker's part in its group. Made when the member's disk is recovered; `start` takes part."""
+    """One broker's part in its group. Created when the member's disk is recovered; `start` takes part."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class BrokerGroup:
         folder: Path,
         address: str = "",
     ) -> None:
-        """`folder`: of the tables' snapshot; `address`: where members reach this broker, as clients do.
+        """`folder`: for the tables' snapshot; `address`: where members reach this broker, as clients do.
 
-        ValueError, TypeError: a table in it cannot be.
+        Raises ValueError or TypeError for an invalid table in the folder.
         """
         self.member = member
         self._place = LeaderPlace(member.identity.member, address)
@@ -111,9 +111,9 @@ class BrokerGroup:
         self.fatal: str | None = None
         self.on_fatal: list[Callable[[str], None]] = []
         self.on_restart: list[Callable[[], None]] = []
-        """The broker has to be stopped and started again."""
+        """Called when the broker must be stopped and started again."""
         self.on_change: list[Callable[[], None]] = []
-        """Who leads, whether it takes anything, or where it is, may be another now."""
+        """Called when the leader, its place, or whether it accepts changes may have changed."""
         self._broker = broker
         self._services = tuple(services)
         self._services_term: int | None = None
@@ -122,7 +122,7 @@ class BrokerGroup:
         self._say: asyncio.Task[None] | None = None
         self._saved_error = ""
         self._limited = LimitedLog(_logger, time.monotonic, interval_s=60.0)
-        self._superseded = False  # the store stands on a log that is no more
+        self._superseded = False  # a snapshot replaced the log of the store
         self._no_room: str | None = None
         self._behind: str | None = "not known to be in sync yet"
         member.on_role.append(self._on_role)
@@ -140,15 +140,15 @@ class BrokerGroup:
         broker.store.media.on_damage.append(lambda pos, end: member.damaged(pos, end))
         broker.store.media.is_being_repaired = member.is_being_repaired
         for pos, end in broker.store.recovered.damaged_ranges():
-            # Queues and index were made past it: offsets that were given out may be missing from them.
+            # Queues and index were built with later records: offsets that were assigned may be missing from them.
             member.damaged(pos, end, blocks=True)
         member.on_removed.append(self._on_removed)
         self._place.on_taken.append(self._tell_change)
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to follow what the member says. The member itself is started by its owner."""
+        """Begins to follow the member's events. The owner starts the member itself."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._follow_roles(), name="group role"),
@@ -157,8 +157,8 @@ class BrokerGroup:
         ]
 
     async def hand_over(self) -> int | None:
-        """A leader that is to stop writes its offsets once more and lets another lead (T7); who leads then, None if
-        nobody is known to. Nothing of it must work."""
+        """A leader that will stop stages its offsets once more and transfers its leadership (T7). Returns the new
+        leader, or None if none is known. It ignores failures."""
         if not self.leads:
             return None
         try:
@@ -172,14 +172,15 @@ class BrokerGroup:
         return None
 
     async def transfer(self, target: int | None, *, go_on: bool = True) -> int:
-        """Hands leadership over, to this member or to whoever is furthest; who leads then. As `Member.transfer`.
+        """Transfers leadership to this member or to the voter with the longest log; returns the new leader. See
+        `Member.transfer`.
 
-        The successor has everything: what the timers delivered last, and offsets up to the moment from which on nothing
-        is taken here. `go_on`: if it fails, the timers run again.
+        The successor has everything: the last deliveries of the timers, and offsets up to the moment from which this
+        member accepts nothing. `go_on`: if the transfer fails, the timers continue.
         """
         if self.leads:
             await self._end_services()
-            self.tables.stage_rest()  # and nothing may be waited for from here to the transfer
+            self.tables.stage_rest()  # nothing may be awaited between here and the transfer
         try:
             return await self.member.transfer(target)
         finally:
@@ -194,7 +195,8 @@ class BrokerGroup:
         self._services_term = None
 
     async def stop(self) -> None:
-        """Ends the tasks, the timers and the member; then the tables' files are written. Before the store is closed."""
+        """Ends the tasks, the timers and the member, then writes the tables' files. Call it before the store is
+        closed."""
         tasks = [*self._tasks, *([self._say] if self._say is not None else [])]
         for task in tasks:
             task.cancel()
@@ -207,55 +209,55 @@ class BrokerGroup:
         try:
             await self.tables.save()
         except OSError as error:
-            _logger.error("the group's tables are not saved, a start applies more of the log: %s", error)
+            _logger.error("cannot save the group's tables; the next start applies more of the log: %s", error)
 
-    # -- what others ask -----------------------------------------------------------------------------------------------
+    # -- state for others ----------------------------------------------------------------------------------------------
 
     @property
     def number(self) -> int:
-        """This member's, from 0."""
+        """This member's number, from 0."""
         return self.member.identity.member
 
     def refusal(self) -> str | None:
-        """Why requests that change something are refused now; None: they are not."""
+        """Why requests that change something are refused now; None if they are accepted."""
         if self.leads and self.member.accepting:
             return None
         leader = self.member.leader
         if self.fatal is not None:
             return f"this member of the group has stopped: {self.fatal}"
         if self.leads:
-            return "the leader takes nothing at the moment: it hands over, its disk is full, or too much is under way"
+            return "the leader accepts nothing now: it hands over, its disk is full, or too much is not committed"
         if leader == self.number:
             return "this member was elected and is not ready yet"
         return "this member follows, " + (f"n{leader} leads" if leader is not None else "no leader is known")
 
     def place(self) -> Place | None:
-        """Where another member leads; None: this one leads, or nobody has said so in this term."""
+        """Where another member leads; None if this one leads, or no leader has announced itself in this term."""
         place = None if self.leads else self._place.of_term(self.term)
         return None if place is None or place.member == self.number else place
 
     @property
     def key(self) -> str:
-        """By which this member as a leader knows others."""
+        """The key by which this member, as leader, recognizes other members."""
         return self._place.key
 
     def hopeless(self) -> bool:
-        """Whoever waits for changes to be taken again waits in vain, or for long."""
+        """Whether callers that wait until changes are accepted again wait in vain, or for long."""
         if not self.leads:
             return self.fatal is not None
         status = self.member.status()
         return status.transfer_target is None and not status.disk.can_write
 
     async def read(self) -> None:
-        """Returns when all that was committed by now is applied here. ReadError."""
+        """Waits until everything that is committed now is applied here. Raises ReadError."""
         await self.member.read()
 
     def unready(self) -> str | None:
-        """Why this member is none to count on: it neither leads nor follows closely. None: it does."""
+        """Why this member is not usable: it neither leads nor follows closely. None if it does."""
         if self.fatal is not None:
             return f"this member of the group has stopped: {self.fatal}"
         if not self.is_member:
-            return "this is no member of the group, not yet or not any more"
+            return "this is not, or no longer, a member of the group"
         if self.leads:
             return None if self.member.accepting else self.refusal()
         if (unreadable := self.member.unreadable) is not None:
@@ -263,25 +265,25 @@ class BrokerGroup:
         if self.member.leader is None:
             return "no leader is known"
         if self.member.leader == self.number:
-            return "elected, and not ready yet"
+            return "elected, but not ready yet"
         if self._services_term is not None:
             return "steps down"
         if self._superseded:
-            return "the log begins anew: the broker starts again"
+            return "a snapshot replaced the log: the broker restarts"
         return self._behind
 
     @property
     def is_member(self) -> bool:
-        """It belongs to the group, with a vote or without."""
+        """Whether it is in the group, as a voter or a learner."""
         status = self.member.status()
-        # Its own log may end before the entry that left it out: others told of that one.
+        # Its own log may end before the entry that removed it, of which other members informed it.
         return not status.removed and (self.number in status.voters or self.number in status.learners)
 
     def status(self) -> GroupStatus:
         return self.member.status()
 
     def runtime_info(self) -> dict[str, str]:
-        """Keys of our own in GET_BROKER_RUNTIME_INFO."""
+        """The additional keys of GET_BROKER_RUNTIME_INFO."""
         member = self.member
         return {
             "groupMember": f"n{self.number}",
@@ -291,7 +293,7 @@ class BrokerGroup:
             "groupCommittedIndex": str(member.committed_index),
         }
 
-    # -- what the member says ------------------------------------------------------------------------------------------
+    # -- events of the member ------------------------------------------------------------------------------------------
 
     def _on_role(self, role: Role, term: int, leader: int | None) -> None:
         self.term = term
@@ -319,7 +321,7 @@ class BrokerGroup:
         self._changed.set()
 
     def _on_accepting(self, accepting: bool) -> None:
-        # What waits for the log goes in before the next send, which may need it.
+        # What waits for the log is staged before the next send, which may depend on it.
         self._broker.serve(accepting and self.leads and self.tables.stage_all())
         self._tell_change()
 
@@ -336,29 +338,30 @@ class BrokerGroup:
             return
         gone = [name for name, row in (change.patch.get(topics.rows_field) or {}).items() if row is None]
         store, pos = self._broker.store, self.member.ledger.pos_of(index)
-        # A start applies again what was applied since the snapshot: queues that are beyond may be a new topic's.
+        # A restart applies again what was applied since the snapshot: queues that are further may belong to a new
+        # topic.
         if gone and store.dispatched_pos <= pos:
             store.commit(pos)
             for name in gone:
                 store.remove_topic(name)
 
     async def _say_committed(self) -> None:
-        """The others hold requests until they know where this leader is: a round of heartbeats at once tells them that
-        it is committed, where the next one would come a tenth of a second later."""
+        """Sends a round of heartbeats at once: the others hold requests until they know the place of this leader, which
+        is now committed. The next regular round would come up to a tenth of a second later."""
         try:
             await self.member.read()
         except ReadError:
-            pass  # then the next one has to do
+            pass  # the next regular round informs them
 
     def _on_commit(self, pos: int) -> None:
         if not self._superseded:
             self._broker.store.commit(pos)
 
     def _on_installed(self, index: int, pos: int) -> None:
-        # Queues and index are of a log that is no more: the store is opened anew on the one that is.
+        # Queues and index belong to the replaced log: the store must be opened again on the new one.
         self._superseded = True
         self.tables.on_installed()
-        _logger.warning("the log begins anew behind entry %d: the broker starts again", index)
+        _logger.warning("installed a snapshot at entry %d; restarting the broker", index)
         for callback in self.on_restart:
             callback()
 
@@ -374,10 +377,11 @@ class BrokerGroup:
         self._limited.warning("removed", "removed from the group as of entry %d; this process can be stopped", index)
         self._changed.set()
 
-    # -- behind it -----------------------------------------------------------------------------------------------------
+    # -- background tasks ----------------------------------------------------------------------------------------------
 
     async def _follow_roles(self) -> None:
-        """Timers and name servers, after every change. What changed meanwhile is seen in the next round."""
+        """Starts and stops timers and informs name servers after every change. Later changes are seen in the next
+        round."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -391,7 +395,7 @@ class BrokerGroup:
                     self._services_term = wanted
                     for service in self._services:
                         await service.start()
-                    if not self.leads or self.term != wanted:  # lost meanwhile: they did not hear of it
+                    if not self.leads or self.term != wanted:  # leadership was lost meanwhile
                         for service in self._services:
                             service.halt()
                         continue
@@ -399,12 +403,12 @@ class BrokerGroup:
                     await self._broker.tell_name_servers()
                 else:
                     await self._broker.leave_name_servers()
-            except Exception:  # a service or name server that fails must not keep the next change from being told
-                _logger.exception("a change of role was not carried out whole")
+            except Exception:  # a failure must not prevent the handling of the next change
+                _logger.exception("a change of role was not completed")
 
     def look_at_disk(self) -> None:
-        """Once a second. A member whose store finds little room says so to its group (L10); a leader takes no messages
-        where too few members have room, and goes on to take what is small: offsets, locks, topics, groups."""
+        """Runs once a second. A member whose store has little space reports this to its group (L10). A leader accepts
+        no messages if too few members have space, but still accepts small changes: offsets, locks, topics, groups."""
         reason = self._broker.store.no_room()
         if (reason is None) != (self._no_room is None):
             self.member.disk_low(reason)
@@ -412,7 +416,7 @@ class BrokerGroup:
         self._broker.store.refuse_messages(self.member.message_refusal())
 
     async def _look_for_lag(self) -> None:
-        """In sync is who gets, soon, all that was committed when it asked the leader (R2)."""
+        """A member is in sync if it soon receives everything that was committed when it asked the leader (R2)."""
         while True:
             await asyncio.sleep(SYNC_PERIOD_S)
             if self.leads:
@@ -424,7 +428,7 @@ class BrokerGroup:
                 async with asyncio.timeout(SYNC_LIMIT_S):
                     await self.member.read()
                 self._behind = None
-                if self._broker.settings.brokerId == UNDECIDED and self.is_member:  # let in, or let in again
+                if self._broker.settings.brokerId == UNDECIDED and self.is_member:  # added, or added again
                     self._broker.take_role(self.number + 1, self.term)
                     self._changed.set()
             except ReadError as error:
@@ -440,10 +444,10 @@ class BrokerGroup:
                 self._saved_error = ""
             except OSError as error:
                 if str(error) != self._saved_error:
-                    _logger.error("the group's tables are not saved, a start applies more of the log: %s", error)
+                    _logger.error("cannot save the group's tables; the next start applies more of the log: %s", error)
                 self._saved_error = str(error)
 
 
 def with_role(settings: BrokerSettings, broker_id: int) -> BrokerSettings:
-    """The same broker as another one of its group."""
+    """The settings of the same broker with another broker id."""
     return settings if settings.brokerId == broker_id else replace(settings, brokerId=broker_id)

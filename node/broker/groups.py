@@ -1,7 +1,7 @@
-"""The groups of consumers a broker knows: may they consume, how often is a message retried.
+"""The consumer groups that a broker knows: whether they may consume, and how often a message is retried.
 
-A group is made by an administrator (200) or by the first consumer that names it. Its name becomes part of the topics
-`%RETRY%group` and `%DLQ%group`, so it is made of the same characters as a topic's. The file is
+An administrator (200) or the first consumer that names it creates a group. Its name becomes part of the topics
+`%RETRY%group` and `%DLQ%group`, so the same characters are allowed as for a topic. The file is
 `config/subscriptionGroup.json`.
 
 Source: SubscriptionGroupConfig, SubscriptionGroupManager of RocketMQ 4.8.0.
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def validate_group_name(name: str | None) -> str | None:
-    """Why this is no name for a group; None: it is one."""
+    """Why this is not a valid group name; None if it is."""
     if not name or not name.strip():
         return "the specified group is blank"
     if not _NAME.fullmatch(name):
@@ -55,7 +55,7 @@ class SubscriptionGroup:
     notify_consumer_ids_changed_enable: bool = True
 
     def problem(self) -> str | None:
-        """Why there can be no such group: its name or its number of retry queues; None: there can."""
+        """Why this group is invalid: its name or its number of retry queues; None if it is valid."""
         problem = validate_group_name(self.group_name)
         if not 0 <= self.retry_queue_nums <= MAX_RETRY_QUEUE_NUMS:
             problem = problem or f"retryQueueNums is 0 to {MAX_RETRY_QUEUE_NUMS}, not {self.retry_queue_nums}"
@@ -63,9 +63,9 @@ class SubscriptionGroup:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """From the object in subscriptionGroup.json and in request 200; absent fields take their defaults.
+        """From the object in subscriptionGroup.json and in request 200; missing fields get their defaults.
 
-        ValueError, TypeError: no group configuration.
+        Raises ValueError or TypeError if it is not a group configuration.
         """
         name = value.get("groupName")
         if not isinstance(name, str):
@@ -99,7 +99,7 @@ PREDEFINED = (
         for name in ("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER")
     ),
 )
-"""Groups every broker is born with."""
+"""The groups that every broker has from the beginning."""
 _PREDEFINED_BY_NAME = {group.group_name: group for group in PREDEFINED}
 
 
@@ -111,7 +111,7 @@ class SubscriptionGroupTable(ReplicatedTable):
     at_once = True
 
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
-        """The predefined groups, then what `file` holds. ValueError: the file holds no table of groups."""
+        """The predefined groups, then the content of `file`. Raises ValueError if that is not a table of groups."""
         super().__init__(file)
         self.settings = settings  # replaced when settings change while the broker runs
         self._now_ms = now_ms
@@ -139,11 +139,11 @@ class SubscriptionGroupTable(ReplicatedTable):
         return self._groups.items()
 
     def find(self, name: str) -> SubscriptionGroup | None:
-        """The group if it is known; nothing is made."""
+        """The group if it exists; none is created."""
         return self._groups.get(name)
 
     def get(self, name: str) -> SubscriptionGroup | None:
-        """The group, made if it is unknown and may be; None: it may not, or it is no name for a group."""
+        """The group, created if it is unknown and that is allowed; None if it is not allowed or the name is invalid."""
         known = self._groups.get(name)
         if known is not None:
             return known
@@ -157,11 +157,11 @@ class SubscriptionGroupTable(ReplicatedTable):
 
     @staticmethod
     def is_system(name: str) -> bool:
-        """One that every broker is born with, or RocketMQ's own."""
+        """Whether it is one that every broker has, or one of RocketMQ."""
         return name in _PREDEFINED_BY_NAME or name.startswith(SYSTEM_GROUP_PREFIX)
 
     def update(self, *groups: SubscriptionGroup) -> None:
-        """Make or replace groups, all or none of them. ValueError: one of them cannot be."""
+        """Creates or replaces groups, all or none of them. Raises ValueError if one of them is invalid."""
         self.must_lead()
         for group in groups:
             if problem := group.problem():
@@ -169,13 +169,13 @@ class SubscriptionGroupTable(ReplicatedTable):
         self._put(*groups)
 
     def disable_consume(self, name: str) -> None:
-        """Stop a group that is known from consuming."""
+        """Stops an existing group from consuming."""
         group = self._groups.get(name)
         if group is not None and group.consume_enable:
             self._put(replace(group, consume_enable=False))
 
     def delete(self, name: str) -> bool:
-        """Forget a group; False: there was none. ValueError: this broker follows in its group."""
+        """Deletes a group; False if it does not exist. Raises ValueError if this broker is a follower."""
         self.must_lead()
         if self._groups.pop(name, None) is None:
             return False
@@ -212,7 +212,7 @@ class SubscriptionGroupTable(ReplicatedTable):
 
     def _put(self, *groups: SubscriptionGroup) -> None:
         if self.follows or not groups:
-            return  # a consumer that reads here may go on as if it were there; the leader makes it, for all members
+            return  # a consumer can read here as if it existed; the leader creates it for all members
         for group in groups:
             self._groups[group.group_name] = group
         self._note(*(group.group_name for group in groups))

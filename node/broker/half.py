@@ -3,8 +3,8 @@
     sent with TRAN_MSG   -> RMQ_SYS_TRANS_HALF_TOPIC, queue 0: unseen by consumers; REAL_TOPIC and REAL_QID say where to
     committed            -> the real topic again, sysFlag 8, preparedTransactionOffset = the half's position in the log
     committed or not     -> RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0: tag "d", body = the half's queue offset in decimal
-    asked about          -> a new copy of the half with TRANSACTION_CHECK_TIMES counted up; the old one is done with
-    asked too often      -> TRANS_CHECK_MAX_TIME_TOPIC, where a person may find it
+    checked              -> a new copy of the half with TRANSACTION_CHECK_TIMES incremented; the old one is done
+    checked too often    -> TRANS_CHECK_MAX_TIME_TOPIC, where an operator can find it
 
 A copy has the producer's flag; RocketMQ's have 0 instead, and so has what is committed from them.
 
@@ -27,22 +27,22 @@ from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, Host,
 from tallystick.store.record import Record
 
 GROUP = "CID_RMQ_SYS_TRANS"
-"""Consumer group under which the offsets of half and op queues are kept."""
+"""Consumer group that stores the offsets of the half queue and the op queue."""
 
 _OP_TAG = "d"
 _OP_PROPERTIES = properties.encode({properties.WAIT: "true", properties.TAGS: _OP_TAG})
 
 
 def says_transaction(names: Mapping[str, str]) -> bool:
-    """TRAN_MSG is set: a half message, or one that was a half message once."""
+    """Whether TRAN_MSG is set: a half message, or one that was a half message before."""
     return names.get(properties.TRAN_MSG, "").lower() == "true"
 
 
 def is_half(message: Message, names: Mapping[str, str]) -> bool:
-    """The producer sent a half message.
+    """Whether the producer sent a half message.
 
-    A committed message keeps TRAN_MSG. When a consumer's client before 4.6.1 sends one back by a normal send, it comes
-    here with TRAN_MSG once more, and reconsume times and a delay level: that is no half message.
+    A committed message keeps TRAN_MSG. If a consumer's client before 4.6.1 sends one back by a normal send, it arrives
+    here with TRAN_MSG, reconsume times and a delay level: that is not a half message.
     """
     return says_transaction(names) and not (message.reconsume_times > 0 and delay_level(names) > 0)
 
@@ -64,7 +64,7 @@ def to_half(message: Message, names: Mapping[str, str]) -> Message:
 
 
 def to_commit(half: Record) -> Message:
-    """The message that consumers see. DelayError: the half does not say where it belongs.
+    """The message that consumers see. Raises DelayError if the half does not name its topic and queue.
 
     TRAN_MSG, REAL_TOPIC and REAL_QID stay, as in RocketMQ's stores. A delay level counts from the commit: the caller
     passes this through `delay.to_schedule`.
@@ -95,7 +95,7 @@ def ended_offsets(op: Record) -> list[int]:
 
 
 def to_discard(half: Record) -> Message:
-    """The copy of a half message that nobody ended."""
+    """The copy of a half message that was never ended."""
     return again(half, CHECK_MAX_TOPIC, 0)
 
 
@@ -114,9 +114,9 @@ class CheckRequest:
 
 
 def check_request(half: Record, *, queue_offset: int, pos: int, message_id: str) -> CheckRequest:
-    """What to ask about a half message that now lies at `pos` (bytes) with this queue offset and offset id.
+    """The request for a check of a half message at position `pos` (bytes) with this queue offset and offset id.
 
-    The body is a whole record with the real topic and queue. DelayError: the half does not say them.
+    The body is a whole record with the real topic and queue. DelayError: the half does not name them.
     """
     names = properties.decode(half.properties)
     topic, queue_id = real_queue(names)
