@@ -257,7 +257,7 @@ class BrokerGroup:
         if self.fatal is not None:
             return f"this member of the group has stopped: {self.fatal}"
         if not self.is_member:
-            return "this is not, or no longer, a member of the group"
+            return "this is not a member of the group: not yet, or no longer"
         if self.leads:
             return None if self.member.accepting else self.refusal()
         if (unreadable := self.member.unreadable) is not None:

@@ -193,7 +193,7 @@ async def test_a_leader_that_takes_no_more_serves_again_when_it_does(one: One) -
     one.member.full = True
     for told in one.member.on_accepting:
         told(False)
-    assert "too much is under way" in str(one.group.refusal())
+    assert "too much is not committed" in str(one.group.refusal())
     one.topics.update(TopicConfig("waits", 1, 1))
     with pytest.raises(NotReplicatedError):
         await one.topics.saved()
@@ -240,7 +240,7 @@ async def test_a_member_that_was_removed_is_not_found_any_more(one: One) -> None
     for removed in one.member.on_removed:
         removed(17)  # others told it: its own log ends before that entry
     assert await one.settle() == ["leave"]
-    assert "no member" in str(one.group.unready())
+    assert "a member of the group" in str(one.group.unready())
     one.member.removed = False
     assert one.group.is_member, "let in again"
 
