@@ -39,6 +39,7 @@ from attacks import (
     starving,
     strangers,
     topics,
+    wrongs,
 )
 from attacks.arena import Arena, SkippedError
 from lab.places import work_folder
@@ -62,6 +63,7 @@ ATTACKS: dict[str, Attack] = {
     "makers": makers.run,
     "repairs": repairs.run,
     "indexes": indexes.run,
+    "wrongs": wrongs.run,
     "strangers": strangers.run,
 }
 
