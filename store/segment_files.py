@@ -62,9 +62,11 @@ class SegmentFiles:
             segment_bytes = lengths.most_common(1)[0][0] if lengths else 0
         self.segment_bytes = segment_bytes
         for start, length in named.items():
-            if length != segment_bytes:
+            if not length:  # a process ended before it had its blocks
+                self.strange.append((self.path(start), "is empty"))
+            elif length != segment_bytes:
                 self.strange.append((self.path(start), f"has {length} bytes instead of {segment_bytes}"))
-        self.starts = [start for start in sorted(named) if named[start] == segment_bytes]
+        self.starts = [start for start in sorted(named) if named[start] == segment_bytes > 0]
         self.gaps = [
             start
             for before, start in zip(self.starts, self.starts[1:], strict=False)

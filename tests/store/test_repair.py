@@ -91,6 +91,13 @@ def bodies(upto: int = COUNT) -> dict[int, list[bytes]]:
     return {queue: [b"body %d" % n * 8 for n in range(queue, upto, 2)] for queue in (0, 1)}
 
 
+def only_an_empty_file(queue: Path) -> None:
+    """What a process leaves that cannot get blocks for the first file of a queue, or is killed before it does."""
+    shutil.rmtree(queue)
+    queue.mkdir()
+    (queue / segment_name(0)).touch()
+
+
 DERIVED: dict[str, Callable[[Path], None]] = {
     "a unit that names nothing": lambda root: unit(root, 7, b"\xff" * 8),
     "a unit of another size": lambda root: unit(root, 7, b"\0\0\1\0", 8),
@@ -100,6 +107,7 @@ DERIVED: dict[str, Callable[[Path], None]] = {
     "a queue file that is missing": lambda root: (root / "consumequeue/T/0" / segment_name(320)).unlink(),
     "a short queue file": lambda root: os.truncate(root / "consumequeue/T/0" / segment_name(0), 100),
     "a queue that is missing": lambda root: shutil.rmtree(root / "consumequeue/T/1"),
+    "a queue with an empty file alone": lambda root: only_an_empty_file(root / "consumequeue/T/1"),
     "all queues missing": lambda root: shutil.rmtree(root / "consumequeue"),
     "an index slot": lambda root: patch(index_file(root), 40, b"\0\0\0\x30"),
     "an index entry": lambda root: patch(index_file(root), 40 + 32 * 4 + 20 * 9, b"\0\1\2\3"),
