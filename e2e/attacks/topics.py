@@ -32,6 +32,7 @@ _LIST = 1000  # of one request over HTTP
 _KILLS, _SEED = 6, 7
 _PIPES, _WINDOW = 4, 1000  # sends that wait for a table are saved together: more of them at once are faster
 _ROUND_S = 1800.0
+_STOP_S = 900.0  # a stop with 50 000 queues took more than a minute
 _SMALL = ("mappedFileSizeCommitLog=67108864", "mappedFileSizeConsumeQueue=2000", "defaultTopicQueueNums=1")
 
 
@@ -67,7 +68,9 @@ async def _alone(arena: Arena) -> None:
         await _known(arena, tally, list(sent.at), "alone")
         lost = await _lost(tally, sent)
         arena.check(not lost, f"alone: {len(lost)} acknowledged messages are lost: {lost[:5]}")
-        tally.stop()
+        stopped_s = time.monotonic()
+        await asyncio.to_thread(tally.stop, _STOP_S)
+        arena.figure("alone: seconds of a stop in order", round(time.monotonic() - stopped_s, 1))
         launched_s = time.monotonic()
         tally.launch()
         await asyncio.to_thread(tally.wait_ready, 600)
@@ -75,7 +78,7 @@ async def _alone(arena: Arena) -> None:
         arena.figure(
             f"alone: seconds of a start with {queues} queues after a stop", round(time.monotonic() - launched_s, 1)
         )
-        tally.stop()
+        tally.kill()
     finally:
         tally.kill()
     shutil.rmtree(tally.folder)
@@ -143,7 +146,7 @@ async def _both(arena: Arena) -> None:
         tally.kill()
         await _restart(arena, tally, [*named, *sent.at.keys()], sent, "kill -9")
         begin_s = time.monotonic()
-        tally.stop()
+        await asyncio.to_thread(tally.stop, _STOP_S)
         arena.figure("seconds of a stop in order", round(time.monotonic() - begin_s, 1))
         await _restart(arena, tally, [*named, *sent.at.keys()], sent, "a stop in order")
     finally:

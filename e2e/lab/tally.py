@@ -72,10 +72,11 @@ class Tally:
         self.launch(*extra)
         return self.wait_ready()
 
-    def stop(self) -> None:
-        """In order; nothing happens when it does not run. ProcessError: its exit status was not 0."""
+    def stop(self, timeout_s: float = 60) -> None:
+        """In order; nothing happens when it does not run. ProcessError: its exit status was not 0, or it took longer
+        than `timeout_s` and was killed."""
         server, self._server = self._server, None
-        if server is not None and (status := server.stop()) != 0:
+        if server is not None and (status := server.stop(timeout_s)) != 0:
             raise ProcessError(f"tally ended with status {status}, see {self.log}")
 
     def kill(self) -> None:
