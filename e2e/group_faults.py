@@ -10,6 +10,7 @@ at as a whole:
 
 - the history of all clients is checked against what each member has: `lab/history.py` says by which rules;
 - the members' files are compared byte by byte, up to where the log is committed;
+- the members' logs agree on the leader of each term, and each ends with the leader that `GET /group` names;
 - the members stop in order, `tally store verify` finds no damage in any of them, and RocketMQ 4.8.0 in DLedger mode
   opens the store of one and sees every acknowledged message (not without the peer lab).
 
@@ -49,6 +50,7 @@ from lab.peer import Peer, PeerMissingError
 from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
 from lab.replicas import check_replicas
+from lab.roles import Reign, check_roles
 from lab.schedule import KINDS, Sort, Stretch, plan
 from lab.waiting import WHOLE_S, whole
 
@@ -79,6 +81,7 @@ class Torture:
         self.done: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.acknowledged = self.attempts = self.reads = self.deferred = self.compared_bytes = self.listings = 0
+        self.elections = 0
         self._stretches = self._rounds = 0
         self._began = time.monotonic()
         self.history = History()
@@ -154,6 +157,13 @@ class Torture:
         commit_index = min(statuses[number].commit_index for number in group.belong)
         ledgers = {member.name: member.ledger for member in group.belonging}
         self.compared_bytes += await asyncio.to_thread(check_replicas, ledgers, commit_index, self.problems)
+        logs = {member.name: member.log.read_text(errors="replace") for member in group.belonging}
+        now = {
+            f"n{number}": Reign(status.term, status.leader)
+            for number, status in statuses.items()
+            if number in group.belong and status.leader is not None
+        }
+        self.elections += check_roles(logs, now, self.problems)
         await asyncio.to_thread(group.stop)
         for member in group.belonging:
             before = self.problems.count
@@ -199,6 +209,7 @@ class Torture:
             "reads": self.reads,
             "deferred": self.deferred,
             "bytes_compared": self.compared_bytes,
+            "elections": self.elections,
             "opened_by_rocketmq": self.listings,
             "refusals_and_doubts": dict(self.reasons),
             "problems": self.problems.lines(),
@@ -262,6 +273,7 @@ def conclude(run: Torture, work: Path, ended_early: str) -> int:
     print(
         f"seed {run.options.seed}: {rounds or 'no round'}; {run.acknowledged} messages acknowledged in {run.attempts} "
         f"attempts, {run.deferred} of them to come later, {run.reads} reads, {run.compared_bytes} bytes compared, "
+        f"{run.elections} elections in the members' logs, "
         f"{run.listings} times opened by RocketMQ",
         file=out,
     )

@@ -38,7 +38,16 @@ def test_each_change_has_a_line_and_no_more(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
-def test_a_storm_of_elections_writes_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_term_of_the_same_leader_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tallystick.replication")
+    log = RoleLog(0, "broker-a", lambda: 0.0)
+    log.changed(Role.FOLLOWER, 6, 1, "", (), None)
+    log.changed(Role.FOLLOWER, 7, None, "", (), 0.1)
+    log.changed(Role.FOLLOWER, 7, 1, "", (), 0.1)
+    assert [line.rpartition(" ")[2] for line in caplog.messages] == ["6", "7"]
+
+
+def test_a_storm_of_elections_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tallystick.replication")
     now = [0.0]
     log = RoleLog(0, "broker-a", lambda: now[0])
@@ -46,7 +55,12 @@ def test_a_storm_of_elections_writes_one_line_a_second(caplog: pytest.LogCapture
         now[0] += 0.01
         log.changed(Role.LEADER, number, 0, "", (0, 1), 0.1)
         log.changed(Role.FOLLOWER, number, None, "no majority answered for 1 s", (), 0.1)
-    assert len(caplog.messages) <= 2 * 11
+    assert len(caplog.messages) <= 20 + 2 * 10
+    log.changed(Role.FOLLOWER, 2000, 1, "", (), 0.1)
+    now[0] += 1.0
+    log.changed(Role.FOLLOWER, 2001, 1, "", (), 0.1)
+    assert caplog.messages[-1].startswith("n0: follows n1, leader of group broker-a in term 2001 (")
+    assert caplog.messages[-1].endswith(" lines were left out before this one)")
 
 
 async def test_a_leader_that_dies_is_followed_by_a_line_that_says_so(
