@@ -63,6 +63,9 @@ _REFUSED = (("duplicationEnable", False), ("haMasterAddress", ""))
 _USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"
 # Wrong places that one read compares with the log; the reader comes back for the rest.
 _MOST_LOOKS = 256
+# Of a record, up to the end of its own position; and what it may have beside its body, as topic and properties.
+_PLACED_BYTES = 36
+_MOST_HEAD_BYTES = 1 << 16
 T = TypeVar("T")
 _GET_STATUSES = tuple(GetStatus)
 
@@ -682,8 +685,23 @@ class MessageStore:
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
     def message_at(self, pos: int) -> bytes | None:
-        """The whole record that begins at byte `pos` of the log; None if none begins there."""
-        return self._dispatch.record_at(pos, self.readable_end) if pos >= 0 else None
+        """The whole record that begins at byte `pos` of the log; None if none begins there, or a damaged one, which is
+        reported then, and repaired in a group as one that a pull meets."""
+        record = self._dispatch.record_at(pos, self.readable_end) if pos >= 0 else None
+        if record is None and (size := self._damaged_at(pos)):
+            self.media.met(pos, size)
+        return record
+
+    def _damaged_at(self, pos: int) -> int:
+        """Bytes of the record at `pos`, of which the log has the place and nothing sound; 0: no record says that it
+        begins there. Callers pass positions from message ids, which clients choose."""
+        if not self.min_pos <= pos <= self.readable_end - _PLACED_BYTES:
+            return 0
+        head = self._dispatch.log_bytes(pos, _PLACED_BYTES)
+        if head is None or int.from_bytes(head[-8:]) != pos:
+            return 0
+        size, most = int.from_bytes(head[:4]), self.settings.maxMessageSize + _MOST_HEAD_BYTES
+        return size if _PLACED_BYTES <= size <= min(most, self.readable_end - pos) else _PLACED_BYTES
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records stored in [begin_ms, end_ms] whose key may be `key`: by hash, ascending by position."""

@@ -164,3 +164,26 @@ async def test_the_index_is_made_again_behind_damage_of_the_log(tmp_path: Path) 
         sent.append(await send(store, "A", 0, 99))
         await saved(store)
         check_keys(store, sent[-1:])
+
+
+@pytest.mark.parametrize("group", KINDS)
+@pytest.mark.parametrize("way", ["position", "key"])
+async def test_a_search_that_meets_a_damaged_record_has_it_repaired(tmp_path: Path, group: bool, way: str) -> None:
+    """As a pull does: it is a finding, and a group is told."""
+    async with started(tmp_path, group) as store:
+        sent = await filled(store)
+        entry = entry_of(store, 5)
+        damaged: list[tuple[int, int]] = []
+        store.media.on_damage.append(lambda pos, end: damaged.append((pos, end)))
+        data = store.message_at(entry.pos)
+        assert data is not None and store.message_at(entry.pos + 1) is None and not damaged
+        path = next(path for path in sorted(store.settings.log_folder.iterdir()))
+        patch(path, entry.pos + 88, bytes([data[88] ^ 1]))
+        if way == "position":
+            assert store.message_at(entry.pos) is None
+        else:
+            assert keys_found(store, sent[4].key) == []
+        assert damaged == [(entry.pos, entry.pos + len(data))]
+        assert [each.pos for each in store.findings.listed() if each.kind is FindingKind.DAMAGE] == [entry.pos]
+        patch(path, entry.pos + 88, data[88:89])
+        check_keys(store, sent)

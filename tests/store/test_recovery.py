@@ -849,6 +849,29 @@ def test_a_newest_index_file_whose_header_is_zeroed_is_made_again(store: Written
     check(dispatch, store.records)
 
 
+@pytest.mark.parametrize("damage", ["header", "entries", "misdirected"])
+def test_after_a_power_loss_damaged_entries_of_the_newest_index_file_are_not_kept(
+    damage: str, store: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is cut to the entries that the mark counts, and its slots are made from them."""
+    marked(store)
+    point, _ = store.keeper().take_with_table(store.dispatch)
+    store.keeper().save(point, point)
+    newest = max((store.root / "index").iterdir())
+    data, entries = newest.read_bytes(), 40 + 4 * 7 + 20
+    spoiled = {
+        "header": bytes(entries + 40) + data[entries + 40 :],
+        "entries": data[:entries] + bytes(20) + data[entries + 20 :],
+        "misdirected": data[: entries + 40] + data[entries : entries + 20] + data[entries + 60 :],
+    }[damage]
+    assert spoiled != data
+    newest.write_bytes(spoiled)
+    monkeypatch.setattr(progress, "boot_id", lambda: b"another boot id!")
+    found, dispatch = store.recover()
+    assert found.from_mark
+    check(dispatch, store.records)
+
+
 def test_after_a_power_loss_an_index_that_lacks_its_newest_file_may_lack_an_older_one(
     store: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:

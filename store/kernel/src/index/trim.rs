@@ -85,14 +85,21 @@ impl Index {
         let mut map = open.write_map().at(&path)?;
         let mut newest = vec![0u8; SLOT * slots as usize];
         header.slots_used = 0;
+        let begin_pos = before.map_or(0, |before| before.end_pos);
+        let mut last_pos = begin_pos;
         for number in 1..count {
             let at = entry_at + ENTRY * number as usize;
-            let key = int(map.bytes(), at);
-            // A page that cannot be read, or a hash that no key has: the caller's dispatch makes the file again.
-            if map.is_spoiled() || key < 0 {
+            let (key, pos) = (int(map.bytes(), at), long(map.bytes(), at + 4));
+            // A page that cannot be read, a hash that no key has, zeros, or an entry of another place: the caller's
+            // dispatch makes the file again.
+            if map.is_spoiled() || key < 0 || pos < last_pos || (key, pos) == (0, 0) {
                 drop(map);
+                if file.header.count <= 1 {
+                    file.header.begin_pos = begin_pos; // the header was damaged, too
+                }
                 return self.lost_from_file(self.files.len() - 1);
             }
+            last_pos = pos;
             let slot = SLOT * key_slot(key, slots) as usize;
             let older = int(&newest, slot);
             header.slots_used += i32::from(older == 0);
