@@ -1,4 +1,4 @@
-"""What the tables have in common that are administered over HTTP: topics and groups of consumers. JSON in, JSON out.
+"""What the tables that are administered over HTTP share: topics and consumer groups. Bodies are JSON.
 
     GET    /things                 all of them                                                200
     GET    /things/{name}          one, with figures                                          200, 404
@@ -6,11 +6,11 @@
     POST   /things                 [{"name": ..., "field": value}, ...]: many with one wait   200
     DELETE /things/{name}          ?ifEmpty=true: only if nothing of it is in use             200, 412
 
-A change is answered when it is kept: in a replicated group, when it is committed. What is left out of a PUT or an item
-of a POST stays as it is, or is the default of a new one. Of a POST each item is done or refused by itself.
+A change is answered when it is durable: in a replicated group, when it is committed. Fields that a PUT or an item of a
+POST omits stay as they are, or get the default in a new row. Each item of a POST is done or refused separately.
 
-A failure is {"error": "...", "leader": 1 or null}: 400 what is asked for cannot be, 409 this member does not lead, or
-takes nothing now, 503 there is no broker yet, or nobody knows whether it is done: ask again.
+A failure is {"error": "...", "leader": 1 or null}. 400: the request is invalid. 409: this member does not lead, or
+accepts no changes now. 503: there is no broker yet, or it is unknown whether the change was made: retry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
 
 MAX_ITEMS = 1000
-"""Of one POST."""
+"""Limit of one POST."""
 MAX_BODY_BYTES = 4 << 20
 _INT = (1 << 31) - 1
 CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "refused"
@@ -37,35 +37,35 @@ CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "refus
 
 @dataclass(frozen=True, slots=True)
 class AdminView:
-    """What the routes see of their process."""
+    """What the routes need from their process."""
 
     broker: Callable[[], Broker | None]
-    """The broker, when it has started."""
+    """The broker, once it has started."""
     absent: Callable[[], str]
-    """Why there is none."""
+    """Why there is no broker."""
     node: Callable[[], dict[str, Any]]
     """The body of GET /node."""
 
 
 class Table(ABC):
-    """One table as its routes see it; made for each request. Rows are frozen dataclasses."""
+    """One table as its routes see it; created for each request. Rows are frozen dataclasses."""
 
     path: ClassVar[str]
     plural: ClassVar[str]
     what: ClassVar[str]
     fields: ClassVar[Mapping[str, tuple[str, type]]]
-    """By their name in JSON: the row's field, and whether it is a number or a truth."""
+    """By the name in JSON: the row's field, and whether it is a number or a boolean."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
     @abstractmethod
     def names(self) -> Iterable[str]:
-        """Of all rows."""
+        """The names of all rows."""
 
     @abstractmethod
     def get(self, name: str) -> Any | None:
-        """One row; None: there is none."""
+        """One row; None if it does not exist."""
 
     @abstractmethod
     def fresh(self, name: str) -> Any:
@@ -73,27 +73,27 @@ class Table(ABC):
 
     @abstractmethod
     def problem(self, row: Any) -> str | None:
-        """Why there can be no such row; None: there can."""
+        """Why a row is invalid; None if it is valid."""
 
     @abstractmethod
     def is_system(self, name: str) -> bool:
-        """Nobody makes, changes or deletes it over HTTP."""
+        """Whether it cannot be created, changed or deleted over HTTP."""
 
     @abstractmethod
     def version(self) -> dict[str, int]:
-        """Of the whole table: another one after each change."""
+        """The version of the whole table: it differs after each change."""
 
     @abstractmethod
     def figures(self, name: str, row: Any) -> dict[str, Any]:
-        """What GET of one row tells beside its fields."""
+        """What GET of one row returns in addition to its fields."""
 
     @abstractmethod
     async def update(self, rows: list[Any]) -> None:
-        """Make or change rows and return when they are kept, these and what was changed before."""
+        """Creates or changes rows; returns when they and earlier changes are durable."""
 
     @abstractmethod
     async def delete(self, name: str, query: Mapping[str, str]) -> bool:
-        """Forget a row and return when that is kept; False: there was none. ApiError."""
+        """Deletes a row; returns when that is durable. False if it does not exist. Raises ApiError."""
 
     def shown(self, name: str, row: Any) -> dict[str, Any]:
         """A row as JSON."""
@@ -101,14 +101,14 @@ class Table(ABC):
         return {"name": name, **values, "system": self.is_system(name)}
 
     def planned(self, name: str, values: Mapping[str, Any]) -> tuple[Any, str]:
-        """The row as it is to be, and whether that is `created`, `updated` or `unchanged`. ApiError."""
+        """The row as it will be, and whether that is `created`, `updated` or `unchanged`. Raises ApiError."""
         known = self.get(name)
         changes = {}
         for key, value in values.items():
             if key not in self.fields:
-                raise ApiError(400, f"a {self.what} has no field {key!r}: there are {', '.join(self.fields)}")
+                raise ApiError(400, f"a {self.what} has no field {key!r}, only {', '.join(self.fields)}")
             field, kind = self.fields[key]
-            # -1: no limit, for some. A truth is a number to Python, and neither to us.
+            # -1 means no limit in some fields. For Python a boolean is a number, which is not wanted here.
             if type(value) is not kind or (isinstance(value, int) and not -1 <= value <= _INT):
                 raise ApiError(400, f"{key} is {'a number' if kind is int else 'true or false'}, not {value!r:.100}")
             changes[field] = value
@@ -121,7 +121,7 @@ class Table(ABC):
     def must_not_be_system(self, name: str) -> None:
         """ApiError."""
         if self.is_system(name):
-            raise ApiError(400, f"{name} is a {self.what} of the system: it is neither changed nor deleted")
+            raise ApiError(400, f"{name} is a {self.what} of the system: it cannot be changed or deleted")
 
 
 T = TypeVar("T", bound=Table)
@@ -144,7 +144,7 @@ def table_routes(kind: type[T], view: AdminView) -> list[web.RouteDef]:
             except FollowsError as error:
                 return failed(409, str(error), leader_of(broker))
             except NotReplicatedError as error:
-                return failed(503, f"it may be done or not: {error}", leader_of(broker))
+                return failed(503, f"the outcome is unknown: {error}", leader_of(broker))
             except OSError as error:
                 return failed(503, f"it is not on disk yet: {error}", leader_of(broker))
 
@@ -161,7 +161,7 @@ def table_routes(kind: type[T], view: AdminView) -> list[web.RouteDef]:
 
 
 def leader_of(broker: Broker) -> int | None:
-    """Who leads the broker's group, as far as is known; None as well without a group."""
+    """The leader of the broker's group, if it is known; None without a group."""
     return None if broker.group is None else broker.group.member.leader
 
 
@@ -196,16 +196,16 @@ async def _put(table: Table, request: web.Request) -> web.Response:
 async def _put_many(table: Table, request: web.Request) -> web.Response:
     items = await json_of(request)
     if not isinstance(items, list) or not 0 < len(items) <= MAX_ITEMS:
-        raise ApiError(400, f"the body is no list of 1 to {MAX_ITEMS} objects")
+        raise ApiError(400, f"the body is not a list of 1 to {MAX_ITEMS} objects")
     results, rows = [], {}
     for item in items:
         values = dict(item) if isinstance(item, dict) else {}
         name = values.pop("name", None)
         try:
             if not isinstance(name, str):
-                raise ApiError(400, "it is no object with a name")
+                raise ApiError(400, "it is not an object with a name")
             if name in rows:
-                raise ApiError(400, f"{name} stands there twice")
+                raise ApiError(400, f"{name} is listed twice")
             row, result = table.planned(name, values)
         except ApiError as error:
             results.append({"name": name, "result": REFUSED, "error": str(error)})
@@ -224,8 +224,8 @@ async def _delete(table: Table, request: web.Request) -> web.Response:
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """A truth in a query; absent: false. ApiError."""
+    """A boolean in a query; false if it is missing. Raises ApiError."""
     value = query.get(name, "false").lower()
     if value not in ("true", "false"):
-        raise ApiError(400, f"{name} is true or false, not {value!r}")
+        raise ApiError(400, f"{name} must be true or false, not {value!r}")
     return value == "true"

@@ -1,4 +1,4 @@
-"""Who may administer over HTTP: whoever sends one of the tokens of a file.
+"""Who may administer over HTTP: callers that send one of the tokens of a file.
 
 A line of the file is a token. Two of them may stand there while one takes the place of the other. The file is looked at
 with every request, and read again when it is another one, also by a swapped symbolic link, as Kubernetes changes
@@ -62,7 +62,7 @@ class TokenFile:
 
 
 def read_token(path: Path) -> str:
-    """The first token of a file, for whoever sends it. OSError: there is none."""
+    """The first token of a file, for a caller. Raises OSError if there is none."""
     with path.open("rb") as file:
         for line in file.read(_MAX_BYTES).splitlines():
             if line.strip():

@@ -30,7 +30,7 @@ class RequestRefusedError(RemotingError):
     """The server answered no; `code` and `remark` are its answer's."""
 
     def __init__(self, address: str, code: int, remark: str | None) -> None:
-        # Remarks of route errors go on with a link to RocketMQ's FAQ on a line of its own.
+        # Remarks of route errors end with a link to RocketMQ's FAQ on a separate line.
         reason = (remark or "no reason given").partition("\nSee http")[0].strip()
         super().__init__(f"{address} refused: {reason} (code {code})")
         self.code = code

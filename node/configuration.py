@@ -38,7 +38,7 @@ class ConfigurationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of all parts. Each process uses those of its own parts."""
+    """The settings of all parts. Each process uses those of its parts."""
 
     broker: BrokerSettings
     store: StoreSettings

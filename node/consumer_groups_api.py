@@ -1,4 +1,4 @@
-"""Groups of consumers over HTTP, at `/consumergroups`: see `admin_api`, and `docs/operation.md` for the fields."""
+"""Consumer groups over HTTP, at `/consumergroups`: see `admin_api`, and `docs/operation.md` for the fields."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ConsumerGroupsApi(Table):
 
     def problem(self, row: SubscriptionGroup) -> str | None:
         if min(row.broker_id, row.which_broker_when_consume_slowly) < 0:
-            return "a broker's id is a number from 0"
+            return "a broker id must be a number from 0"
         return row.problem()
 
     def is_system(self, name: str) -> bool:

@@ -1,19 +1,21 @@
-"""A replicated group over HTTP, for its operator and for `tally group`: JSON in, JSON out.
+"""A replicated group over HTTP, for its operator and for `tally group`. Bodies are JSON.
 
     GET    /group                  what this member knows of its group
-    POST   /group/transfer         {"target": 1}; {} for whoever is furthest       200 {"leader": 1}
+    POST   /group/transfer         {"target": 1}; {} for the longest log           200 {"leader": 1}
     POST   /group/members          {"member": 3, "role": "learner" | "voter"}      200 {"index": 57}
     DELETE /group/members/3                                                       200 {"index": 58}
 
-Changes are asked of the leader. A member that does not lead answers 409 with who does; so does a leader that cannot do
-it now, with the reason. 503: leadership was lost before it was known whether it is done. 404: there is no group here.
-A failure is {"error": "...", "leader": 1 or null}. Where the process has a file of tokens, each request needs one.
+Changes are sent to the leader. A member that does not lead answers 409 with the leader; a leader that cannot make the
+change now also answers 409, with the reason. 503: leadership was lost before the outcome was known. 404: there is no
+group here. A failure is {"error": "...", "leader": 1 or null}. If the process has a file of tokens, each request needs
+one.
 
-What is asked for twice is done once: a leader answers 200 to who wants a member in that is in, or out that is out.
+A repeated request has no further effect: a leader answers 200 if the member to add is in the group, or the one to
+remove is not.
 
-A new member begins as a learner (M5) and may become a voter when it is close to the leader's end: asking for `voter`
-lets a member that is not known in as a learner and promotes one that is a learner, one step with each request. A leader
-that finds it away, or too far behind, answers 409 with `"role": "learner"`: ask again.
+A new member begins as a learner (M5) and can become a voter when it is close to the leader's end. A request for `voter`
+adds an unknown member as a learner, or promotes a learner: one step per request. If the leader does not reach the
+learner, or it is too far behind, the leader answers 409 with `"role": "learner"`: retry.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _MAX_NUMBER = (1 << 31) - 1
 
 
 def group_json(group: BrokerGroup) -> dict[str, Any]:
-    """The body of GET /group. Members are numbers; the peers' `lag_bytes` and `match_index` are known to the leader."""
+    """The body of GET /group. Members are numbers; only the leader knows the peers' `lag_bytes` and `match_index`."""
     status = asdict(group.status())
     status["broker"] = {
         "leads": group.leads,
@@ -59,13 +61,13 @@ def _plain(value: Any) -> Any:
 
 
 def group_routes(group: Callable[[], BrokerGroup | None]) -> list[web.RouteDef]:
-    """Routes for a server whose broker may be of a group, or not be there yet."""
+    """Routes for a server whose broker may be in a group, or may not have started."""
 
     def route(work: Callable[[BrokerGroup, web.Request], Awaitable[Any]]) -> Callable[[web.Request], Any]:
         async def handle(request: web.Request) -> web.Response:
             found = group()
             if found is None:
-                return failed(404, "this broker belongs to no replicated group, or has not started yet")
+                return failed(404, "this broker is not in a replicated group, or has not started yet")
             try:
                 return web.json_response(await work(found, request))
             except ApiError as error:
@@ -73,7 +75,7 @@ def group_routes(group: Callable[[], BrokerGroup | None]) -> list[web.RouteDef]:
             except (TransferError, ChangeError) as error:
                 return failed(409, _with_leader(found, str(error)), found.member.leader)
             except OutcomeUnknownError as error:
-                return failed(503, f"it may be done or not: {error}", found.member.leader)
+                return failed(503, f"the outcome is unknown: {error}", found.member.leader)
 
         return handle
 
@@ -107,7 +109,7 @@ async def _admit(group: BrokerGroup, request: web.Request) -> Any:
     body = await object_of(request)
     member, role = _member(body.get("member")), body.get("role", "voter")
     if role not in _ROLES:
-        raise ApiError(400, f"role is one of {', '.join(_ROLES)}, not {role!r}")
+        raise ApiError(400, f"role must be one of {', '.join(_ROLES)}, not {role!r}")
     status = group.status()
     if member in status.learners and role == "voter":
         try:
@@ -115,12 +117,12 @@ async def _admit(group: BrokerGroup, request: web.Request) -> Any:
         except ChangeError as error:
             if not _holds(group, status):
                 raise
-            raise ApiError(409, str(error), role="learner") from error  # nothing but time is needed
+            raise ApiError(409, str(error), role="learner") from error  # a later retry may succeed
     if member in status.voters + status.learners and _holds(group, status):
         return {"index": status.membership_index, "role": "voter" if member in status.voters else "learner"}
     known = {peer.member for peer in status.peers if peer.address is not None}
     if member not in known:
-        raise ApiError(400, f"nobody knows where n{member} is: it has to stand in dLegerPeers of every member")
+        raise ApiError(400, f"the address of n{member} is unknown: add it to dLegerPeers of every member")
     return {"index": await group.member.change(AddLearner(member)), "role": "learner"}
 
 
@@ -132,12 +134,12 @@ async def _remove(group: BrokerGroup, request: web.Request) -> Any:
 
 
 def _holds(group: BrokerGroup, status: GroupStatus) -> bool:
-    """Whether the membership is the group's, as far as anybody knows: only then may a change be called done already."""
+    """Whether the membership is the group's as far as known: only then can a change be reported as done already."""
     return group.leads and status.membership_committed
 
 
 def _member(value: Any) -> int:
     text = str(value).removeprefix("n") if isinstance(value, int | str) and not isinstance(value, bool) else ""
     if not text.isdecimal() or int(text) > _MAX_NUMBER:
-        raise ApiError(400, f"a member is a number from 0, not {value!r}")
+        raise ApiError(400, f"a member must be a number from 0, not {value!r}")
     return int(text)

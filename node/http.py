@@ -1,19 +1,19 @@
-"""The HTTP port: probes for those who run the process, metrics for those who watch it, and its administration.
+"""The HTTP port: probes, metrics, and administration of the process.
 
-    /healthz          200 while the process works at all; 500 with the reason when only a restart can help
-    /readyz           200 when the broker serves and takes messages; 503 with the reason while it does not
+    /healthz          200 while the process works; 500 with the reason when only a restart can help
+    /readyz           200 when the broker serves and accepts messages; 503 with the reason otherwise
     /metrics          Prometheus text, see `metrics.py`
     /node             what the process is doing; see `node_api.py`
-    /group            a replicated group: what is known of it, and changes; see `group_api.py`
+    /group            a replicated group: its state, and changes; see `group_api.py`
     /topics           see `topics_api.py`
     /consumergroups   see `consumer_groups_api.py`
     /store            the store's files, for jobs that read them; see `store_files_api.py`
 
-With `adminTokenFile` all but the first three ask for a token (`admin_token.py`). Without it nothing asks who is there,
-and what is below moves leadership and deletes topics: bind it to loopback or to a trusted network then. A token of
-`readTokenFile` opens `/store` and nothing else; with such a file `/store` asks for one, whether the rest does or not.
+With `adminTokenFile`, all routes but the first three require a token (`admin_token.py`). Without it, callers are not
+authenticated, although the routes move leadership and delete topics: bind the port to loopback or to a trusted network
+then. A token of `readTokenFile` opens only `/store`; with such a file `/store` requires a token in any case.
 
-What connections may hold is limited in `http_limits.py`; a body has `BODY_S` seconds to come (408).
+`http_limits.py` limits the resources of connections; a body must arrive within `BODY_S` seconds (408).
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128
 MAX_BODIES = 32
-"""Requests with a body that are served at a time; more are answered 503."""
-_OPEN = ("/healthz", "/readyz", "/metrics")  # to whoever reaches the port
+"""Requests with a body that are served at a time; others are answered with 503."""
+_OPEN = ("/healthz", "/readyz", "/metrics")  # for everyone who reaches the port
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 UnderWay = Callable[[object], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What the port shows. Each probe returns why the answer is no; None: it is yes."""
+    """The probes of the port. Each returns the reason of a failure, or None."""
 
     healthy: Callable[[], str | None]
     ready: Callable[[], str | None]
@@ -64,7 +64,7 @@ class Probes:
 
 
 def no_group() -> BrokerGroup | None:
-    """A process without one."""
+    """For a process without a group."""
     return None
 
 
@@ -76,7 +76,7 @@ def application(
     read_tokens: TokenFile | None = None,
     under_way: UnderWay = lambda _: nullcontext(),
 ) -> web.Application:
-    """The routes, for a server or a test client. `admin` None: there is nothing to administer but the group.
+    """The routes, for a server or a test client. `admin` None: only the group can be administered.
 
     `under_way(protocol)`: a context in which a request of that connection is served.
     """
@@ -115,8 +115,8 @@ def _guard(tokens: TokenFile | None, read_tokens: TokenFile | None) -> Middlewar
         if not asked or request.path in _OPEN or any(file.admits(given) for file in asked):
             return await handler(request)
         if read_tokens is not None and not reads and read_tokens.admits(given):
-            return failed(403, f"this token is for {STORE_PATH}, and for nothing else")
-        refusal = failed(401, "a token is needed that this process knows: Authorization: Bearer ...")
+            return failed(403, f"this token is only valid for {STORE_PATH}")
+        refusal = failed(401, "a valid token is required: Authorization: Bearer ...")
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
 
@@ -133,7 +133,7 @@ def _noted(under_way: UnderWay) -> Middleware:
 
 
 def _few_bodies() -> Middleware:
-    """Bodies are held whole, so few may come at a time: with `MAX_BODY_BYTES` that bounds the memory for them."""
+    """Bodies are held in memory as a whole, so few are accepted at a time: `MAX_BODY_BYTES` each."""
     coming = 0
 
     @web.middleware
@@ -142,14 +142,14 @@ def _few_bodies() -> Middleware:
         if not request.body_exists:
             return await handler(request)
         if coming >= MAX_BODIES:
-            return failed(503, f"{MAX_BODIES} requests with a body are under way: try again later")
+            return failed(503, f"{MAX_BODIES} requests with a body are in progress: retry later")
         coming += 1
         try:
             try:
                 async with asyncio.timeout(BODY_S):
-                    await request.read()  # the request keeps it for the handler
+                    await request.read()  # the request keeps the body for the handler
             except TimeoutError:
-                return failed(408, f"the body did not come within {BODY_S:g} s")
+                return failed(408, f"the body did not arrive within {BODY_S:g} s")
             return await handler(request)
         finally:
             coming -= 1
@@ -159,7 +159,7 @@ def _few_bodies() -> Middleware:
 
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """No such path, no such method, too long a body: as all other failures."""
+    """Unknown path or method, body too long: reported like all other failures."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -182,18 +182,18 @@ class HttpServer:
         group: Callable[[], BrokerGroup | None] = no_group,
         admin: AdminView | None = None,
     ) -> None:
-        """OSError: a file of tokens cannot be read, or has none."""
+        """Raises OSError if a file of tokens cannot be read, or contains no token."""
         self._settings = settings
         tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
         app = application(probes, group, admin, tokens, read_tokens, self._under_way)
         self._runner = web.AppRunner(app, access_log=None)
         self.guards: Guards | None = None
-        """Of the connections; None: it has not started."""
+        """The guards of the connections; None before the start."""
         self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Listens; returns the port. OSError: the address cannot be used; the text names it."""
+        """Listens and returns the port. OSError: the address cannot be used; the text names it."""
         sockets = await bind(self._settings.host, self._settings.port)
         await self._runner.setup()
         server = self._runner.server
@@ -206,7 +206,7 @@ class HttpServer:
         return int(sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Accepts nothing more and lets requests under way end. Again, or before `start`: nothing."""
+        """Accepts nothing more and lets requests in progress end. Further calls, or before `start`, do nothing."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

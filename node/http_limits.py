@@ -1,15 +1,15 @@
-"""What strangers may hold of the HTTP port: connections, heads of requests that never end, and time.
+"""Limits for strangers at the HTTP port: connections, unfinished heads of requests, and time.
 
-aiohttp serves every connection that the system gives it and waits for the end of a request's head without a limit. A
-thousand peers that send one byte each would take every file descriptor of the process, those of the broker's clients
-included. So each connection of the port is guarded here:
+aiohttp serves every connection and waits for the end of a request's head without a limit. A thousand peers that send
+one byte each would use all file descriptors of the process, including those for the broker's clients. Each connection
+of the port therefore has a guard:
 
-    connection ── no request under way for `IDLE_S` ──▶ cut
-               ── bytes of an unfinished head ────────▶ charged to the process's memory budget, which may cut it
-               ── one more than `MAX_CONNECTIONS` ────▶ the one that waits longest without a request is cut for it;
-                                                        where all have a request, the new one is refused
+    connection ── no request in progress for `IDLE_S` ─▶ closed
+               ── bytes of an unfinished head ─────────▶ charged to the process's memory budget, which can close it
+               ── one more than `MAX_CONNECTIONS` ─────▶ the connection that has waited longest without a request is
+                                                         closed; if all have a request, the new one is refused
 
-A guard stands between the transport and aiohttp's protocol, passes everything on, and notes when requests begin and end
+A guard is between the transport and aiohttp's protocol. It passes everything on, and notes when requests begin and end
 (`under_way`, called by a middleware). The time is a monotonic clock's, given as an argument.
 """
 
@@ -27,19 +27,19 @@ from tallystick.store.memory_budget import MemoryBudget
 MAX_CONNECTIONS = 512
 """Probes, scrapers, administrators and jobs that read files need a few dozen."""
 IDLE_S = 75.0
-"""Longer than a scraper with a period of a minute keeps its connection."""
+"""Longer than a scraper with an interval of a minute keeps its connection idle."""
 BODY_S = 30.0
-"""Within which a request's body must have come."""
+"""Time limit for the body of a request."""
 SWEEP_S = 5.0
 
 
 class Guard(asyncio.Protocol):
-    """One connection. It is a holder of the memory budget."""
+    """One connection. It is registered with the memory budget."""
 
     def __init__(self, owner: Guards, inner: asyncio.Protocol) -> None:
         self.inner = inner
         self.since_s = owner.clock()
-        """Since when it has had no request; only meaningful while `requests` is 0."""
+        """Time since which it has had no request; only valid while `requests` is 0."""
         self.requests = 0
         self.transport: asyncio.Transport | None = None
         self._owner = owner
@@ -54,11 +54,11 @@ class Guard(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self not in self._owner.guards:
-            return  # it was refused or cut
+            return  # it was refused or closed
         if not self.requests:
             self._head_bytes += len(data)
             self._owner.budget.charge(self, self._head_bytes)
-        if self in self._owner.guards:  # the charge may have cut it
+        if self in self._owner.guards:  # the charge may have closed it
             self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -81,12 +81,12 @@ class Guard(asyncio.Protocol):
         self._owner.budget.charge(self, 0)
 
     def end(self) -> None:
-        """Its answer was made."""
+        """The answer is complete."""
         self.requests -= 1
         self.since_s = self._owner.clock()
 
     def cut(self) -> None:
-        """Ends the connection at once, without an answer."""
+        """Closes the connection at once, without an answer."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -105,17 +105,17 @@ class Guards:
         self.budget = budget or memory_budget.PROCESS
         self.guards: dict[Guard, None] = {}
         self.cut_count = 0
-        """Connections that were cut or refused: idle, or too many."""
+        """Connections that were closed or refused: idle, or too many."""
         self._make = make
         self._of: dict[object, Guard] = {}
 
     def __call__(self) -> Guard:
-        """A protocol for a connection that was accepted."""
+        """A protocol for an accepted connection."""
         return Guard(self, self._make())
 
     @contextmanager
     def under_way(self, inner: object) -> Iterator[None]:
-        """While a request of this protocol of aiohttp is served."""
+        """Active while a request of this aiohttp protocol is served."""
         guard = self._of.get(inner)
         if guard is None:
             yield
@@ -127,7 +127,7 @@ class Guards:
             guard.end()
 
     def admit(self, guard: Guard) -> bool:
-        """Takes a new connection in, or says that there is no room."""
+        """Accepts a new connection; False if there is no space."""
         if len(self.guards) >= MAX_CONNECTIONS:
             self.cut_count += 1
             idle = [each for each in self.guards if not each.requests]
@@ -139,20 +139,20 @@ class Guards:
         return True
 
     def forget(self, guard: Guard) -> bool:
-        """The connection is gone; False: it was never taken in."""
+        """The connection is closed; False if it was never accepted."""
         self.budget.charge(guard, 0)
         self.guards.pop(guard, None)
         return self._of.pop(guard.inner, None) is not None
 
     def sweep(self) -> None:
-        """Cuts connections that have had no request for `IDLE_S`."""
+        """Closes connections that have had no request for `IDLE_S`."""
         oldest_s = self.clock() - IDLE_S
         for guard in [each for each in self.guards if not each.requests and each.since_s < oldest_s]:
             self.cut_count += 1
             self._cut(guard)
 
     async def keep_sweeping(self) -> None:
-        """Until it is cancelled."""
+        """Sweeps until it is cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             self.sweep()

@@ -1,6 +1,6 @@
-"""What all JSON routes of the HTTP port share: how a body is read, and how a failure is told.
+"""What all JSON routes of the HTTP port share: how a body is read, and how a failure is reported.
 
-A failure is {"error": "...", "leader": 1 or null}, and what else the route says of it.
+A failure is {"error": "...", "leader": 1 or null}, with further fields of the route.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from aiohttp import web
 
 
 class ApiError(Exception):
-    """The answer is no: `status`, the reason as text, and what else stands in the body."""
+    """A request failed: `status`, the reason as text, and further fields of the body."""
 
     def __init__(self, status: int, reason: str, **more: Any) -> None:
         super().__init__(reason)
@@ -21,23 +21,23 @@ class ApiError(Exception):
 
 
 def failed(status: int, reason: str, leader: int | None = None, **more: Any) -> web.Response:
-    """A failure as all routes tell it."""
+    """A failure in the form of all routes."""
     return web.json_response({"error": reason, "leader": leader, **more}, status=status)
 
 
 async def json_of(request: web.Request) -> Any:
-    """The body. ApiError: it is no JSON."""
+    """The body. Raises ApiError if it is not JSON."""
     try:
         return json.loads(await request.text())
-    except ValueError as error:  # UnicodeDecodeError too
-        raise ApiError(400, f"the body is no JSON: {error}") from error
+    except ValueError as error:  # also UnicodeDecodeError
+        raise ApiError(400, f"the body is not JSON: {error}") from error
     except RecursionError as error:
-        raise ApiError(400, "the body is no JSON that is meant here: too deep") from error
+        raise ApiError(400, "the body is nested too deeply") from error
 
 
 async def object_of(request: web.Request) -> dict[str, Any]:
-    """The body; without one there are no fields. ApiError: it is no JSON object."""
+    """The body; without one, no fields. Raises ApiError if it is not a JSON object."""
     values = await json_of(request) if request.body_exists else {}
     if not isinstance(values, dict):
-        raise ApiError(400, "the body is no JSON object")
+        raise ApiError(400, "the body is not a JSON object")
     return values

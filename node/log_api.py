@@ -1,6 +1,6 @@
 """GET and PUT /log-level: {"level": "DEBUG"}. A change holds until the process ends.
 
-400: the body names no level.
+400: the body does not contain a level.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a process tells of itself, whatever state it is in: the body of GET /node, for an operator's status.
+"""The state of a process at any time: the body of GET /node, for an operator's status.
 
-`phase` is one word for what it is doing, `reason` why it is not ready, in words:
+`phase` is one word for what the process is doing; `reason` is a text that says why it is not ready:
 
-    starting  waiting-for-name  recovering          the broker is not there yet; `recovery` has how far it is
-    waiting-to-join  electing  catching-up          a member that does not serve its group yet, or not any more
-    ready  unready                                  it serves; it is there and does not (the disk, too much under way)
+    starting  waiting-for-name  recovering          the broker has not started; `recovery` has its progress
+    waiting-to-join  electing  catching-up          a member that does not serve its group yet, or no longer
+    ready  unready                                  it serves; it does not (disk, too much that is not committed)
     stopping  failed                                it ends; only a restart can help
 
-How far a follower is behind, only its leader knows: `peers`. `findings` is what this process found wrong with its files
-since it began, and what it did about it, also before the broker is there.
+Only the leader knows how far a follower is behind: `peers`. `findings` are the problems that this process found in its
+files since its start, and what it did about them, also before the broker exists.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def node_routes(view: AdminView) -> list[web.RouteDef]:
 
 
 class ProcessClock:
-    """When this process began, for people (ms since 1970) and for its age (seconds)."""
+    """When this process started, for people (ms since 1970), and its age (seconds)."""
 
     def __init__(self) -> None:
         self.started_ms = time.time_ns() // 1_000_000
@@ -58,7 +58,7 @@ class ProcessClock:
 
 
 def nameserver_json(nameserver: NameServer | None, clock: ProcessClock, *, stopping: bool) -> dict[str, Any]:
-    """Of a process that is a name server alone."""
+    """For a process that is only a name server."""
     phase = "stopping" if stopping else "starting" if nameserver is None else "ready"
     routes = None if nameserver is None else nameserver.routes
     return {
@@ -80,7 +80,7 @@ def broker_json(
     *,
     stopping: bool,
 ) -> dict[str, Any]:
-    """Of a process with a broker, which is None until it has started."""
+    """For a process with a broker, which is None until it has started."""
     phase, reason = _phase(broker, start, stopping)
     mine = settings.broker if broker is None else broker.settings
     group = None if broker is None else broker.group
@@ -127,7 +127,7 @@ def _phase(broker: Broker | None, start: StartProgress, stopping: bool) -> tuple
 
 
 def _member(settings: Settings) -> int | None:
-    """By the settings, which may be wrong: that is told elsewhere."""
+    """According to the settings, which may be wrong: that is reported elsewhere."""
     number = settings.store.dLegerSelfId.removeprefix("n")
     return int(number) if settings.store.enableDLegerCommitLog and number.isdecimal() else None
 
@@ -146,7 +146,7 @@ def _role(broker: Broker | None, group: BrokerGroup | None) -> dict[str, Any]:
 
 
 def _unrepaired(group: BrokerGroup) -> list[dict[str, Any]]:
-    """Damage of the member's log that no other member has given a sound copy of yet."""
+    """Damage of the member's log for which no other member has sent a sound copy yet."""
     return [
         {
             "firstEntry": each.first,
@@ -197,7 +197,7 @@ def _disk_error(broker: Broker) -> str | None:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder above that is there: before the first start there is none of ours."""
+    """The nearest existing folder above: before the first start the own folder does not exist."""
     return next((folder for folder in (path, *path.parents) if folder.exists()), path)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Part:
-    """A Prometheus collector of its own."""
+    """A separate Prometheus collector."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -1,8 +1,8 @@
 """The processes of `tally run`, `tally broker` and `tally nameserver`: they start and end in order.
 
 HTTP comes first and goes last, so that probes are answered while a long log is recovered and while everything ends.
-SIGTERM and SIGINT end a process in order; a second one ends it at once. A member of a replicated group that finds that
-it must not go on ends the process with status 1; one whose log begins anew has its broker opened again on it. The line
+SIGTERM and SIGINT stop a process in order; a second one ends it at once. A member of a replicated group that must not
+continue ends the process with status 1. If a member installed a snapshot, its broker is opened again on it. One line
 for people goes to standard output when everything serves; logs go to standard error.
 """
 

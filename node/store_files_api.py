@@ -1,15 +1,15 @@
-"""The store's files over HTTP, for jobs that run where the volume is not: GET /store, GET /store/files/{path}.
+"""The store's files over HTTP, for jobs that run elsewhere than the volume: GET /store, GET /store/files/{path}.
 
-    GET /store                      what is kept of the log, up to where it is settled, and its files
+    GET /store                      the bounds of the log, its committed position, and its files
     GET /store?under=F              the files in folder F instead
     GET /store/files/{path}         a file; with `Range: bytes=a-b`, `a-` or `-n` a part of it
 
-Which files there are, `store_files.py` says. Of the log nothing at or behind the committed position is sent: a range
-that reaches it is refused with 416 and the bound, one without an end goes up to it. A body that cannot be completed
-ends with its connection, so that nobody takes a part for the whole.
+`store_files.py` decides which files there are. Nothing of the log at or behind the committed position is sent: a range
+that reaches it is refused with 416 and the bound, and a range without an end goes up to it. If a body cannot be
+completed, its connection is closed, so that no reader takes a part for the whole.
 
-Brokers have other work. Files are read on two threads of their own, so the event loop never waits for a disk; two
-bodies are under way at a time, and so many more wait; a reader that takes nothing for a while loses its connection.
+Two separate threads read files, so the event loop never waits for a disk. Two bodies are sent at a time, and a limited
+number of requests wait. A reader that accepts nothing for some time loses its connection.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from tallystick.store.limited_log import LimitedLog
 
 PATH = "/store"
 READERS = 2
-"""Bodies and listings under way at a time."""
+"""Bodies and listings in progress at a time."""
 MOST_WAITING = 64
 PIECE_BYTES = 256 << 10
 STALLED_S = 30.0
-"""So long a reader may take nothing of what was sent before it is given up."""
+"""A reader that accepts nothing for so long is dropped."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 T = TypeVar("T")
 
 
 class StoreFilesApi:
-    """Of one process. Its threads are made with the first request and ended with the port (`add_to`)."""
+    """The routes of one process. Its threads start with the first request and end with the port (`add_to`)."""
 
     def __init__(self, view: AdminView, *, readers: int = READERS, most_waiting: int = MOST_WAITING) -> None:
         self._view = view
@@ -65,7 +65,7 @@ class StoreFilesApi:
         app.on_shutdown.append(self._stop)
 
     async def _stop(self, _: web.Application) -> None:
-        """The process ends: it does not wait for whoever reads a gigabyte."""
+        """The process ends: it does not wait for a reader of a gigabyte."""
         self._stopping = True
         for transport in list(self._sending):
             transport.abort()
@@ -76,21 +76,21 @@ class StoreFilesApi:
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             if self._waiting >= self._most_waiting:
-                return failed(503, f"{self._waiting} requests for files wait already: ask again")
+                return failed(503, f"{self._waiting} requests for files are waiting already: retry later")
             self._waiting += 1
             try:
                 await self._places.acquire()
             finally:
                 self._waiting -= 1
             try:
-                broker = self._view.broker()  # only now: it may have stopped, or recovered, while the request waited
+                broker = self._view.broker()  # read it here: it may have stopped or started meanwhile
                 if broker is None or self._stopping:
                     return failed(503, "stopping" if self._stopping else self._view.absent())
                 return await work(broker.store, request)
             except ApiError as error:
                 return failed(error.status, str(error), **error.more)
             except NotServedError as error:
-                return failed(404, f"there is no file {error} of the store, or none that is read from outside")
+                return failed(404, f"the store does not have a file {error} that can be read")
             finally:
                 self._places.release()
 
@@ -101,7 +101,7 @@ class StoreFilesApi:
 
     async def _show(self, store: MessageStore, request: web.Request) -> web.StreamResponse:
         under = request.query.get("under", "").rstrip("/")
-        begin, committed = store.min_pos, store.readable_end  # before the files are looked at: they are behind it
+        begin, committed = store.min_pos, store.readable_end  # before the files are listed: they are behind it
         try:
             text = await self._on_thread(_store_json, store, under, begin, committed)
         except OSError as error:
@@ -131,7 +131,7 @@ class StoreFilesApi:
     ) -> None:
         transport = request.transport
         if transport is None:
-            return  # whoever asked is gone
+            return  # the client is gone
         self._sending.add(transport)
         whole = False
         try:
@@ -147,13 +147,13 @@ class StoreFilesApi:
                 await response.write_eof()
                 whole = True
         except (ConnectionError, TimeoutError):
-            pass  # the reader left, or takes nothing: its connection is all that it costs
+            pass  # the reader left, or accepts nothing: only its connection is lost
         except OSError as error:
-            self._log.warning("read", "a file of the store could not be sent to %s: %s", request.remote, error)
+            self._log.warning("read", "cannot send a file of the store to %s: %s", request.remote, error)
         finally:
             self._sending.discard(transport)
             if not whole:
-                transport.abort()  # the length was promised: a broken connection says that it was not kept
+                transport.abort()  # a closed connection shows that the promised length was not sent
 
 
 def _store_json(store: MessageStore, under: str, begin: int, committed: int) -> str:
@@ -174,17 +174,17 @@ def _store_json(store: MessageStore, under: str, begin: int, committed: int) -> 
 
 
 def _asked(header: str | None, file: StoreFile, length: int, committed: int) -> tuple[int, int, bool]:
-    """[begin, end) of the file, and whether that is all of it. ApiError: 416."""
+    """[begin, end) of the file, and whether that is the whole file. Raises ApiError 416."""
     readable = file.readable_bytes(length, committed)
     told = {"committed": committed, "readable": readable, "bytes": length}
-    behind = f"the log is settled up to {committed}, that is byte {readable} of this file"
+    behind = f"the log is committed up to {committed}, which is byte {readable} of this file"
     if header is None:
         if readable < length:
-            raise ApiError(416, f"{behind}: ask for a range before it", **told)
+            raise ApiError(416, f"{behind}: request a range before it", **told)
         return 0, length, True
     match = _RANGE.fullmatch(header.strip())
     if match is None or match[0] == "bytes=-":
-        raise ApiError(416, f"one range of bytes is understood, bytes=a-b, not {header!r:.100}", **told)
+        raise ApiError(416, f"only one range of bytes is supported, bytes=a-b, not {header!r:.100}", **told)
     first, last = match[1], match[2]
     if not first:  # the last so many bytes
         begin, end = max(0, readable - int(last)), readable

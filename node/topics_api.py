@@ -1,4 +1,4 @@
-"""Topics over HTTP, at `/topics`: see `admin_api` for what may be asked, and `docs/operation.md` for the fields."""
+"""Topics over HTTP, at `/topics`: see `admin_api` for the requests, and `docs/operation.md` for the fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PERM_MAX = 7
 
 
 class TopicsApi(Table):
-    """`perm` is a sum of 4 (read), 2 (write) and 1 (others may be made like it)."""
+    """`perm` is a sum of 4 (read), 2 (write) and 1 (new topics may inherit it)."""
 
     path = "/topics"
     plural = "topics"
@@ -37,11 +37,11 @@ class TopicsApi(Table):
         return TopicConfig(name, _QUEUES, _QUEUES)
 
     def problem(self, row: TopicConfig) -> str | None:
-        # Other ways take 0 queues, as RocketMQ does; nobody means it.
+        # Other interfaces accept 0 queues, as RocketMQ does; here it is an error.
         if min(row.read_queue_nums, row.write_queue_nums) < 1:
-            return "a topic has at least one queue to read and one to write"
+            return "a topic needs at least one queue to read and one to write"
         if not 0 <= row.perm <= _PERM_MAX:
-            return f"perm is a sum of 4 (read), 2 (write) and 1 (inherit), not {row.perm}"
+            return f"perm must be a sum of 4 (read), 2 (write) and 1 (inherit), not {row.perm}"
         return row.problem()
 
     def is_system(self, name: str) -> bool:

@@ -40,7 +40,7 @@ DONE = (
     "docs/spark.md",
     "e2e/README.md",
     "e2e/kind",
-    "node/README.md",
+    "node",
     "operator",
     "replication",
     "spark/README.md",

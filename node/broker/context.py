@@ -164,7 +164,7 @@ class BrokerContext(Protocol):
 
     @property
     def settings(self) -> BrokerSettings:
-        """May be replaced as a whole (UPDATE_BROKER_CONFIG): read it anew for each request."""
+        """May be replaced as a whole (UPDATE_BROKER_CONFIG): read it again for each request."""
 
     @property
     def store(self) -> StoreView: ...

@@ -1,15 +1,15 @@
-"""Pulls that found nothing yet: held until a message comes, the client's patience ends, or its connection closes.
+"""Held pulls: pulls that found nothing yet wait until a message comes, their time is over, or the connection closes.
 
-A hold stands at an offset of one queue. When the store reports that the queue grew, the pull is tried again from there
-(`retry`): it is answered, or it goes on standing, now behind what did not match, so that a message is tested once
-for each hold. A hold that stepped over messages is answered within PROGRESS_MS even if nothing ever matches, so that
-the client learns how far it is.
+A hold has an offset of one queue. When the store reports that the queue grew, the pull is tried again from there
+(`retry`). It is answered, or it continues to wait behind the messages that did not match, so a message is tested once
+for each hold. A hold that skipped messages is answered within PROGRESS_MS even if nothing matches, so that the client
+learns its progress.
 
-There are no timers: `scan(now_ms)` is called about once a second, ends holds whose time is over, and every CHECK_MS
-compares offsets as well, in case a report was lost. The store reports only queues that are watched; the first hold of a
-queue begins that, the last one ends it. A report may have been under way while a hold was added: `add` looks once more.
+There are no timers. `scan(now_ms)` is called about once a second. It ends holds whose time is over, and every CHECK_MS
+it also compares offsets, in case a report was lost. The store reports only queues that are watched: the first hold of a
+queue starts that, the last one ends it. A report may be in progress while a hold is added: `add` checks once more.
 
-At the limit `add` refuses, and the pull is answered as the protocol answers a busy broker; clients wait 3 s then.
+At the limit `add` refuses, and the pull gets the protocol's busy answer; clients then wait 3 s.
 
 Everything runs on the event loop's thread. Source: PullRequestHoldService of RocketMQ 4.8.0.
 """
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from tallystick.node.remoting.server import Connection
 
 DEFAULT_LIMIT = 100_000
-"""Holds of one broker; each takes about 1 KiB. RocketMQ's pullThreadPoolQueueCapacity has this default."""
+"""Limit of one broker; each hold takes about 1 KiB. RocketMQ's pullThreadPoolQueueCapacity has this default."""
 
 CHECK_MS = 5_000
-"""How often the offsets of queues with holds are compared, reports or not."""
+"""How often the offsets of queues with holds are compared, even without reports."""
 
 PROGRESS_MS = 5_000
-"""How long a hold that stepped over messages may keep that to itself."""
+"""The time after which a hold that skipped messages must be answered."""
 
 
 class Watched(Protocol):
-    """What holds need of the store."""
+    """What holds need from the store."""
 
     def watch(self, topic: str, queue_id: int) -> None: ...
 
@@ -46,9 +46,9 @@ class Watched(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One pull that waits. `offset`: all below was tested; `first_offset`: where the client asked.
+    """One waiting pull. `offset`: everything below was tested; `first_offset`: the client's offset.
 
-    `trying`: it is being tried. Reading a queue may dispatch what is new in it, and so report it in the midst of that.
+    `trying`: a try is in progress. Reading a queue can dispatch new records of it, and report the queue meanwhile.
     """
 
     connection: Connection
@@ -73,22 +73,22 @@ class Hold:
 
 
 Retry = Callable[[Hold, bool], bool]
-"""`retry(hold, expired)`: answer the pull if there is something to say; false: it goes on waiting. An expired one is
-answered in any case. It raises nothing."""
+"""`retry(hold, expired)`: answers the pull if there is a result; False if it continues to wait. An expired pull is
+answered in any case. It must not raise."""
 
 
 def _nobody(hold: Hold, expired: bool) -> bool:
-    raise AssertionError("nobody answers held pulls")
+    raise AssertionError("no function answers held pulls")
 
 
 class HoldTable:
-    """All held pulls of a broker. `retry` is set by whoever answers them."""
+    """All held pulls of a broker. The module that answers them sets `retry`."""
 
     def __init__(self, store: Watched, *, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
         self.retry: Retry = _nobody
         self._store = store
-        self._holds: dict[Hold, None] = {}  # dicts as sets that keep the order: the longest waiting is served first
+        self._holds: dict[Hold, None] = {}  # dicts as ordered sets: the longest waiting is served first
         self._queues: dict[tuple[str, int], dict[Hold, None]] = {}
         self._connections: dict[Connection, dict[Hold, None]] = {}
         self._checked_ms = 0
@@ -97,7 +97,7 @@ class HoldTable:
         return len(self._holds)
 
     def add(self, hold: Hold) -> bool:
-        """Keep the pull. False: there are `limit` holds already."""
+        """Adds the pull. False if there are `limit` holds already."""
         if len(self._holds) >= self.limit:
             return False
         key = hold.topic, hold.queue_id
@@ -113,13 +113,13 @@ class HoldTable:
         return True
 
     def on_arrival(self, queues: list[tuple[str, int]]) -> None:
-        """The store's report: these queues grew."""
+        """The store's report that these queues grew."""
         for key in queues:
             for hold in tuple(self._queues.get(key, ())):
                 self._try(hold, expired=False)
 
     def scan(self, now_ms: int) -> None:
-        """End the holds whose time is over; now and then look for messages nobody reported."""
+        """Ends the holds whose time is over; every CHECK_MS looks for messages that were not reported."""
         for hold in [hold for hold in self._holds if hold.deadline_ms <= now_ms]:
             self._try(hold, expired=True)
         if not 0 <= now_ms - self._checked_ms < CHECK_MS:
@@ -130,12 +130,12 @@ class HoldTable:
                     self._try(hold, expired=False)
 
     def release(self, connection: Connection) -> None:
-        """The connection is gone: so are its holds."""
+        """The connection is closed: drops its holds."""
         for hold in tuple(self._connections.get(connection, ())):
             self._remove(hold)
 
     def release_all(self) -> None:
-        """Answer every hold as if its time were over: the broker stops."""
+        """Answers every hold as if its time were over, because the broker stops."""
         for hold in tuple(self._holds):
             self._try(hold, expired=True)
 

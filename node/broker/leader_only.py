@@ -1,15 +1,15 @@
-"""Which requests a group's leader alone can serve rightly, and what becomes of them at another member.
+"""Which requests only a group's leader can serve correctly, and what another member does with them.
 
     kind        what it needs                            at a member that does not lead
-    changes     a leader that takes entries              held until there is one, passed on; else refused (14)
-    questions   what is in a leader's memory first       passed on; else answered from what is committed
-    log         what was acknowledged by anybody         answered here, once that is here (R2)
-    heartbeats  clients that only this member knows      served here, and told to the leader
-    here        this member's own state                  served here: pulls, queues' begins
+    changes     a leader that accepts entries            held until there is one, forwarded; else refused (14)
+    questions   what is in a leader's memory first       forwarded; else answered from what is committed
+    log         what any member acknowledged             answered here, once it is applied here (R2)
+    heartbeats  clients that only this member knows      served here, and reported to the leader
+    here        this member's own state                  served here: pulls, starts of queues
 
-A request code in none of these lists ends the start of a group. Offsets of groups are in the log
-a second late, locks never: both are only right at the leader. The list of a group's clients is asked there because a
-member that was started anew has not heard all of them yet, and would let one consumer take the others' queues.
+A group does not start if a request code is in none of these lists. Offsets of groups reach the log about a second late,
+and locks never: both are correct only at the leader. The list of a group's clients is requested there because a
+restarted member has not received all heartbeats yet, and would let one consumer take the queues of others.
 """
 
 from __future__ import annotations
@@ -100,19 +100,19 @@ HERE = frozenset(
         RequestCode.VIEW_BROKER_STATS_DATA,
     }
 )
-"""Served by the member that is asked: its own state, what it has of the log, and clients that are connected to it."""
+"""Served by the member that gets the request: its own state, its log, and the clients that are connected to it."""
 _HEARTBEATS = frozenset({RequestCode.RELAYED_HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 _CONNECT_S = 1.0
 _LOOK_S = 0.1
 
 
 class LeaderOnly:
-    """A broker's routes as a member of a group has them: `routes`."""
+    """The `routes` of a broker that is a member of a group."""
 
     def __init__(self, routes: Mapping[int, Handler], broker: BrokerContext, group: BrokerGroup) -> None:
-        """`routes`: as a broker that is alone has them."""
+        """`routes`: those of a broker without a group."""
         unclassified = routes.keys() - CHANGES - QUESTIONS - LOG - HERE - _HEARTBEATS - {RequestCode.HEART_BEAT}
-        assert not unclassified, f"what is request {min(unclassified)} at a member that does not lead?"
+        assert not unclassified, f"request {min(unclassified)} is not classified for a member that does not lead"
         self._group = group
         self._relay = ClientRelay(broker, group, routes[RequestCode.RELAYED_HEART_BEAT])
         self._client = RemotingClient(self._relay.routes(), connect_timeout_s=_CONNECT_S, name="broker.forward")
@@ -133,19 +133,19 @@ class LeaderOnly:
             RequestCode.UNREGISTER_CLIENT: self._relay.unregister,
         }
         self.routes = {code: wrap[code](handler) if code in wrap else handler for code, handler in routes.items()}
-        del self.routes[RequestCode.RELAYED_HEART_BEAT]  # only inside of an envelope
+        del self.routes[RequestCode.RELAYED_HEART_BEAT]  # only inside an envelope
         self.routes |= self._received.routes()
 
     def closed(self, connection: Any) -> None:
-        """A connection to this member is gone: a client's, or another member's."""
+        """A connection to this member is closed: a client's, or another member's."""
         self._relay.closed(connection)
         self._received.link_lost(connection)
 
     async def linger(self, connections: Callable[[], Iterable[Connection]], limit_s: float) -> None:
-        """Returns when no client is connected any more, or after that time, or if this member leads after all.
+        """Waits until no client is connected any more, for at most that time, and only while this member does not lead.
 
-        A member that is to stop passes on requests as long: clients may take it for the master until they look at their
-        routes, and find nobody at its address then.
+        A member that is about to stop forwards requests during this time: clients may consider it the master until they
+        check their routes, and would find no process at its address.
         """
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + limit_s
@@ -155,11 +155,11 @@ class LeaderOnly:
             if not clients:
                 return
             if not told:
-                _logger.info("serves %d connections until their clients look elsewhere, %g s at most", clients, limit_s)
+                _logger.info("serving %d connections until clients use new routes, at most %g s", clients, limit_s)
                 told = True
             await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
-        """Ends the links to leaders. After the servers have stopped."""
+        """Closes the links to leaders. Call it after the servers have stopped."""
         await self._relay.stop()
         await self._client.close()

@@ -1,13 +1,13 @@
-"""Where a group's leader is: a row that each new leader puts into the log, so that the others can pass requests on.
+"""The place of a group's leader: a row that each new leader puts into the log, so that others can forward requests.
 
     {"leaders": {"leader": {"term": 7, "member": 2, "address": "10.0.0.3:10911", "key": "…"}}}
 
-`address` is the one that clients are told. `key` is made anew by every process: who knows it has read the group's log,
-so what he says about a client's address is a member's word. A row holds in its own term only: there is one leader in a
-term, so a member whose term it is knows that this is the one. The row is staged with the first tables of a leadership,
-before anything that clients send; a follower has it a moment later.
+`address` is the address for clients. Each process creates a new `key`. A sender that knows the key has read the group's
+log, so it is a member, and its statement about a client's address can be trusted. A row is valid only in its own term:
+a term has one leader, so a member in that term knows that this is the leader. The row is staged with the first tables
+of a leadership, before anything that clients send; followers have it soon afterwards.
 
-Nothing of it is kept in a file beside the tables' snapshot: it says nothing to people, and it is no configuration.
+No separate file keeps it: it is in the tables' snapshot, it is not configuration, and people do not need it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY_BYTES = 16
 
 
 class Place(NamedTuple):
-    """One leadership, and where it is. `member`: its number; `address`: `host:port`."""
+    """One leadership and its place. `member`: its number; `address`: `host:port`."""
 
     term: int
     member: int
@@ -32,39 +32,39 @@ class Place(NamedTuple):
 
 
 class NoFile:
-    """The file of a table that has none."""
+    """The file of a table that has no file."""
 
     def load(self) -> Any:
         return None
 
     def save(self, value: Any) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
 
 class LeaderPlace(ReplicatedTable):
-    """The newest leadership that is committed; at the leader itself: its own."""
+    """The newest committed leadership; at the leader itself, its own."""
 
     what = "leader"
     rows_field = "leaders"
     at_once = True
 
     def __init__(self, member: int, address: str) -> None:
-        """`member`, `address`: our own, for when we lead."""
+        """`member`, `address`: of this broker, for when it leads."""
         super().__init__(NoFile())
         self.place: Place | None = None
         self.key = secrets.token_hex(_KEY_BYTES)
-        """Ours; members that know it may speak for clients."""
+        """The key of this process; members that know it can act for clients."""
         self.on_taken: list[Callable[[], None]] = []
-        """The group committed another one."""
+        """Called when the group committed another leadership."""
         self._member, self._address = member, address
 
     def announce(self, term: int) -> None:
-        """This member leads from now on: to be said before the tables of its leadership are staged."""
+        """This member leads from now on. Call it before the tables of its leadership are staged."""
         self.place = Place(term, self._member, self._address, self.key)
         self.changed(_ROW)
 
     def of_term(self, term: int) -> Place | None:
-        """Where the leader of this term is; None: it has not said so yet, or we have not heard it."""
+        """The place of this term's leader; None if it has not announced it, or it is not committed here."""
         place = self.place
         return place if place is not None and place.term == term else None
 
@@ -79,7 +79,7 @@ class LeaderPlace(ReplicatedTable):
 
     def take_row(self, name: str, row: Any) -> None:
         if name != _ROW:
-            return  # of a later version
+            return  # written by a later version
         self.place = None if row is None else Place(*(row[field] for field in Place._fields))
         for callback in self.on_taken:
             callback()

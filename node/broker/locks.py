@@ -1,7 +1,7 @@
-"""Which client may consume a queue in order: one at a time, for 60 s unless it asks again.
+"""Which client may consume a queue in order: one at a time, for 60 s unless it renews the lock.
 
-An ordered consumer locks its queues (41) every 20 s. A lock that nobody renewed for 60 s is free for the next client. A
-connection that closes frees nothing: its client may still be busy with a message, and is owed the rest of its time.
+An ordered consumer locks its queues (41) every 20 s. A lock that was not renewed for 60 s is free for the next client.
+A connection that closes frees no lock: its client may still process a message, and keeps its remaining time.
 
 Pure: the time is an argument. Source: RebalanceLockManager of RocketMQ 4.8.0.
 """
@@ -14,8 +14,8 @@ from tallystick.node.broker.message_queue import MessageQueue
 
 LOCK_LIVE_MS = 60_000
 MAX_LOCKS = 100_000
-"""Locks of all groups together; a limit of ours, 30 MiB. At the limit a queue that nobody has locked is not granted:
-clients ask again every 20 s, and locks that nobody renews run out."""
+"""Limit for the locks of all groups, chosen by tallystick (30 MiB). At the limit, a queue without a lock is not
+granted: clients ask again every 20 s, and locks that are not renewed expire."""
 
 
 class QueueLocks:
@@ -28,7 +28,7 @@ class QueueLocks:
     def try_lock_batch(
         self, group: str, queues: Iterable[MessageQueue], client_id: str, now_ms: int
     ) -> list[MessageQueue]:
-        """Those of `queues` that `client_id` holds from now on; each is decided for itself."""
+        """The queues of `queues` that `client_id` holds from now on; each is decided separately."""
         table = self._locks.setdefault(group, {})
         locked = []
         for queue in dict.fromkeys(queues):
@@ -45,7 +45,7 @@ class QueueLocks:
         return locked
 
     def unlock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Free those of `queues` that `client_id` holds. Locks of others stay."""
+        """Frees those of `queues` that `client_id` holds. Other clients' locks stay."""
         table = self._locks.get(group)
         if table is None:
             return
@@ -57,7 +57,7 @@ class QueueLocks:
             del self._locks[group]
 
     def owner(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
-        """The client that holds the queue's lock; None: it is free."""
+        """The client that holds the queue's lock; None if it is free."""
         return self._owner(self._locks.get(group, {}), queue, now_ms)
 
     @staticmethod
@@ -66,7 +66,7 @@ class QueueLocks:
         return None if lock is None or now_ms - lock[1] > LOCK_LIVE_MS else lock[0]
 
     def expire(self, now_ms: int) -> None:
-        """Forget locks that ran out, so that queues which are gone take no memory."""
+        """Removes expired locks, so that deleted queues use no memory."""
         for group in list(self._locks):
             table = self._locks[group]
             for queue in [queue for queue, (_, since) in table.items() if now_ms - since > LOCK_LIVE_MS]:

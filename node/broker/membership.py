@@ -1,9 +1,9 @@
-"""From settings to a member of a replicated group: who it is, where the others are, its folder, its log.
+"""From settings to a member of a replicated group: its identity, the addresses of the others, its folder, its log.
 
-RocketMQ's names say who the members are: `dLegerPeers` is `n0-host:port;n1-host:port`, `dLegerSelfId` is one of these
-ids, `dLegerGroup` the group (the broker's name, if it is not given). A member listens at its own port in `dLegerPeers`,
-on `bindAddress`: its address there is for the others, and neither it nor theirs need lead anywhere yet. Peers are those
-who may be members, `groupBootstrapMembers` those who are when the group is made.
+RocketMQ's settings name the members: `dLegerPeers` is `n0-host:port;n1-host:port`, `dLegerSelfId` is one of these ids,
+and `dLegerGroup` is the group (by default the broker's name). A member listens at its own port in `dLegerPeers`, on
+`bindAddress`; its address there is for the others, and addresses need not be reachable yet. Peers are possible members;
+`groupBootstrapMembers` are the members when the group is created.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 _ID = re.compile(r"n(0|[1-9][0-9]{0,8})")
-_ENTRY_ROOM = 128 * 1024  # topic and properties beside the largest body
+_ENTRY_ROOM = 128 * 1024  # topic and properties in addition to the largest body
 
 
 def member_number(key: str, text: str) -> int:
-    """`n0` is 0. SettingsError names `key`."""
+    """The number of a member: `n0` is 0. SettingsError names `key`."""
     match = _ID.fullmatch(text)
     if match is None:
-        raise SettingsError(key, f"{text!r} is no member's id: n0, n1, ...")
+        raise SettingsError(key, f"{text!r} is not a member id: n0, n1, ...")
     return int(match[1])
 
 
 def parse_address(key: str, text: str) -> Address:
-    """`host:port`, an IPv6 address in brackets. SettingsError names `key`."""
+    """An address `host:port`, with an IPv6 address in brackets. SettingsError names `key`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-        raise SettingsError(key, f"{text!r} is no host:port")
+        raise SettingsError(key, f"{text!r} is not of the form host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def parse_peers(text: str) -> dict[int, Address]:
-    """Where each member is, by number. SettingsError: not of the form, or a member stands there twice."""
+    """The address of each member, by number. SettingsError: invalid form, or a member is listed twice."""
     peers: dict[int, Address] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, dash, address = part.partition("-")
@@ -65,30 +65,30 @@ def parse_peers(text: str) -> dict[int, Address]:
             raise SettingsError("dLegerPeers", f"{part!r} is not of the form n0-host:port")
         number = member_number("dLegerPeers", name)
         if number in peers:
-            raise SettingsError("dLegerPeers", f"{name} stands there twice")
+            raise SettingsError("dLegerPeers", f"{name} is listed twice")
         peers[number] = parse_address("dLegerPeers", address)
     return peers
 
 
 def parse_members(key: str, text: str, peers: Iterable[int]) -> list[int]:
-    """`n0;n1;n2` as numbers. SettingsError names `key`: not of the form, one stands there twice, or is no peer."""
+    """`n0;n1;n2` as numbers. SettingsError names `key`: invalid form, a member is listed twice, or is not a peer."""
     members = [member_number(key, part) for part in filter(None, (part.strip() for part in text.split(";")))]
     for member in members:
         if members.count(member) > 1:
-            raise SettingsError(key, f"n{member} stands there twice")
+            raise SettingsError(key, f"n{member} is listed twice")
         if member not in peers:
-            raise SettingsError(key, f"n{member} is not among dLegerPeers")
+            raise SettingsError(key, f"n{member} is not in dLegerPeers")
     return members
 
 
 class GroupPlan:
-    """What the settings say about this member and its group, checked. SettingsError: they cannot be."""
+    """What the settings state about this member and its group, checked. Raises SettingsError for invalid settings."""
 
     def __init__(self, broker: BrokerSettings, store: StoreSettings) -> None:
         self.peers = parse_peers(store.dLegerPeers)
         self.number = member_number("dLegerSelfId", store.dLegerSelfId)
         if self.number not in self.peers:
-            raise SettingsError("dLegerSelfId", f"{store.dLegerSelfId} is not among dLegerPeers {store.dLegerPeers!r}")
+            raise SettingsError("dLegerSelfId", f"{store.dLegerSelfId} is not in dLegerPeers {store.dLegerPeers!r}")
         group = store.dLegerGroup or broker.brokerName
         try:
             self.identity = Identity(broker.brokerClusterName, group, self.number)
@@ -98,7 +98,7 @@ class GroupPlan:
         if old.is_dir() and any(path.name.isdecimal() for path in old.iterdir()):
             raise SettingsError(
                 "enableDLegerCommitLog",
-                f"{old} has messages of a broker without a group, which would not be seen: use another folder",
+                f"{old} has messages of a broker without a group, which would be lost to readers: use another folder",
             )
         self.folder = store.log_folder.parent
         founders = parse_members("groupBootstrapMembers", broker.groupBootstrapMembers, self.peers) or self.peers
@@ -106,7 +106,7 @@ class GroupPlan:
         self.bootstrap = Membership.of(founders) if makes_group else None
         preferred = member_number("preferredLeaderId", store.preferredLeaderId) if store.preferredLeaderId else None
         if preferred is not None and preferred not in self.peers:
-            raise SettingsError("preferredLeaderId", f"{store.preferredLeaderId} is not among dLegerPeers")
+            raise SettingsError("preferredLeaderId", f"{store.preferredLeaderId} is not in dLegerPeers")
         transport = TransportSettings()
         tls = None
         if broker.groupTlsCa:
@@ -140,7 +140,7 @@ class GroupPlan:
         restore: Callable[[bytes], int],
         findings: FindingLog,
     ) -> Member:
-        """Recovers the member's disk: see `Member.open` for the rest, and for errors."""
+        """Recovers the member's disk. See `Member.open` for the arguments and errors."""
         store, broker = self._store, self._broker
 
         def open_ledger(store_id: bytes) -> Ledger:
@@ -172,18 +172,18 @@ class GroupPlan:
 
 
 def forget_derived(door: Door, root: Path, begin_pos: int) -> bool:
-    """Removes queues and index that were made from a log that is no more; true if there were such. Blocks. OSError.
+    """Removes queues and index of a log that no longer exists; returns whether there were any. Blocks. OSError.
 
-    A member that was far behind has its log thrown away and begun anew at `begin_pos` (L11). What was made from the old
-    one lies before that: it points to nothing, and only recovery would have to look at it. A log whose old segments
-    were deleted begins later as well, but never behind what was made from it.
+    The log of a member that was far behind was replaced and starts at `begin_pos` (L11). Everything that was derived
+    from the old log is before that: it points to nothing. A log whose old segments were deleted starts later as well,
+    but never behind what was derived from it.
     """
     mark = ProgressMark.load(root)
     reached = -1 if mark is None else max(mark.written.pos, mark.flushed.pos)
     if begin_pos == 0 or reached >= begin_pos:
         return False
     for part in ("consumequeue", "consumequeue_ext", "index"):
-        for path in sorted((root / part).rglob("*"), reverse=True):  # a folder stands before what is in it
+        for path in sorted((root / part).rglob("*"), reverse=True):  # a folder sorts before its content
             if path.is_dir():
                 path.rmdir()
             else:
@@ -196,13 +196,13 @@ def forget_derived(door: Door, root: Path, begin_pos: int) -> bool:
 
 
 class GroupReplica(EngineReplica):
-    """The member's log as the engine sees it. Entries that are in no saved snapshot of the tables are kept (D10)."""
+    """The member's log for the engine. It keeps the entries that are in no saved snapshot of the tables (D10)."""
 
     def __init__(self, member: Member) -> None:
         super().__init__(member)
         self._ledger = member.ledger
         self.saved_index: Callable[[], int] = lambda: -1
-        """Up to where the tables' entries are in their file."""
+        """The last entry whose effect on the tables is in their file."""
 
     def keep_from(self) -> int:
         """See `store.replica.Replica`."""

@@ -1,8 +1,8 @@
-"""A message to OFFSET_MOVED_EVENT whenever a consumer is sent to another offset than it asked for.
+"""Stores a message in OFFSET_MOVED_EVENT when a consumer gets another offset than it asked for.
 
-It tells whoever subscribes that topic that messages were skipped (they had expired) or are delivered again. Best
-effort, as in RocketMQ: the pull's answer does not wait for it, and under a flood of such pulls only MAX_IN_FLIGHT are
-on their way, the others are dropped.
+It informs the subscribers of that topic that messages were skipped (they had expired) or are delivered again. As in
+RocketMQ this is best effort: the pull's answer does not wait for it. At most MAX_IN_FLIGHT events are stored at a time,
+and others are dropped.
 
 Source: PullMessageProcessor.generateOffsetMovedEvent and OffsetMovedEvent of RocketMQ 4.8.0.
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
 
 MAX_IN_FLIGHT = 64
-"""Events that are being stored at a time."""
+"""Limit of events that are being stored at a time."""
 
 
 class OffsetMovedEvents:
-    """Writes the events of one broker. `dropped` counts those there was no room for."""
+    """Writes the events of one broker. `dropped` counts events above the limit."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -38,10 +38,10 @@ class OffsetMovedEvents:
         self.dropped = 0
 
     def report(self, group: str, topic: str, queue_id: int, offset_request: int, offset_new: int) -> None:
-        """`group` asked for `offset_request` and is sent to `offset_new`."""
+        """`group` asked for `offset_request` and gets `offset_new`."""
         self._log.warning(
             "offset moved",
-            "%s asked for offset %d of %s queue %d and is sent to %d",
+            "%s asked for offset %d of %s queue %d and got offset %d",
             *(group, offset_request, topic, queue_id, offset_new),
         )
         if len(self._tasks) >= MAX_IN_FLIGHT:
@@ -69,4 +69,4 @@ class OffsetMovedEvents:
     async def _put(self, message: Message) -> None:
         result = await self._broker.store.put(message)
         if not result.status.stored:
-            self._log.warning("not stored", "an event of a moved offset was not stored: %s", result.status.name)
+            self._log.warning("not stored", "cannot store the event of a moved offset: %s", result.status.name)

@@ -1,11 +1,11 @@
-"""How far each group has consumed each queue: `config/consumerOffset.json`.
+"""How far each group has consumed each queue: the table `config/consumerOffset.json`.
 
-An offset is the next one to consume, so it equals the number of messages done when the queue began at 0. It may go
-backwards: that is a reset. `topic@group` is the key on disk and here; the topic has no `@`.
+An offset is the next one to consume, so it equals the number of consumed messages if the queue began at 0. It can go
+back: that is a reset. The key on disk and here is `topic@group`; a topic contains no `@`.
 
-Clients commit every few seconds and do not wait for an answer. These offsets are saved by time
-(`flushConsumerOffsetInterval`): after a kill, or after a group lost its leader, what was committed since is consumed
-again. A commit that asks for an answer is answered when the offset is durable.
+Clients commit every few seconds and do not wait for an answer. These offsets are saved at intervals
+(`flushConsumerOffsetInterval`): after a kill, or after a group lost its leader, messages since the last save are
+consumed again. A commit that asks for an answer gets it when the offset is durable.
 
 Source: ConsumerOffsetManager of RocketMQ 4.8.0.
 """
@@ -23,8 +23,8 @@ from tallystick.store.limited_log import LimitedLog
 
 SEPARATOR = "@"
 MAX_OFFSETS = 1_000_000
-"""Offsets of all groups, topics and queues together; a limit of ours. Who commits makes up the group's name, and each
-offset stays: at the limit, new ones are refused and known ones go on. 100 bytes of memory each, at most."""
+"""Limit for all groups, topics and queues together, chosen by tallystick. Clients choose the groups' names, and offsets
+are kept: at the limit, new ones are refused and known ones can change. Each takes at most 100 bytes of memory."""
 
 
 class ConsumerOffsets(ReplicatedTable):
@@ -34,12 +34,12 @@ class ConsumerOffsets(ReplicatedTable):
     rows_field = "offsetTable"
 
     def __init__(self, file: TableFile) -> None:
-        """What `file` holds. ValueError: it holds no table of offsets."""
+        """The content of `file`. Raises ValueError if it is not a table of offsets."""
         super().__init__(file)
         self._offsets: dict[str, dict[int, int]] = {}
         self._count = 0
         self._log = LimitedLog(logging.getLogger("tallystick.broker"), time.monotonic)
-        # The groups of a topic and the topics of a group without a walk through all of it.
+        # The groups of a topic and the topics of a group, without a scan of the whole table.
         self._topics: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
         stored = file.load()
@@ -50,22 +50,22 @@ class ConsumerOffsets(ReplicatedTable):
                     self._set(group, topic, queue_id, int(offset))
 
     def has_room(self, group: str, topic: str, queue_id: int) -> bool:
-        """An offset of this group in this queue can be kept: it is known, or there are fewer than `MAX_OFFSETS`."""
+        """Whether an offset of this group in this queue can be stored: it is known, or `MAX_OFFSETS` is not reached."""
         return self._count < MAX_OFFSETS or queue_id in self.queues(group, topic)
 
     def __len__(self) -> int:
-        """How many offsets there are."""
+        """Number of offsets."""
         return self._count
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Remember where `group` goes on in a queue, if there is room for it.
+        """Stores the offset at which `group` continues in a queue, if the limit allows it.
 
-        True: that is a step backwards (a reset, or a bug of a client).
+        True if that is a step back (a reset, or an error of a client).
         """
         if self.follows:
-            return False  # the leader hears of it from the same client
+            return False  # the same client also commits to the leader
         if not self.has_room(group, topic, queue_id):
-            self._log.warning("full", "an offset of %s in %s is not kept: there are %d", group, topic, MAX_OFFSETS)
+            self._log.warning("full", "cannot store an offset of %s in %s: the limit is %d", group, topic, MAX_OFFSETS)
             return False
         before = self._set(group, topic, queue_id, offset)
         if before != offset:
@@ -85,16 +85,16 @@ class ConsumerOffsets(ReplicatedTable):
         return before
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The next offset to consume; -1: this group never committed one here."""
+        """The next offset to consume; -1 if this group never committed one here."""
         queues = self._offsets.get(topic + SEPARATOR + group)
         return -1 if queues is None else queues.get(queue_id, -1)
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
-        """Offset by queue id, empty if the group never committed in this topic."""
+        """Offset by queue id; empty if the group never committed in this topic."""
         return self._offsets.get(topic + SEPARATOR + group, {})
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics this group committed in."""
+        """Topics in which this group committed."""
         return set(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> set[str]:
@@ -102,7 +102,7 @@ class ConsumerOffsets(ReplicatedTable):
         return set(self._groups.get(topic, ()))
 
     def queue_ids(self) -> dict[str, set[int]]:
-        """The queues that any group committed an offset of, by topic."""
+        """The queues with committed offsets, by topic."""
         ids: dict[str, set[int]] = {}
         for key, queues in self._offsets.items():
             ids.setdefault(key.partition(SEPARATOR)[0], set()).update(queues)
@@ -113,7 +113,7 @@ class ConsumerOffsets(ReplicatedTable):
         return set(self._topics)
 
     def lowest(self, topic: str, except_groups: Iterable[str] = ()) -> dict[int, int]:
-        """By queue, the smallest offset of any group but these."""
+        """By queue, the smallest offset of all groups except these."""
         result: dict[int, int] = {}
         for group in self.groups_of(topic).difference(except_groups):
             for queue_id, offset in self.queues(group, topic).items():
@@ -121,9 +121,9 @@ class ConsumerOffsets(ReplicatedTable):
         return result
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
-        """`target_group` goes on where `source_group` is, in every queue of the topic.
+        """`target_group` gets the offsets of `source_group` in every queue of the topic.
 
-        ValueError: there is no room for the offsets of all these queues; none is changed.
+        Raises ValueError if the limit does not allow all of them; then none is changed.
         """
         offsets = dict(self.queues(source_group, topic))
         known = self.queues(target_group, topic).keys()
@@ -133,13 +133,13 @@ class ConsumerOffsets(ReplicatedTable):
             self.commit(target_group, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
-        """Forget all a group committed. ValueError: this broker follows in its group."""
+        """Removes all offsets of a group. Raises ValueError if this broker is a follower."""
         self.must_lead()
         for topic in self.topics_of(group):
             self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget what every group committed in a topic. ValueError: this broker follows in its group."""
+        """Removes the offsets of all groups in a topic. Raises ValueError if this broker is a follower."""
         self.must_lead()
         for group in self.groups_of(topic):
             self._remove(group, topic)

@@ -1,12 +1,12 @@
-"""Where queues stand whose records all lie before the begin of a group's log.
+"""The next offsets of queues whose records all lie before the start of a group's log.
 
 Old segments are deleted, and with them all records of a queue that was idle for long. Members keep the queue's last
-offset in its last file, which is never deleted. A member that begins behind a base (L11) never had that file: as a
-leader it would count the queue from 0 again, at offsets that the others gave away long ago. So whoever sends a base
-tells where such queues stand, and whoever gets it keeps that in a file, for queues that have no record of their own.
+offset in its last file, which is never deleted. A member that starts from a snapshot (L11) never had that file: as a
+leader it would assign offsets from 0, which the others have assigned before. The snapshot therefore carries the next
+offset of these queues, and the receiving member stores them in a file, for queues without records.
 
-What is sent, big-endian: "TALLYQE1", bytes of the object (8), the object, the tables' snapshot. In the file the object
-alone: a JSON object, topic -> queue id -> offset of the queue's next message.
+The transferred bytes are, big-endian: "TALLYQE1", size of the object in bytes (8), the object, the tables' snapshot.
+The file contains only the object: a JSON object, topic -> queue id -> next offset of the queue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAGIC = b"TALLYQE1"
 
 
 class QueueEndsError(ValueError):
-    """The bytes do not tell where queues stand."""
+    """The bytes are not valid next offsets of queues."""
 
 
 def encode(ends: QueueEnds) -> bytes:
@@ -43,32 +43,32 @@ def encode(ends: QueueEnds) -> bytes:
 
 
 def decode(data: bytes) -> dict[tuple[str, int], int]:
-    """QueueEndsError: not what `encode` makes."""
+    """Raises QueueEndsError if `encode` did not make the data."""
     try:
         topics = orjson.loads(data)
         return {(topic, int(queue)): int(end) for topic, queues in topics.items() for queue, end in queues.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise QueueEndsError(f"no ends of queues: {error}") from error
+        raise QueueEndsError(f"not a map of next offsets: {error}") from error
 
 
 def joined(ends: QueueEnds, tables: bytes) -> bytes:
-    """Both as one state for a member that begins behind a base."""
+    """Both as one state, for a member that starts from a snapshot."""
     told = encode(ends)
     return _HEAD.pack(_MAGIC, len(told)) + told + tables
 
 
 def parted(state: bytes) -> tuple[dict[tuple[str, int], int], bytes]:
-    """What `joined` made. QueueEndsError."""
+    """Splits what `joined` made. Raises QueueEndsError."""
     if len(state) < _HEAD.size:
         raise QueueEndsError(f"a state of {len(state)} bytes")
     magic, size = _HEAD.unpack_from(state)
     if magic != _MAGIC or not 0 <= size <= len(state) - _HEAD.size:
-        raise QueueEndsError("no state of a member, or one of another version")
+        raise QueueEndsError("not a state of a member, or of another version")
     return decode(state[_HEAD.size : _HEAD.size + size]), state[_HEAD.size + size :]
 
 
 def save(door: Door, folder: Path, ends: QueueEnds) -> None:
-    """Durably, in place of what was there. Blocks. OSError: the file before it holds."""
+    """Durably replaces the file. Blocks. OSError: the previous file stays valid."""
     temporary = folder / f"{FILE_NAME}.tmp"
     door.mkdir(str(folder))
     door.write_file(str(temporary), encode(ends))
@@ -77,7 +77,7 @@ def save(door: Door, folder: Path, ends: QueueEnds) -> None:
 
 
 def load(folder: Path) -> dict[tuple[str, int], int]:
-    """What `folder` holds; nothing: the member never began behind a base. QueueEndsError, OSError."""
+    """The content of `folder`; empty if the member never started from a snapshot. QueueEndsError, OSError."""
     path = folder / FILE_NAME
     try:
         return decode(path.read_bytes())
@@ -85,6 +85,6 @@ def load(folder: Path) -> dict[tuple[str, int], int]:
         return {}
     except QueueEndsError as error:
         raise QueueEndsError(
-            f"{path}: {error}. Without it this member gives offsets of idle queues twice: remove its store, and"
+            f"{path}: {error}. Without it this member assigns offsets of idle queues twice: remove its store, and"
             " it fetches everything from its group"
         ) from error

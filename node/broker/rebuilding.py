@@ -1,4 +1,4 @@
-"""What a broker's other files tell about a table whose newest version is lost.
+"""Rebuilds a table whose newest version is lost from the broker's other files.
 
     table                    is rebuilt from                               as
     topics.json              ConsumeQueues, keys of consumerOffset.json    perm 6, at least the default number of queues
@@ -7,12 +7,12 @@
     delayOffset.json         nothing: delayed messages that are kept are delivered again
     consumerFilter.json      heartbeats of consumers
 
-Recovery has made the ConsumeQueues agree with the log before, so a topic with messages has queues. A row that the table
-has, from its backup, stays as it is. Rows that only the lost version had come back with default settings: an
-administrator may have to set them again, so each is named in a finding. A topic that was deleted after the backup was
-written comes back as well: that is harmless, where a missing topic hides messages.
+Recovery has made the ConsumeQueues agree with the log before, so a topic with messages has queues. Rows of the table's
+backup stay as they are. Rows that only the lost version had get default settings: an administrator may have to change
+them, so a finding names each. A topic that was deleted after the backup was written is restored as well: that is
+harmless, while a missing topic hides messages.
 
-A member of a group does none of this: its tables are in the log.
+A member of a group rebuilds nothing: its tables are in the log.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def missing_groups(known: Iterable[str], topics: Iterable[str], committed: Itera
 
 
 class Rebuilding:
-    """Rebuilds the tables of one broker, if they were not read from their newest version."""
+    """Rebuilds the tables of one broker that were not read from their newest version."""
 
     def __init__(self, origins: Mapping[str, Origin], config: Path, findings: FindingLog) -> None:
         """`origins`: by the table's file name; `config`: the folder."""
@@ -89,7 +89,7 @@ class Rebuilding:
         offsets: ConsumerOffsets,
         queues: Iterable[tuple[str, int]],
     ) -> None:
-        """Adds what is missing; the tables are to be saved afterwards."""
+        """Adds missing rows; the caller must save the tables afterwards."""
         if self._lost(topics.what):
             by_topic = offsets.queue_ids()
             found = missing_topics(topics, queues, by_topic, topics.settings.defaultTopicQueueNums)
@@ -107,5 +107,5 @@ class Rebuilding:
     def _tell(self, what: str, kind: str, count: int, names: str) -> None:
         if count:
             more = f" and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""
-            reason = f"{count} {kind} with default settings, which may not be the ones they had: {names}{more}"
+            reason = f"{count} {kind} with default settings, which may differ from the previous ones: {names}{more}"
             self._findings.add(FindingKind.REBUILT, self._config / what, reason)

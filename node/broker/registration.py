@@ -1,11 +1,12 @@
-"""Keeps every name server told of this broker: at the start, when topics change, and every `registerNameServerPeriod`.
+"""Registers this broker with every name server: at the start, when topics change, and every `registerNameServerPeriod`.
 
-Name servers do not talk to each other and forget a broker that is silent for two minutes, so each is told by itself,
-all at once; one that does not answer delays nobody. Changes that come together go out as one registration.
+Name servers do not communicate with each other, and drop a broker that is silent for two minutes. The broker therefore
+registers with each separately and all at once; one that does not answer delays no other. Changes that come together are
+sent in one registration.
 
-A member of a replicated group has no broker id (-1) until it is decided who leads, and is not registered before; then
-it says with its id in which term it has it, and tells of each change at once (B6).
-A name server that did not take a registration is tried again after three seconds.
+A member of a replicated group has no broker id (-1) and is not registered until a leader is known. Then it registers
+its id and the term of this id, and reports each change at once (B6). If a name server rejects a registration, the
+broker tries again after three seconds.
 Source: reference `remoting.md` §5.1.
 """
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tallystick.store.message import Host
 
 _logger = logging.getLogger("tallystick.broker")
-_AGAIN_S = 3.0  # after a name server did not take a registration: nobody finds the broker until it does
+_AGAIN_S = 3.0  # retry of a rejected registration: clients cannot find the broker until then
 
 
 class Registration:
@@ -41,14 +42,14 @@ class Registration:
     def __init__(self, client: RemotingClient, host: Host, topics: TopicTable, settings: BrokerSettings) -> None:
         self.settings = settings
         self.term = 0
-        """Of a replicated group, in which `settings.brokerId` holds; 0: there is no group."""
+        """The term of the replicated group in which `settings.brokerId` is valid; 0 without a group."""
         self._client = client
         self._host = host
         self._topics = topics
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
-        self._told_ids: dict[str, int] = {}  # the broker id that a name server was told last, by its address
+        self._told_ids: dict[str, int] = {}  # the last registered broker id, by the name server's address
         self._stopped = False
 
     @property
@@ -56,13 +57,13 @@ class Registration:
         return [address.strip() for address in self.settings.namesrvAddr.split(";") if address.strip()]
 
     async def start(self) -> None:
-        """Registers once, then keeps on in the background."""
+        """Registers once, then continues in the background."""
         await self.register_all()
         self._task = asyncio.get_running_loop().create_task(self._keep_on(), name="register")
 
     async def stop(self) -> None:
-        """Says goodbye, so that clients learn at once instead of after the name servers' two minutes. Nobody is told
-        anything afterwards, whatever role this broker takes on its way out."""
+        """Unregisters, so that clients learn it at once and not after the name servers' two minutes. Later changes of
+        the role are not registered."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -70,24 +71,25 @@ class Registration:
         await self.withdraw()
 
     async def withdraw(self) -> None:
-        """Says goodbye to each with the id that it was told last, if any, and goes on."""
+        """Unregisters the last registered id at each name server, and continues."""
         known = {address: self._told_ids.pop(address, UNDECIDED) for address in self.nameservers}
         await asyncio.gather(
             *(self._tell(address, self._goodbye(number)) for address, number in known.items() if number != UNDECIDED)
         )
 
     def soon(self) -> None:
-        """Something changed: register at the next turn of the loop."""
+        """Registers at the next turn of the event loop, after a change."""
         self._wake.set()
 
     async def register_all(self) -> int:
-        """Tells every name server now; how many took it. Nobody is told of a member without a role."""
+        """Registers with every name server; returns how many accepted. A member without a role is not registered."""
         return await self._register(self.nameservers)
 
     async def _register(self, nameservers: list[str]) -> int:
         if self._stopped or self.settings.brokerId == UNDECIDED:
             return 0
-        # Before they answer: a goodbye that overtakes the answer goes the same way, behind the hello.
+        # Set before the answers: an unregistration that overtakes the answer follows the registration on the same
+        # connection.
         self._told_ids.update(dict.fromkeys(nameservers, self.settings.brokerId))
         told = await asyncio.gather(*(self._tell(address, self._hello()) for address in nameservers))
         return sum(told)
@@ -104,7 +106,7 @@ class Registration:
                     await self._wake.wait()
             except TimeoutError:
                 if loop.time() < due_s:
-                    await self._register(failing)  # the others were told
+                    await self._register(failing)  # the others are registered
                     continue
             self._wake.clear()
             all_told_s = loop.time()
@@ -119,7 +121,7 @@ class Registration:
         if problem is None:
             self._failing.discard(address)
             return True
-        if address not in self._failing:  # once per outage, not once per try
+        if address not in self._failing:  # once per outage, not per attempt
             self._failing.add(address)
             _logger.warning("name server %s did not take the registration: %s", address, problem)
         return False

@@ -1,10 +1,10 @@
-"""Clients of this member that its group's leader has to know: told to the leader, and reached by it through us.
+"""Clients of this member that its group's leader must know: reported to the leader, which reaches them through here.
 
-A producer heartbeats to the broker that it takes for the master, and to no other. After leadership has moved that is
-the old leader for up to 30 s, and the new one could neither ask what became of a transaction nor hand over a reply. So
-heartbeats of such clients go on to the leader, all of them again when another one leads, and what the leader wants of
-them comes back by the same link. Consumers heartbeat to every member themselves; theirs go on only if they name a group
-that this member does not have yet: it may have had no leader to make it.
+A producer sends heartbeats only to the broker that it considers the master. After a change of leader this is the old
+leader for up to 30 s, and the new one could neither check a transaction nor deliver a reply. Heartbeats of such clients
+are therefore forwarded to the leader, all of them again after each change of leader, and the leader's requests to them
+come back on the same link. Consumers send heartbeats to every member; they are forwarded only if they name a group that
+this member does not have yet, because there may have been no leader to create it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from tallystick.node.remoting.endpoint import Handler
 
 AT_ONCE = 32
-"""Clients that the leader is told of at a time, when all of them are told again."""
+"""How many clients are reported to the leader at a time, when all of them are reported again."""
 CALL_MAX_S = 10.0
 
 
 class ClientRelay:
-    """Of one member. `forwarder` is set by its owner before the first request comes."""
+    """The relay of one member. Its owner sets `forwarder` before the first request."""
 
     forwarder: Forwarder
 
     def __init__(self, broker: BrokerContext, leadership: Leadership, relayed: Handler) -> None:
-        """`relayed`: serves RELAYED_HEART_BEAT, for when this member leads in the end."""
+        """`relayed`: serves RELAYED_HEART_BEAT if this member becomes the leader."""
         self._broker = broker
         self._group = leadership
         self._relayed = relayed
-        self._heartbeats: dict[Any, Command] = {}  # the last one of each connection whose client only produces
+        self._heartbeats: dict[Any, Command] = {}  # the last one of each connection with a pure producer
         self._by_id: dict[str, Any] = {}
         self._untold: dict[Any, Command] = {}
         self._leader: tuple[int, bool] | None = None
@@ -51,17 +51,17 @@ class ClientRelay:
         leadership.on_change.append(self._changed)
 
     def routes(self) -> dict[int, Handler]:
-        """What a leader may ask by the link that we made to it."""
+        """The requests that a leader can send on the link that this member made to it."""
         return {RequestCode.REQUEST_TO_CLIENT: self.pass_on}
 
     def heartbeat(self, handler: Handler) -> Handler:
-        """`handler`, and the leader is told if it has to know."""
+        """Wraps `handler`, and informs the leader if it must know the client."""
 
         def handle(connection: Any, command: Command) -> Any:
             consumers = objects(read_body(command).get("consumerDataSet"), "consumerDataSet of a heartbeat")
             only_produces = not consumers
             lacks_group = any(self._lacks(data.get("groupName")) for data in consumers)
-            answer = handler(connection, command)  # raises if it is no heartbeat
+            answer = handler(connection, command)  # raises if it is not a heartbeat
             told = replace(command, code=RequestCode.RELAYED_HEART_BEAT)
             if only_produces:
                 self._heartbeats[connection] = told
@@ -76,7 +76,7 @@ class ClientRelay:
         return handle
 
     def unregister(self, handler: Handler) -> Handler:
-        """`handler`, and the leader is told if it knows the client by us."""
+        """Wraps `handler`, and informs the leader if it knows the client through this member."""
 
         def handle(connection: Any, command: Command) -> Any:
             place = self._group.place()
@@ -87,7 +87,7 @@ class ClientRelay:
         return handle
 
     def closed(self, connection: Any) -> None:
-        """A client's connection is gone."""
+        """A client's connection is closed."""
         known = connection in self._heartbeats
         self._forget(connection)
         self._untold.pop(connection, None)
@@ -96,7 +96,7 @@ class ClientRelay:
             self._farewell(self.forwarder.tell_left(place, connection))
 
     async def pass_on(self, link: Any, command: Command) -> Command | None:
-        """31003: what the leader wants of a client."""
+        """31003: forwards the leader's request to a client."""
         try:
             inner = envelope.opened(command)
             connection = self._by_id.get(str(envelope.client_of(command)))
@@ -114,13 +114,13 @@ class ClientRelay:
             raise ResponseError(ResponseCode.CONSUMER_NOT_ONLINE, str(error)) from error
 
     async def stop(self) -> None:
-        """Nobody is told any more."""
+        """Stops informing the leader."""
         tasks = [*self._farewells, *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------------------
 
     def _lacks(self, name: Any) -> bool:
         if not isinstance(name, str):
@@ -150,14 +150,14 @@ class ClientRelay:
             while self._untold:
                 place = self._group.place()
                 if place is None and not self._group.leads:
-                    return  # until somebody leads
+                    return  # until there is a leader
                 some = [self._untold.popitem() for _ in range(min(AT_ONCE, len(self._untold)))]
                 if place is None:
                     for connection, command in some:
                         self._relayed(connection, command)
                     await asyncio.sleep(0)
                 else:
-                    # What fails is told again with the next heartbeat, or when another one leads.
+                    # A failed report is repeated with the next heartbeat, or after a change of leader.
                     await asyncio.gather(*(self.forwarder.tell(place, *each) for each in some))
         finally:
             self._task = None

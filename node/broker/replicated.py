@@ -1,18 +1,18 @@
-"""The tables of a broker that is a member of a group: kept in the group's log, the same on every member (B5).
+"""The tables of a broker that is a member of a group: stored in the group's log, equal on every member (B5).
 
     leader    change ─▶ live table ─▶ staged entry ─▶ log ─▶ committed ─┐
     follower            live table ◀─ rows that changed ◀───────────────┴─▶ committed pictures ─▶ files
 
-A leader's live tables are ahead of the committed ones: topics and groups are staged in the moment they change, so that
-they come before the message that made them; offsets are staged by time. When leadership is lost, live tables go back to
-what is committed, and from then on follow it. A member that does not lead changes no table.
+A leader's live tables are ahead of the committed ones. Topics and groups are staged at the moment of the change, so
+that they precede the message that created them; offsets are staged at intervals. When leadership is lost, the live
+tables return to the committed state, and follow it from then on. A member that does not lead changes no table.
 
-A leader that becomes ready stages what its tables have and the log has not: all of them in a new group (so a broker's
-topics come along when it becomes the first leader of one), topics that a new setting brings later.
+A leader that becomes ready stages what its tables have and the log lacks: everything in a new group (so a broker's
+topics are kept when it becomes the first leader), and topics that a new setting adds later.
 
-Files: `tally-metadata` has the committed tables with the index they belong to, and is what a start goes on from. The
-files of RocketMQ's names beside it are pictures of the same tables for people, tools, and the way back to RocketMQ; a
-member reads them only where there is no `tally-metadata`.
+Files: `tally-metadata` has the committed tables with their index, and a start continues from it. The files with
+RocketMQ's names beside it are copies of the same tables for people, tools, and a return to RocketMQ; a member reads
+them only if there is no `tally-metadata`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("tallystick.broker.group")
 
 SAVE_PERIOD_S = 5.0
-"""How often the committed tables are written to their files, if they changed. A start applies the entries since."""
+"""How often changed committed tables are written to their files. A start applies the entries since."""
 
 
 class Proposer(Protocol):
-    """What tables need of a member: `tallystick.replication.member.member.Member`."""
+    """What tables need from a member: `tallystick.replication.member.member.Member`."""
 
     @property
     def accepting(self) -> bool: ...
@@ -57,9 +57,9 @@ class Proposer(Protocol):
 
 
 class GroupTables:
-    """All replicated tables of one member. The member's callbacks are to be wired to the `on_...` methods.
+    """All replicated tables of one member. The owner connects the member's callbacks to the `on_...` methods.
 
-    Every table tells its own listeners when it takes committed rows (`TopicTable.on_change`).
+    Every table informs its own listeners when it takes committed rows (`TopicTable.on_change`).
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class GroupTables:
         door: Door,
         folder: Path,
     ) -> None:
-        """`committed`: what was loaded. Tables that it has are brought to it; those that it lacks stay as they are.
+        """`committed`: the loaded tables. Tables that it contains are set to it; the others stay as they are.
 
-        ValueError, TypeError: a picture that its table cannot take.
+        Raises ValueError or TypeError for a picture that its table cannot take.
         """
         self.committed = committed
         self.saved_index = committed.applied_index
-        """Up to here entries are in the files: the log before may be deleted as far as the tables go (D10)."""
+        """Entries up to here are in the files: the tables do not need the log before (D10)."""
         self._member = member
         self._tables = {table.what: table for table, _ in tables}
         self._files = {table.what: file for table, file in tables}
         self._door = door
         self._folder = folder
-        self._staged: StagedTables | None = None  # not None: leads
-        self._waiting: dict[str, set[str] | None] = {}  # changed and not staged: rows by table, None: any
+        self._staged: StagedTables | None = None  # not None while this member leads
+        self._waiting: dict[str, set[str] | None] = {}  # changed and not staged: rows by table; None: all
         self._last_index: dict[str, int] = {}  # of the last entry staged, by table
         self._under_way: deque[tuple[int, bytes]] = deque()  # entries staged and not applied yet, by index
-        self._unfit: dict[str, str] = {}  # why changes of a table fit into no entry, by table
+        self._unfit: dict[str, str] = {}  # by table: why its changes fit into no entry
         self._restored: ReplicatedTables | None = None
         self._saving = asyncio.Lock()
         self._pictures_in_files: dict[str, Picture] = {}
@@ -98,7 +98,7 @@ class GroupTables:
     def all(self) -> list[ReplicatedTable]:
         return list(self._tables.values())
 
-    # -- what tables ask -----------------------------------------------------------------------------------------------
+    # -- called by tables ----------------------------------------------------------------------------------------------
 
     @property
     def leads(self) -> bool:
@@ -128,7 +128,7 @@ class GroupTables:
         if self._staged is None:
             return
         if not self._stage(table):
-            raise NotReplicatedError(f"{table.what}: the group takes no entries now; it is tried again")
+            raise NotReplicatedError(f"{table.what}: the group accepts no entries now; retrying")
         if (reason := self._unfit.pop(table.what, None)) is not None:
             raise NotReplicatedError(f"{table.what}: {reason}")
         index = self._last_index.get(table.what)
@@ -140,7 +140,7 @@ class GroupTables:
             raise NotReplicatedError(f"{table.what}: {error}") from error
 
     def _stage(self, table: ReplicatedTable) -> bool:
-        """Puts the changed rows of a table into the log. False: it takes nothing now, they wait."""
+        """Puts the changed rows of a table into the log. False if the log accepts nothing now: the rows wait."""
         staged, what = self._staged, table.what
         if staged is None or what not in self._waiting:
             return True
@@ -162,17 +162,17 @@ class GroupTables:
                 self._last_index[what] = self._member.propose(EntryKind.METADATA, body)
             except NotAcceptingError as error:
                 _logger.warning("%s is not replicated yet: %s", what, error)
-                self._waiting.setdefault(what, rows)  # all of it, if the log dropped what was staged
+                self._waiting.setdefault(what, rows)  # all rows, if the log dropped what was staged
                 return False
             staged.took(body)
             self._under_way.append((self._last_index[what], body))
         table.gate.release(table.row_names() if rows is None else rows)
         return True
 
-    # -- what the member tells -----------------------------------------------------------------------------------------
+    # -- events of the member ------------------------------------------------------------------------------------------
 
     def on_apply(self, index: int, kind: EntryKind, body: bytes) -> TablePatch | None:
-        """A committed entry that is no message; what it changed, if anything. MetadataError: the member must stop."""
+        """Applies a committed entry that is not a message; returns its change. MetadataError: the member must stop."""
         if kind != EntryKind.METADATA:
             self.committed.pass_over(index)
             return None
@@ -189,24 +189,25 @@ class GroupTables:
         return change
 
     def on_ready(self) -> None:
-        """This member leads, and all entries before are applied."""
+        """This member leads, and all earlier entries are applied."""
         self._staged = StagedTables(self.committed)
         self._last_index.clear()
         self._under_way.clear()
         self._unfit.clear()
-        self._waiting = dict.fromkeys(self._tables)  # all of each: what the log lacks is staged
+        self._waiting = dict.fromkeys(self._tables)  # all rows: what the log lacks is staged
         self.stage_all()
 
     def stage_all(self) -> bool:
-        """Puts what waits into the log, as far as it is taken. Called when the member accepts again, before sends do.
+        """Puts what waits into the log, as far as it is accepted. Called when the member accepts again, before sends
+        do.
 
-        False: it took not all. The rows of offsets go on waiting for their time.
+        False if the log did not accept everything. Rows of offsets continue to wait for their interval.
         """
         due = [table for table in self._tables.values() if table.at_once or self._is_new(table)]
         return all(self._stage(table) for table in due)
 
     def stage_rest(self) -> None:
-        """Puts all that waits into the log, whether its time has come or not, as far as it is taken."""
+        """Puts everything that waits into the log, regardless of intervals, as far as it is accepted."""
         for table in self._tables.values():
             self._stage(table)
 
@@ -214,7 +215,7 @@ class GroupTables:
         return self._waiting.get(table.what, ()) is None
 
     def on_lost(self) -> None:
-        """Leadership is lost: back to what is committed."""
+        """Leadership is lost: returns to the committed state."""
         if self._staged is None:
             return
         self._staged = None
@@ -224,9 +225,9 @@ class GroupTables:
         self._take_all()
 
     def on_abandoned(self, last_index: int) -> None:
-        """The log dropped what was staged behind this entry, since the disk took no more: no row in it is staged.
+        """The log dropped what was staged behind this entry, because the disk was full: no row in it is staged.
 
-        A member that goes on to lead stages these rows again, before the next message.
+        A member that continues to lead stages these rows again before the next message.
         """
         if self._staged is None or not self._under_way or self._under_way[-1][0] <= last_index:
             return
@@ -239,20 +240,20 @@ class GroupTables:
 
     def _take_all(self) -> None:
         for table in self._tables.values():
-            # One that the group never wrote is as its file had it: the first leader brings its own.
+            # A table that the group never wrote stays as its file had it: the first leader adds its own.
             if picture := self.committed.picture(table.what):
                 table.take(picture)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def encoded(self) -> bytes:
-        """The committed tables for a member whose log begins too late (L11)."""
+        """The committed tables, for a member that starts from a snapshot (L11)."""
         return snapshot.encode(self._point())
 
     def restore(self, data: bytes) -> int:
-        """Makes such tables durable in place of our own; their applied index. Blocks. MetadataError, OSError.
+        """Durably replaces this member's tables; returns their applied index. Blocks. MetadataError, OSError.
 
-        The live tables take them with `on_installed`, on the event loop.
+        `on_installed` sets the live tables to them, on the event loop.
         """
         restored = snapshot.decode(data)
         snapshot.save(self._door, self._folder, data)
@@ -260,20 +261,20 @@ class GroupTables:
         return restored.applied_index
 
     def on_installed(self) -> None:
-        """The log begins anew behind what was restored."""
-        assert self._restored is not None, "a base comes with its tables"
+        """The log starts at the restored snapshot."""
+        assert self._restored is not None, "a snapshot contains its tables"
         self.committed, self._restored = self._restored, None
         self.saved_index = self.committed.applied_index
         self._take_all()
 
     def _point(self) -> ReplicatedTables:
-        """The committed tables as they are, which later entries do not change."""
+        """The present committed tables, which later entries do not change."""
         point = ReplicatedTables(self.committed.applied_index, self.committed.pictures())
-        point.pass_over(self._member.committed_index)  # messages since the last entry of ours
+        point.pass_over(self._member.committed_index)  # messages since the last entry of a table
         return point
 
     async def save(self) -> None:
-        """Writes the committed tables to their files. OSError: the files before can still be loaded."""
+        """Writes the committed tables to their files. OSError: the previous files can still be loaded."""
         async with self._saving:
             point = self._point()
             if point.applied_index <= self.saved_index:
@@ -282,7 +283,7 @@ class GroupTables:
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
-                # The thread goes on, and the next save would write the same temporary file beside it.
+                # The thread continues, and the next save would write the same temporary file at the same time.
                 await asyncio.wait([writing])
                 raise
             self.saved_index = max(self.saved_index, point.applied_index)
@@ -290,7 +291,7 @@ class GroupTables:
     def _save(self, point: ReplicatedTables) -> None:
         snapshot.save(self._door, self._folder, snapshot.encode(point))
         for what, picture in point.pictures().items():
-            # A picture is never changed in place: the same object is the same content.
+            # A picture is never changed in place: the same object has the same content.
             if what in self._files and self._pictures_in_files.get(what) is not picture:
                 self._files[what].save(self._tables[what].file_form(picture))
                 self._pictures_in_files[what] = picture

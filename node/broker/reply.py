@@ -1,8 +1,8 @@
-"""Request and reply: carrying the answer of a request message to the client that waits for it.
+"""Request and reply: delivers the answer to a request message to the client that waits for it.
 
 A client that calls `request()` sends a plain message with the properties CORRELATION_ID, TTL and REPLY_TO_CLIENT (its
-own client id). Whoever consumes it answers with a message that has the same properties; the broker pushes that one
-(326) over the connection on which the waiting client heartbeats, and waits for it to say that it took it.
+own client id). Its consumer answers with a message that has the same properties. The broker pushes this message (326)
+on the connection on which the waiting client sends heartbeats, and waits for the client's confirmation.
 
 Source: ReplyMessageProcessor of RocketMQ 4.8.0; fields as in the recording `transaction`.
 """
@@ -48,7 +48,7 @@ def push_command(request: SendRequest, message: Message, store_host: Host, now_m
 
 
 async def push_reply(producers: ProducerTable, client_id: str | None, command: Command) -> str | None:
-    """Hand the reply to the client that waits. None: it took it; otherwise why not."""
+    """Sends the reply to the waiting client. None if the client accepted it; otherwise the reason."""
     if not client_id:
         return f"the reply has no property {properties.REPLY_TO_CLIENT}"
     channel = producers.find(client_id)

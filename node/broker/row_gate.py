@@ -1,13 +1,13 @@
-"""Holds what depends on a row of a table until that row is durable, and releases it in the order in which it came.
+"""Holds what depends on a row of a table until that row is durable, and releases it in order of arrival.
 
-A send to a new topic makes the topic's row. A kill after the acknowledgement must not lose the row: without it nobody
-can read the message. So the broker appends the message only after the row is durable:
+A send to a new topic creates the topic's row. A kill after the acknowledgement must not lose the row, because the
+message cannot be read without it. The broker therefore appends the message only after the row is durable:
 
     send ── row changes ──▶ gate closed: sends wait ──▶ file saved ──▶ gate releases them ──▶ gate open: topic is hot
                                     └── save failed ──▶ sends are refused, the row is saved again later
 
-A released send appends when its task runs next. The gate stays closed until these tasks have run; a send that comes
-meanwhile waits behind them. So the messages of one queue keep their order, also when the kernel takes over the topic.
+A released send appends when its task runs next. The gate stays closed until these tasks have run; a later send waits
+behind them. The messages of one queue therefore keep their order, also when the kernel takes over the topic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RowGate:
     """The gates of one table's rows. All methods run on the event loop's thread."""
 
     def __init__(self, durable: Callable[[str], bool], save: Callable[[], None]) -> None:
-        """`durable` says whether a row is; `save` begins to make all rows durable, which ends in `release`/`fail`."""
+        """`durable` returns whether a row is; `save` starts to save all rows, which ends in `release` or `fail`."""
         self._durable = durable
         self._save = save
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -29,11 +29,11 @@ class RowGate:
         """Called with the name of each row whose gate was closed and is open again."""
 
     def is_open(self, row: str) -> bool:
-        """The row is durable, and nobody who came earlier is still on the way."""
+        """Whether the row is durable and no earlier caller is still on the way."""
         return row not in self._waiting and self._durable(row)
 
     async def passed(self, row: str) -> None:
-        """Returns when the row is durable and all who came before have passed. OSError: the row cannot be saved now."""
+        """Waits until the row is durable and all earlier callers have passed. OSError: the row cannot be saved now."""
         if self.is_open(row):
             return
         future = asyncio.get_running_loop().create_future()
@@ -43,11 +43,11 @@ class RowGate:
 
     @property
     def waiting(self) -> int:
-        """How many wait at all gates together."""
+        """How many callers wait at all gates together."""
         return sum(len(queue) for queue in self._waiting.values())
 
     def release(self, rows: Iterable[str]) -> None:
-        """These rows may be durable now: who waits for one that is passes."""
+        """These rows may be durable now: callers that wait for a durable one pass."""
         for row in list(rows):
             if not self._durable(row):
                 continue
@@ -62,7 +62,7 @@ class RowGate:
             future = queue.popleft()
             if not future.done():  # its task may be cancelled
                 future.set_result(None)
-        # Behind the tasks that were just woken up: the loop runs callbacks in their order.
+        # Behind the tasks that were just woken: the event loop runs callbacks in order.
         asyncio.get_running_loop().call_soon(self._open, row)
 
     def _open(self, row: str) -> None:
@@ -80,7 +80,7 @@ class RowGate:
             listener(row)
 
     def fail(self, error: OSError) -> None:
-        """The rows could not be saved: who waits for one that is not durable is refused."""
+        """The rows could not be saved: callers that wait for a row that is not durable get the error."""
         for row, queue in list(self._waiting.items()):
             if self._durable(row):
                 continue

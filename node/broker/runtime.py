@@ -1,7 +1,7 @@
-"""The broker's state by RocketMQ's keys: the answer to GET_BROKER_RUNTIME_INFO, which mqadmin clusterList parses.
+"""The broker's state under RocketMQ's keys: the answer to GET_BROKER_RUNTIME_INFO, which mqadmin clusterList parses.
 
-The store knows its own keys; what it does not say is filled in here, so that every key of RocketMQ 4.8 is there. There
-are no thread pools and no queues before them: their sizes and waits are 0, their capacities are the settings' limits.
+The store has its own keys; this module adds the others, so that every key of RocketMQ 4.8 exists. There are no thread
+pools with queues: their sizes and waits are 0, and their capacities are the limits in the settings.
 
 Source: AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService of RocketMQ 4.8.0; a recording is in `admin`.
 """
@@ -24,7 +24,7 @@ _TIMES = (
 
 
 def uptime(milliseconds: int) -> str:
-    """As RocketMQ words it: `[ 0 days, 0 hours, 1 minutes, 16 seconds ]`."""
+    """In RocketMQ's format: `[ 0 days, 0 hours, 1 minutes, 16 seconds ]`."""
     minutes, seconds = divmod(max(0, milliseconds) // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -32,7 +32,7 @@ def uptime(milliseconds: int) -> str:
 
 
 def earliest_message_ms(broker: BrokerContext) -> int:
-    """When the first record of the log was stored; -1: the log is empty, or its first bytes are no record."""
+    """Store time (ms) of the log's first record; -1 if the log is empty or its first bytes are not a record."""
     data = broker.store.message_at(broker.store.min_pos)
     if data is None:
         return -1
@@ -43,13 +43,13 @@ def earliest_message_ms(broker: BrokerContext) -> int:
 
 
 def runtime_info(broker: BrokerContext) -> dict[str, str]:
-    """All keys, all values text."""
+    """All keys; all values are text."""
     settings, stats, store = broker.settings, broker.stats, broker.store
     broker.count_puts()
     now_ms = broker.now_ms()
     idle = ("send", "pull", "query")
     info = {
-        # What a store may know better.
+        # Keys that a store may override.
         "bootTimestamp": str(stats.boot_ms),
         "runtime": uptime(now_ms - stats.boot_ms),
         "putMessageEntireTimeMax": "0",
@@ -72,7 +72,7 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         **stats.runtime_info(),
         **store.runtime_info(),
         **broker.schedule.runtime_info(),
-        # What the broker knows.
+        # Keys that the broker knows.
         "brokerVersionDesc": VERSION_NAME,
         "brokerVersion": str(VERSION),
         "startAcceptSendRequestTimeStamp": str(settings.startAcceptSendRequestTimeStamp),

@@ -1,18 +1,18 @@
-"""A table of the broker that lives in memory and is kept in a file of `config/`.
+"""A table of the broker that is held in memory and saved in a file of `config/`.
 
-Changes are made on the event loop and counted. Writing takes a picture of the table on the loop and hands it to a
-thread, because a write ends with syncs that take milliseconds. One write at a time: changes made while one is under way
-go out together with the next, so a thousand topics created at once cost a handful of writes, not a thousand.
+Changes are made on the event loop and counted. A write takes a picture of the table on the event loop and passes it to
+a thread, because a write ends with syncs that take milliseconds. There is one write at a time: changes made meanwhile
+go into the next one together, so a thousand topics created at once need a few writes, not a thousand.
 
-`await saved()` returns when everything changed before it is on disk: an administrator's request is answered after that.
-A change that a client causes by the way (a send that creates its topic) calls `save_soon()`, and what depends on the
+`await saved()` returns when everything changed before is on disk: an administrator's request is answered after that. A
+change that a client causes indirectly (a send that creates its topic) calls `save_soon()`, and what depends on the
 changed row waits at `gate` until the row is durable.
 
-A table of a replicated group (`ReplicatedTable` with a `replica`) is kept in the group's log instead: changed rows go
-there as entries, `saved()` returns when they are committed, and a member that does not lead changes nothing by itself:
-its table is what the group committed. There nobody waits at the gate: a row's entry is staged in the log when the row
-changes, so it stands before every message that depends on it, and is committed before that message is acknowledged. A
-row that could not be staged refuses what depends on it.
+A table of a replicated group (`ReplicatedTable` with a `replica`) is stored in the group's log instead. Changed rows
+become entries, and `saved()` returns when they are committed. A member that does not lead changes nothing: its table is
+what the group committed. There no send waits at the gate: a row's entry is staged when the row changes, so it precedes
+every message that depends on it, and is committed before that message is acknowledged. If a row could not be staged,
+what depends on it is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("tallystick.broker")
 
 
 class TableFile(Protocol):
-    """Where a table is kept: `tallystick.store.tables.JsonTable`."""
+    """The place where a table is stored: `tallystick.store.tables.JsonTable`."""
 
     def load(self) -> Any: ...
 
@@ -38,15 +38,15 @@ class TableFile(Protocol):
 
 
 def rows(stored: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """The objects by name in field `name` of a file's content. ValueError: there is none, or something else."""
+    """The objects by name in field `name` of a file's content. Raises ValueError if there is no such map."""
     table = stored.get(name)
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
-        raise ValueError(f"it has no field {name} with a map of objects")
+        raise ValueError(f"it does not have a field {name} with a map of objects")
     return {str(key): row for key, row in table.items()}
 
 
 class SavedTable(ABC):
-    """The base of tables that are kept in a file. `what` names it in errors and logs."""
+    """Base class of tables that are stored in a file. `what` names the table in errors and logs."""
 
     what = "table"
 
@@ -59,47 +59,47 @@ class SavedTable(ABC):
         self._pictured = 0  # changes that the write under way has, or the last one had
         self._soon: asyncio.Task[None] | None = None
         self.save_error = ""
-        """Why the last write of the file failed; empty: it did not."""
+        """Why the last write of the file failed; empty if it succeeded."""
         self._last_error = ""
         self._unsaved: dict[str, int] = {}  # rows that changed and are not in the file, with the number of the change
         self.gate = RowGate(self.row_durable, self.save_soon)
-        """What depends on a row passes here before it happens."""
+        """What depends on a row passes here first."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """A picture of the whole table that later changes do not reach: it is written by another thread."""
+        """A picture of the whole table that later changes do not affect: another thread writes it."""
 
     @property
     def dirty(self) -> bool:
-        """Something changed that is not in the file."""
+        """Whether a change is not in the file."""
         return self._written < self._changes
 
     def changed(self, *rows: str) -> None:
-        """Count a change, of these rows if any are named. A table in a file is written as a whole."""
+        """Counts a change of these rows, if any are named. A table in a file is written as a whole."""
         self._changes += 1
         self._unsaved.update(dict.fromkeys(rows, self._changes))
 
     def row_durable(self, row: str) -> bool:
-        """The row as it is now, or that there is none, survives a kill."""
+        """Whether the row's present state, or its absence, survives a kill."""
         return row not in self._unsaved
 
     def persist(self) -> None:
-        """Write now, in this thread, if anything changed. OSError: as the file system says; it stays dirty then."""
+        """Writes now, in this thread, if anything changed. OSError: the table stays dirty."""
         if self.dirty:
             self._save(self._changes, self.to_json())
             self._settle()
 
     async def saved(self) -> None:
-        """Return when all changes made until now are on disk. OSError: they could not be written; it stays dirty."""
+        """Waits until all changes made until now are on disk. OSError: they could not be written; it stays dirty."""
         wanted = self._changes
         while self._written < wanted:
             if self._writing is None:
                 self._pictured = self._changes
                 self._writing = asyncio.create_task(self._write(), name=f"write {self.what}")
-            elif self._pictured < wanted:  # it does not say what becomes of our changes
+            elif self._pictured < wanted:  # that write does not include these changes
                 await asyncio.wait([self._writing])
                 continue
-            # Shielded: others may wait for the same write.
+            # Shielded: other callers may wait for the same write.
             await asyncio.shield(self._writing)
 
     async def _write(self) -> None:
@@ -110,7 +110,7 @@ class SavedTable(ABC):
             self._writing = None
 
     def _settle(self) -> None:
-        """Rows whose last change is in the file now are durable."""
+        """Rows whose last change is in the file are durable now."""
         rows = [row for row, change in self._unsaved.items() if change <= self._written]
         for row in rows:
             del self._unsaved[row]
@@ -118,7 +118,7 @@ class SavedTable(ABC):
 
     def _save(self, changes: int, value: dict[str, Any]) -> None:
         with self._write_lock:
-            if self._written < changes:  # else a newer picture is in the file already
+            if self._written < changes:  # otherwise a newer picture is already in the file
                 try:
                     self._file.save(value)
                 except OSError as error:
@@ -128,9 +128,9 @@ class SavedTable(ABC):
                 self._written = changes
 
     def save_soon(self) -> None:
-        """Begin to write what changed until now, without waiting; it all goes into the file, unless the disk fails.
+        """Starts to write what changed until now, without waiting; all of it is written unless the disk fails.
 
-        Without a running loop it stays dirty until `persist()`.
+        Without a running event loop the table stays dirty until `persist()`.
         """
         if self._soon is not None:
             return
@@ -142,16 +142,16 @@ class SavedTable(ABC):
 
     async def _save_quietly(self) -> None:
         try:
-            while self.dirty:  # also what changes while a picture without it is being written
+            while self.dirty:  # also for changes during the write
                 await self.saved()
             self._last_error = ""
         except OSError as error:
-            # Not lost: it is still dirty, and the broker's timer tries again.
-            if str(error) != self._last_error:  # not a line for each send that is refused
+            # Not lost: it is still dirty, and the broker's timer retries.
+            if str(error) != self._last_error:  # one line, not one for each refused send
                 logger.error("cannot save %s: %s", self.what, error)
             self._last_error = str(error)
             self.gate.fail(error)
-        except Exception as error:  # a mistake of ours must not keep anybody waiting
+        except Exception as error:  # an internal error must not block callers
             logger.exception("cannot save %s", self.what)
             self.gate.fail(OSError(f"{type(error).__name__}: {error}"))
         finally:
@@ -159,39 +159,39 @@ class SavedTable(ABC):
 
 
 class NotReplicatedError(OSError):
-    """A change may be kept or not: leadership of the group was lost before it was committed."""
+    """It is unknown whether a change takes effect: leadership of the group was lost before it was committed."""
 
 
 class FollowsError(ValueError):
-    """This member follows: tables are changed where the group's leader is."""
+    """This member is a follower: only the group's leader changes tables."""
 
 
 class TableReplica(Protocol):
-    """What a table needs of the group that keeps it: `replicated.GroupTables`."""
+    """What a table needs from its group: `replicated.GroupTables`."""
 
     @property
     def leads(self) -> bool:
-        """This member is the group's leader, and its tables are the ones that change."""
+        """Whether this member is the group's leader, whose tables are the ones that change."""
 
     def changed(self, table: ReplicatedTable, *rows: str) -> None:
-        """These rows changed, at once; none is named: any may have."""
+        """These rows changed; none named: any row may have changed."""
 
     def staged(self, table: ReplicatedTable, row: str) -> bool:
-        """The row as it is now stands in the log, before all that is appended from now on; or this member follows."""
+        """Whether the row's present state is in the log, before later appends; or this member is a follower."""
 
     async def saved(self, table: ReplicatedTable) -> None:
-        """Return when all changes made until now are committed. NotReplicatedError."""
+        """Waits until all changes made until now are committed. Raises NotReplicatedError."""
 
 
 class ReplicatedTable(SavedTable):
-    """A table that a group of brokers may keep in its log. Without a `replica` it is in its file, as any other.
+    """A table that a group of brokers can store in its log. Without a `replica` it is in its file, like any other.
 
     Its picture is the file's content with all keys as text: rows by name in the field `rows_field`, and a head.
     """
 
     rows_field = ""
     at_once = False
-    """Each change goes into the log when it is made, before what is sent because of it; else by time."""
+    """True: each change goes into the log when it is made, before messages that depend on it. False: at intervals."""
 
     def __init__(self, file: TableFile) -> None:
         super().__init__(file)
@@ -199,11 +199,11 @@ class ReplicatedTable(SavedTable):
 
     @property
     def follows(self) -> bool:
-        """Somebody else's table is the one that changes; this one goes by what the group committed."""
+        """Whether only another member's table changes; this one shows what the group committed."""
         return self.replica is not None and not self.replica.leads
 
     def must_lead(self) -> None:
-        """FollowsError: an administrator asked a follower for a change."""
+        """Raises FollowsError if this member is a follower."""
         if self.follows:
             raise FollowsError(f"this broker follows in its group: {self.what} is changed at the leader")
 
@@ -213,29 +213,29 @@ class ReplicatedTable(SavedTable):
 
     @abstractmethod
     def row_json(self, name: str) -> Any:
-        """One row as the picture has it; None: there is none of that name."""
+        """One row as in the picture; None if it does not exist."""
 
     @abstractmethod
     def take_row(self, name: str, row: Any) -> None:
-        """Make a row what the group committed; None: it is gone. Tells whoever listens to changes, counts none."""
+        """Sets a row to what the group committed; None removes it. Informs listeners, and counts no change."""
 
     def head_json(self) -> dict[str, Any]:
         """The fields beside the rows."""
         return {}
 
     def take_head(self, picture: Mapping[str, Any]) -> None:
-        """Make the head what the group committed."""
+        """Sets the head to what the group committed."""
 
     def picture(self) -> dict[str, Any]:
         """The whole table as it goes into the log."""
         return {self.rows_field: {name: self.row_json(name) for name in self.row_names()}, **self.head_json()}
 
     def file_form(self, picture: Mapping[str, Any]) -> dict[str, Any]:
-        """A picture as RocketMQ writes it into the file."""
+        """A picture as RocketMQ writes it to the file."""
         return dict(picture)
 
     def take(self, picture: Mapping[str, Any], rows: Iterable[str] | None = None) -> None:
-        """Become what the group committed, in these rows or in all of them. ValueError, TypeError: no such table."""
+        """Takes what the group committed, in these rows or in all. ValueError, TypeError: not such a table."""
         committed = picture.get(self.rows_field) or {}
         if rows is None:
             rows = {*self.row_names(), *committed}
@@ -265,7 +265,7 @@ class ReplicatedTable(SavedTable):
         if self.replica is None:
             super().save_soon()
         else:
-            self.gate.fail(NotReplicatedError(f"the group's log takes no changes of {self.what} now"))
+            self.gate.fail(NotReplicatedError(f"the group's log accepts no changes of {self.what} now"))
 
     def persist(self) -> None:
         if self.replica is None:

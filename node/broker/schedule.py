@@ -1,17 +1,19 @@
-"""Delivers delayed messages when their time has come.
+"""Delivers delayed messages when they are due.
 
 Each level is a queue of SCHEDULE_TOPIC_XXXX, sorted by time because all its messages wait equally long. A worker for
-each level looks at the front of its queue, puts what is due into the real topics, and sleeps until the next one is due.
-What the store refuses is tried again, the same message, after `RETRY_MS`: a full disk delays messages, it loses none.
+each level checks the front of its queue, puts due messages into their real topics, and sleeps until the next one is
+due. If the store refuses a message, the worker retries it after `RETRY_MS`: a full disk delays messages, and loses
+none.
 
     delayOffset.json   level -> first message not delivered yet
 
-A crash delivers again what was delivered since the file was written, never the other way round: offsets are written
-only when everything up to them is flushed (`DelayOffsets`). RocketMQ writes them at once, and can lose messages so.
+After a crash, messages that were delivered since the file was written are delivered again, and none is skipped: offsets
+are written only when everything up to them is flushed (`DelayOffsets`). RocketMQ writes them at once, and can therefore
+lose messages.
 
-A delayed record that the store finds illegal is tried `MAX_TRIES` times and then passed over, with an error reported:
-it stays in the commit log, but the messages behind it must not wait for ever. One that is lost or damaged for good is
-passed over at once. What is being compared with the log, or repaired, is waited for (`StoreView.usable_units`).
+A delayed record that the store finds illegal is tried `MAX_TRIES` times and then skipped, and the error is reported: it
+stays in the commit log, but must not block the messages behind it for ever. A record that is lost or damaged for good
+is skipped at once. The worker waits while a record is compared with the log or repaired (`StoreView.usable_units`).
 
 Source: ScheduleMessageService of RocketMQ 4.8.0; reference for what is kept on disk: the golden store `clean`.
 """
@@ -37,18 +39,18 @@ from tallystick.store.settings import StoreSettings
 logger = logging.getLogger("tallystick.broker.schedule")
 
 WINDOW = 32
-"""Messages of a level that are put at once: one flush serves them all."""
+"""How many messages of a level are put at once: one flush covers all of them."""
 RETRY_MS = 10_000
 MAX_TRIES = 6
 MAX_SLEEP_MS = 10_000
-"""A worker looks at least so often: the wall clock may be set while it sleeps."""
+"""The longest sleep of a worker, because the wall clock may be set meanwhile."""
 CORRECTION_MS = 60_000
-"""The kernel's bound (`log/tail.rs`): a clock that is set back by less does not set store times back."""
+"""The kernel's limit (`log/tail.rs`): a smaller step back of the clock does not set store times back."""
 _TAGS_CODE_IS_ADDRESS = -(2**31)  # below: an address in ConsumeQueueExt, written by RocketMQ
 
 
 class ScheduleStore(QueueReader, Protocol):
-    """What the service needs of the store: see `context.StoreView`."""
+    """What the service needs from the store: see `context.StoreView`."""
 
     async def put(self, message: Message) -> PutResult: ...
 
@@ -63,7 +65,7 @@ class ScheduleStore(QueueReader, Protocol):
 
 
 class ScheduleBroker(Protocol):
-    """What the service needs of the broker: see `context.BrokerContext`."""
+    """What the service needs from the broker: see `context.BrokerContext`."""
 
     @property
     def store(self) -> ScheduleStore: ...
@@ -73,17 +75,17 @@ class ScheduleBroker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """`count` messages at the front of a queue are due; the next one is in `wait_ms` (-1: there is none)."""
+    """`count` messages at the front of a queue are due; the next one in `wait_ms` (-1: there is none)."""
 
     count: int
     wait_ms: int
 
 
 def due(deliver_at_ms: Sequence[int], now_ms: int, delay_ms: int) -> Due:
-    """What is due of a queue whose messages, in order, want to be delivered at these times.
+    """Which messages of a queue are due, given their times of delivery in order.
 
-    A time further away than the level's delay comes from a clock that was set back since: such a message is due now.
-    Store times stand still while a small correction of the clock is made up for (`CORRECTION_MS`): these wait.
+    A time that is further away than the level's delay comes from a clock that was set back since: such a message is due
+    now. Store times stand still after a small correction of the clock (`CORRECTION_MS`): these messages wait.
     """
     for index, at_ms in enumerate(deliver_at_ms):
         if now_ms < at_ms <= now_ms + delay_ms + CORRECTION_MS:
@@ -92,12 +94,12 @@ def due(deliver_at_ms: Sequence[int], now_ms: int, delay_ms: int) -> Due:
 
 
 def idle_ms(delay_ms: int) -> int:
-    """How long to look away from an empty queue: whatever comes meanwhile is not due before that."""
+    """How long to sleep at an empty queue: a message that arrives meanwhile is not due before that."""
     return min(max(delay_ms // 10, 10), 1000)
 
 
 async def pause(stopping: asyncio.Event, ms: int) -> bool:
-    """Sleep for `ms`, or until it is time to stop: then true."""
+    """Sleeps for `ms`, or until the stop; returns whether to stop."""
     try:
         async with asyncio.timeout(ms / 1000):
             await stopping.wait()
@@ -107,17 +109,17 @@ async def pause(stopping: asyncio.Event, ms: int) -> bool:
 
 
 class DelayOffsets(ReplicatedTable):
-    """Per level, the first message not delivered yet: `config/delayOffset.json`.
+    """By level, the first message that is not delivered yet: `config/delayOffset.json`.
 
-    `offsets` is the truth now; what `to_json` writes is an older picture, taken by `note` and confirmed when the log
-    was flushed beyond where it ended then.
+    `offsets` is the present state. `to_json` writes an older picture, which `note` took and then confirmed when the log
+    was flushed beyond its end at that time.
     """
 
     what = "delayOffset.json"
     rows_field = "offsetTable"
 
     def __init__(self, file: TableFile) -> None:
-        """What `file` holds. ValueError: it holds no table of offsets."""
+        """The content of `file`. Raises ValueError if it is not a table of offsets."""
         super().__init__(file)
         stored = (file.load() or {}).get("offsetTable") or {}
         self.offsets: dict[int, int] = {level: int(offset) for level, offset in int_keys(stored).items()}
@@ -125,7 +127,7 @@ class DelayOffsets(ReplicatedTable):
         self._noted: tuple[int, dict[int, int]] | None = None
 
     def note(self, max_pos: int, flushed_pos: int) -> None:
-        """The log ends at `max_pos` and is flushed to `flushed_pos`: confirm the last picture, or take the first."""
+        """The log ends at `max_pos` and is flushed to `flushed_pos`: confirms the last picture, or takes the first."""
         self._confirm(flushed_pos)
         if self._noted is None and self.offsets != self._durable:
             self._noted = max_pos, dict(self.offsets)
@@ -158,18 +160,18 @@ class DelayOffsets(ReplicatedTable):
                 table[level] = int(row)
 
     def take_head(self, picture: Mapping[str, Any]) -> None:
-        # Before the rows: what was delivered and not noted is delivered again by whoever leads now.
+        # Before the rows: the present leader delivers again what was delivered and not noted.
         self._noted = None
         self.offsets.clear()
         self.offsets.update(self._durable)
 
 
 class _Outcome(enum.Enum):
-    """What became of one delivery."""
+    """The outcome of one delivery."""
 
     DONE = enum.auto()
-    REFUSED = enum.auto()  # the store takes nothing now
-    HOPELESS = enum.auto()  # nor will it take this one later
+    REFUSED = enum.auto()  # the store accepts nothing now
+    HOPELESS = enum.auto()  # the store will never accept this one
 
 
 class LevelQueue:
@@ -186,7 +188,7 @@ class LevelQueue:
         self.delivered = self.passed_over = 0
 
     def begin(self) -> None:
-        """What was known of messages ahead of the offset is of an earlier time."""
+        """Drops what was known of messages ahead of the offset: it is outdated."""
         self._ahead.clear()
         self._tries = 0
 
@@ -195,14 +197,14 @@ class LevelQueue:
         return self._offsets.get(self.level, 0)
 
     async def step(self, now_ms: int) -> int:
-        """Deliver what is due, at most `WINDOW` messages; milliseconds until there is something to do again."""
+        """Delivers due messages, at most `WINDOW`; returns the milliseconds until there is more to do."""
         store, queue_id = self._store, self._queue_id
         begin = max(self.offset, store.min_offset(SCHEDULE_TOPIC, queue_id))
         units = store.usable_units(SCHEDULE_TOPIC, queue_id, begin, WINDOW)
         if not units:
             return idle_ms(self.delay_ms)
         if begin != self.offset:
-            self._offsets[self.level] = begin  # the messages before are gone from the log
+            self._offsets[self.level] = begin  # the messages before are deleted from the log
         result = due([self._deliver_at_ms(unit) for unit in units], now_ms, self.delay_ms)
         wanted = [begin + index for index in range(result.count) if begin + index not in self._ahead]
         # All are appended, in order, before the first one's flush is waited for.
@@ -220,18 +222,18 @@ class LevelQueue:
         self._tries = 0
 
     def _retry(self, pos: int, outcome: _Outcome) -> int:
-        """The message at the front was not delivered; milliseconds until it is tried again."""
+        """The message at the front was not delivered; returns the milliseconds until it is tried again."""
         self._tries = self._tries + 1 if outcome is _Outcome.HOPELESS else 0
         if self._tries < MAX_TRIES:
             return RETRY_MS
-        logger.error("delayed message at %d of the log cannot be delivered: passed over", pos)
+        logger.error("delayed message at %d of the log cannot be delivered: skipped", pos)
         self.passed_over += 1
         self._advance()
         return 0
 
     async def _deliver(self, pos: int) -> _Outcome:
         if pos < 0:
-            logger.error("a delayed message of level %d is lost from the log: passed over", self.level)
+            logger.error("a delayed message of level %d is lost from the log: skipped", self.level)
             self.passed_over += 1
             return _Outcome.DONE
         record = read_record(self._store, pos)
@@ -242,8 +244,8 @@ class LevelQueue:
         except DelayError:
             message = None
         if message is None or message.topic == HALF_TOPIC:
-            # RocketMQ leaves such ones behind when a half message had a delay; there is no way back for them.
-            logger.error("delayed message %s has no topic to go to: passed over", record.message_id)
+            # RocketMQ leaves such records when a half message had a delay; they cannot be delivered.
+            logger.error("delayed message %s does not name its topic: skipped", record.message_id)
             self.passed_over += 1
             return _Outcome.DONE
         result = await self._store.put(message)
@@ -265,7 +267,7 @@ class ScheduleService:
     """The workers of all levels and the file of their offsets."""
 
     def __init__(self, broker: ScheduleBroker, file: TableFile) -> None:
-        """Levels and intervals are the store's settings. ValueError: `file` holds no table of offsets."""
+        """Levels and intervals are the store's settings. ValueError: `file` is not a table of offsets."""
         self._store = store = broker.store
         self._now_ms = broker.now_ms
         self.levels = levels = DelayLevels(store.settings.delay_levels_ms())
@@ -278,7 +280,7 @@ class ScheduleService:
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
-        """Begin to deliver, from the offsets as they are."""
+        """Starts to deliver, from the present offsets."""
         self._stopping.clear()
         for queue in self.queues:
             queue.begin()
@@ -288,13 +290,13 @@ class ScheduleService:
         self._tasks.append(asyncio.create_task(self._persist_forever(), name="delay offsets"))
 
     def halt(self) -> None:
-        """Begin no delivery from now on; `stop` waits for those under way."""
+        """Starts no delivery from now on; `stop` waits for those in progress."""
         self._stopping.set()
 
     async def stop(self) -> None:
-        """End the workers, each after what it is doing: one that is cut off would deliver the same again after a start.
+        """Ends the workers, each after its present step: an interrupted one would be repeated after a start.
 
-        Call `persist` once the store has flushed what they delivered last: the rest is delivered again, too.
+        Call `persist` once the store has flushed the last deliveries: the rest is delivered again.
         """
         self._stopping.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -302,7 +304,7 @@ class ScheduleService:
         await self._save()
 
     def persist(self) -> None:
-        """Write the offsets of what is delivered and flushed, in this thread. OSError: as the file system says."""
+        """Writes the offsets of what is delivered and flushed, in this thread. Raises OSError."""
         self._note()
         self.offsets.persist()
 
@@ -322,7 +324,7 @@ class ScheduleService:
             try:
                 wait_ms = await queue.step(self._now_ms())
             except Exception:
-                # The offset stands before the message: it is tried again, never skipped.
+                # The offset is before the message: it is tried again, never skipped.
                 logger.exception("delay level %d: a delivery failed", queue.level)
                 wait_ms = RETRY_MS
             await pause(self._stopping, min(wait_ms, MAX_SLEEP_MS))
@@ -332,7 +334,7 @@ class ScheduleService:
             await self._save()
 
     def _note(self) -> None:
-        # In a group the offsets are an entry behind what was delivered: whatever has the one has the other.
+        # In a group the offsets are an entry behind the deliveries: a member with the entry has the deliveries.
         flushed_pos = self._store.flushed_pos if self.offsets.replica is None else self._store.max_pos
         self.offsets.note(self._store.max_pos, flushed_pos)
 

@@ -1,7 +1,8 @@
 """One group's subscription to one topic, as clients send it in heartbeats, pulls and config checks.
 
-`sub_version` is the client's clock when it subscribed; of two versions the newer one holds. A tag expression is parts
-split at `||`, each trimmed; the broker compares only the parts' hash codes (`code_set`), the client compares the text.
+`sub_version` is the client's clock when it subscribed; the newer of two versions is valid. A tag expression has parts
+that are separated by `||` and trimmed. The broker compares only the parts' hash codes (`code_set`), the client compares
+the text.
 
 Source: SubscriptionData, FilterAPI of RocketMQ 4.8.0.
 """
@@ -20,17 +21,17 @@ MAX_CHARACTERS = 65_536  # of one subscription; RocketMQ has no such limit
 
 
 class SubscriptionError(ValueError):
-    """The expression selects nothing that could be meant."""
+    """The expression is invalid or selects nothing."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """No type means tags: old clients send none."""
+    """No type means tags: old clients send no type."""
     return not expression_type or expression_type == TAG
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData:
-    """What a group wants of a topic. Equality counts everything, the version too."""
+    """What a group wants of a topic. Equality compares everything, including the version."""
 
     topic: str
     sub_string: str = SUB_ALL
@@ -44,7 +45,7 @@ class SubscriptionData:
     def build(
         cls, topic: str, sub_string: str | None, expression_type: str | None = TAG, sub_version: int = 0
     ) -> SubscriptionData:
-        """From an expression. SubscriptionError: another type than tags without an expression, or only separators."""
+        """From an expression. SubscriptionError: not by tags and empty, or only separators."""
         if sub_string and len(sub_string) > MAX_CHARACTERS:
             raise SubscriptionError(f"a subscription of {len(sub_string)} characters, {MAX_CHARACTERS} are allowed")
         if not is_tag_type(expression_type):

@@ -1,7 +1,7 @@
-"""The files of a broker's tables: opens each, whatever state its file is in, and rebuilds what can be rebuilt.
+"""The files of a broker's tables: opens each, whatever its state, and rebuilds what can be rebuilt.
 
-`store/table_opening.py` decides which version of a file is used, `rebuilding.py` what the other files tell about a
-table that is lost. Here is what is lost with each file, in the words that an operator reads.
+`store/table_opening.py` decides which version of a file is used, `rebuilding.py` restores rows from other files. This
+module states what is lost with each file, as texts for operators.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class TableFiles:
         return JsonTable(self._door, self._config / name)
 
     def open(self, name: str, make: Callable[[OpenedFile], T], *, picture: bool = True) -> T:
-        """The table of a file; `picture`: a member of a group writes it from the log. TableError, OSError."""
+        """The table of a file; `picture`: a member of a group writes it from the log. Raises TableError or OSError."""
         opened = open_table(self.file(name), make, self._findings, lost=_LOST[name], picture=picture and self._pictures)
         self._origins[name] = opened.origin
         if isinstance(opened.table, SavedTable) and (opened.damaged or opened.origin is Origin.BACKUP):
-            opened.table.changed()  # the next save writes the file that is missing now
+            opened.table.changed()  # the next save writes the missing file
         return opened.table
 
     def rebuild(
@@ -65,11 +65,11 @@ class TableFiles:
         offsets: ConsumerOffsets,
         queues: Iterable[tuple[str, int]],
     ) -> None:
-        """Adds to these tables what the other files tell, if they were not read from their newest version."""
+        """Adds rows from the other files to tables that were not read from their newest version."""
         Rebuilding(self._origins, self._config, self._findings).run(topics, groups, offsets, queues)
 
     def report_unknown(self, topics: Mapping[str, int]) -> None:
-        """Topics that are in no table, with the number of messages that the log has of each: nobody can read them."""
+        """Reports topics that are in no table, with the number of their messages in the log, which cannot be read."""
         for topic, count in sorted(topics.items())[:_MAX_REPORTED]:
             reason = (
                 f"has no topic {topic}, but the log has {count} messages of it: create it with updateTopic to read"
@@ -83,12 +83,12 @@ class TableFiles:
 
 
 def open_settings(file: JsonTable, findings: FindingLog) -> dict[str, str]:
-    """The settings that were changed while the broker ran, as text. TableError, OSError."""
+    """The settings that were changed at run time, as text. Raises TableError or OSError."""
 
     def make(content: OpenedFile) -> dict[str, str]:
         settings: dict[Any, Any] = content.load() or {}
         if any(isinstance(value, dict | list) or value is None for value in settings.values()):
-            raise ValueError("a setting is no text")
+            raise ValueError("a setting is not a text")
         return {str(key): str(value) for key, value in settings.items()}
 
     return open_table(file, make, findings, lost=_LOST[file.path.name]).table

@@ -1,12 +1,12 @@
-"""The topics of a broker: how many queues each has, who may do what, and the file `config/topics.json`.
+"""The topics of a broker: their queues, their permissions, and the file `config/topics.json`.
 
-A topic is made by an administrator (17), by the first send to an unknown name if the topic it names as its model allows
-to be inherited from (TBW102 unless told otherwise), or by the broker for retries and dead letters. The data version
-counts every change; name servers compare it to know whether to read the table again.
+A topic is created by an administrator (17); by the first send to an unknown name, if the model topic that it names
+allows inheritance (TBW102 by default); or by the broker for retries and dead letters. The data version counts every
+change; name servers compare it to decide whether to read the table again.
 
 A send waits until the row of its topic is durable (`gate`, `open_queues`): a message without a topic cannot be read.
 
-A name becomes a folder below `consumequeue/`: every way to make a topic checks it first.
+A name becomes a folder below `consumequeue/`: every way to create a topic checks it first.
 
 Source: TopicConfig, TopicConfigManager, TopicValidator of RocketMQ 4.8.0; the file's shape is in the golden stores.
 """
@@ -50,12 +50,12 @@ SYSTEM_TOPICS = frozenset(
         TRACE_TOPIC,
     }
 )
-"""Topics no administrator may make or delete, whatever the broker is called. See `TopicTable.is_system`."""
+"""Topics that no administrator can create or delete, in any broker. See `TopicTable.is_system`."""
 
 SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB = 1, 2
 READ_WRITE = PERMISSION_READ | PERMISSION_WRITE
-MAX_TOPIC_LENGTH = 127  # fixed: a record has one signed byte for it
-MAX_QUEUE_NUMS = 65535  # a limit of ours: RocketMQ takes any number, and then makes a route of that size for everyone
+MAX_TOPIC_LENGTH = 127  # given by the format: a record has one signed byte for it
+MAX_QUEUE_NUMS = 65535  # chosen by tallystick: RocketMQ accepts any number, and all routes grow
 SCHEDULE_QUEUE_NUMS = 18
 BENCHMARK_QUEUE_NUMS = 1024
 
@@ -63,7 +63,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def validate_topic_name(name: str | None) -> str | None:
-    """Why this is no name for a topic, as RocketMQ words it; None: it is one."""
+    """Why this is not a valid topic name, in RocketMQ's words; None if it is valid."""
     if not name or not name.strip():
         return "The specified topic is blank."
     if not _NAME.fullmatch(name):
@@ -74,12 +74,12 @@ def validate_topic_name(name: str | None) -> str | None:
 
 
 def retry_topic(group: str) -> str:
-    """Where messages go that `group` could not consume, to be tried again."""
+    """The topic for messages that `group` could not consume, to be retried."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Where messages end that `group` could not consume at all: its dead letters."""
+    """The topic for messages that `group` finally failed to consume: its dead letters."""
     return DLQ_PREFIX + group
 
 
@@ -104,7 +104,7 @@ class TopicConfig:
         return bool(self.perm & PERMISSION_WRITE)
 
     def problem(self) -> str | None:
-        """Why there can be no such topic: its name, its numbers of queues or its permission; None: there can."""
+        """Why this topic is invalid: its name, its numbers of queues or its permission; None if it is valid."""
         problem = validate_topic_name(self.topic_name)
         for what, count in (("readQueueNums", self.read_queue_nums), ("writeQueueNums", self.write_queue_nums)):
             if not 0 <= count <= MAX_QUEUE_NUMS:
@@ -115,9 +115,9 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """From the object in topics.json and in registrations; absent fields take their defaults.
+        """From the object in topics.json and in registrations; missing fields get their defaults.
 
-        ValueError, TypeError: no topic configuration.
+        Raises ValueError or TypeError if it is not a topic configuration.
         """
         name = value.get("topicName")
         if not isinstance(name, str):
@@ -152,7 +152,7 @@ class TopicConfig:
 
 
 def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
-    """The topics a broker of these settings is born with."""
+    """The topics that a broker with these settings has from the beginning."""
     wide = READ_WRITE | PERMISSION_INHERIT
 
     def own(name: str, nums: int, perm: int = READ_WRITE) -> TopicConfig:
@@ -175,14 +175,14 @@ def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
 
 
 class TopicTable(ReplicatedTable):
-    """All topics of this broker. `on_change` gets the name of each topic that was made, changed or deleted."""
+    """All topics of this broker. `on_change` gets the name of each topic that is created, changed or deleted."""
 
     what = "topics.json"
     rows_field = "topicConfigTable"
     at_once = True
 
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
-        """The system topics, then what `file` holds. ValueError: the file holds no table of topics."""
+        """The system topics, then the content of `file`. Raises ValueError if it is not a table of topics."""
         super().__init__(file)
         self.settings = settings  # replaced when settings change while the broker runs
         self._now_ms = now_ms
@@ -199,7 +199,7 @@ class TopicTable(ReplicatedTable):
             self.changed()
             return
         table = rows(stored, "topicConfigTable")
-        # What was stored wins: an administrator may have changed a system topic's permissions.
+        # The stored row has priority: an administrator may have changed a system topic's permissions.
         self._topics.update((name, TopicConfig.from_json(value)) for name, value in table.items())
         if stored.get("dataVersion"):
             self.data_version = DataVersion.from_json(stored["dataVersion"])
@@ -224,8 +224,8 @@ class TopicTable(ReplicatedTable):
     def open_queues(self, name: str) -> int:
         """Sends to queues [0, this number) of a topic need not wait at the gate.
 
-        While a change of the topic is not durable, these are the queues that the topic has in every state that a kill
-        may leave behind: none of a new topic, the old ones of a topic that gets more.
+        While a change of the topic is not durable, these are the queues that exist in every state that a kill can
+        leave: none of a new topic, the old ones of a topic that gets more.
         """
         config = self._topics.get(name)
         if config is None:
@@ -233,14 +233,14 @@ class TopicTable(ReplicatedTable):
         return _queues(config) if self.gate.is_open(name) else self._safe_queues.get(name, 0)
 
     def is_system(self, name: str) -> bool:
-        """RocketMQ's own topic, or one named like this broker or its cluster."""
+        """Whether it is RocketMQ's own topic, or has the name of this broker or its cluster."""
         return name in self._system or name.startswith(SYSTEM_PREFIX)
 
     def system_names(self) -> list[str]:
         return sorted(self._system)
 
     def update(self, *configs: TopicConfig) -> None:
-        """Make or replace topics, all or none of them. ValueError: one of them cannot be."""
+        """Creates or replaces topics, all or none of them. Raises ValueError if one of them is invalid."""
         self.must_lead()
         for config in configs:
             if problem := config.problem():
@@ -248,7 +248,7 @@ class TopicTable(ReplicatedTable):
         self._put(*configs)
 
     def delete(self, name: str) -> bool:
-        """Forget a topic; False: there was none. ValueError: this broker follows in its group."""
+        """Deletes a topic; False if it does not exist. Raises ValueError if this broker is a follower."""
         self.must_lead()
         if self._topics.pop(name, None) is None:
             return False
@@ -259,9 +259,10 @@ class TopicTable(ReplicatedTable):
     def create_on_send(
         self, name: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic for a send to `name`: it, or a new one made like `default_topic`; None: not to be made.
+        """The topic for a send to `name`: the existing one, or a new one modelled on `default_topic`; None if not
+        allowed.
 
-        `queue_nums` is what the client asks for; the model's number of write queues is the most it gets.
+        `queue_nums` is what the client requests; the model's number of write queues is the limit.
         """
         if (known := self._topics.get(name)) is not None:
             return known
@@ -271,7 +272,7 @@ class TopicTable(ReplicatedTable):
         if model is None or not model.perm & PERMISSION_INHERIT:
             return None
         if default_topic == AUTO_CREATE_TOPIC and not self.settings.autoCreateTopicEnable:
-            return None  # TBW102 may be in the file from the time when it was enabled
+            return None  # TBW102 may be in the file from a time when it was enabled
         count = max(0, min(queue_nums, model.write_queue_nums))
         config = TopicConfig(
             name, count, count, model.perm & ~PERMISSION_INHERIT, model.topic_filter_type, topic_sys_flag
@@ -282,9 +283,9 @@ class TopicTable(ReplicatedTable):
     def create_on_send_back(
         self, name: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """A topic of the broker's own need (retries, dead letters, transactions): it, or a new one.
+        """A topic that the broker itself needs (retries, dead letters, transactions): the existing or a new one.
 
-        None: the name cannot be a topic's, as with a group of too long a name.
+        None if the name is not a valid topic name, for example because the group's name is too long.
         """
         if (known := self._topics.get(name)) is not None:
             return known
@@ -325,9 +326,9 @@ class TopicTable(ReplicatedTable):
 
     def _put(self, *configs: TopicConfig) -> None:
         if self.follows or not configs:
-            return  # whoever asked may go on as if it were there; the leader makes it, for all members
+            return  # the caller can continue as if it existed; the leader creates it for all members
         for config in configs:
-            # Before it is replaced: what the file has is at least this much of it.
+            # Before it is replaced: the file has at least this much of it.
             self._safe_queues[config.topic_name] = min(self.open_queues(config.topic_name), _queues(config))
             self._topics[config.topic_name] = config
         self._note(*(config.topic_name for config in configs))

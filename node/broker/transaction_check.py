@@ -1,22 +1,22 @@
-"""What to do about half messages that nobody ended: one round over the half queue.
+"""Decides about half messages that were never ended: one round over the half queue.
 
     half queue   0 1 2 3 4 5 6        op queue   1 0 4 3
                      ^ half_offset                   ^ op_offset
 
-All halves below `half_offset` are done with; op records below `op_offset` speak only of those. A round walks on from
-there. A half that an op record names is done. One too young ends the round: all after it are younger. For any other one
-it says what to do, and goes on only when that was done:
+All halves below `half_offset` are done; op records below `op_offset` concern only those. A round continues from there.
+A half that an op record names is done. One that is too young ends the round: all later ones are younger. For any other
+half the round returns a step, and continues only after that was done:
 
-    Ask      append a copy with TRANSACTION_CHECK_TIMES counted up, then ask its producer; the old one is done
-    Keep     append a copy, ask nobody: its producer set a longer time (CHECK_IMMUNITY_TIME_IN_SECONDS)
-    Discard  asked too often, older than the log keeps, or without a topic to go to: to the discard topic
+    Ask      append a copy with TRANSACTION_CHECK_TIMES incremented, then ask its producer; the old one is done
+    Keep     append a copy, ask nothing: its producer set a longer time (CHECK_IMMUNITY_TIME_IN_SECONDS)
+    Discard  asked too often, older than the log's retention, or without a topic: to the discard topic
 
-Copies are what lets `half_offset` move on over a transaction that takes long. They cost RocketMQ duplicates: the end of
-the first copy does not end the second, which is then asked about and committed again. `HalfLinks` remembers which copy
-replaced which, and ends both; after a restart `find_copies` finds them by UNIQ_KEY.
+Through copies, `half_offset` can pass a transaction that takes long. They cause duplicates in RocketMQ: the end of the
+first copy does not end the second, which is then checked and committed again. `HalfLinks` remembers which copy replaced
+which, and ends both; after a restart `find_copies` finds them by UNIQ_KEY.
 
-A round remembers one number for each op record it had to read. It reads them only as far as it needs to: to the end
-if there is a half that nobody ended, so that memory grows with the transactions that ended since that one was sent.
+A round stores one number for each op record that it had to read. It reads them only as far as necessary: to the end if
+there is a half without an end, so that memory grows with the transactions that ended since that one was sent.
 
 Pure: it only reads the store; the time is an argument. Source: TransactionalMessageServiceImpl.check of RocketMQ 4.8.0.
 """
@@ -53,9 +53,9 @@ class QueueReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """`now_ms`: the round's begin; `timeout_ms`: younger halves are left alone; `reserved_ms`: older are given up.
+    """`now_ms`: the round's start; `timeout_ms`: younger halves are ignored; `reserved_ms`: older ones are given up.
 
-    `aged_ms`: the time by which they are (`AgeClock`): a clock that jumps gives up no transaction.
+    `aged_ms`: the clock for that (`AgeClock`): a clock that jumps gives up no transaction.
     """
 
     now_ms: int
@@ -92,7 +92,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Some records were read; let others have the event loop."""
+    """Some records were read; let other tasks run."""
 
 
 Step = Ask | Keep | Discard | Pause
@@ -101,8 +101,8 @@ Step = Ask | Keep | Discard | Pause
 class HalfLinks:
     """What this process knows of halves that is not, or not yet, in the op queue. Offsets are those of the half queue.
 
-    A half and all its copies are one transaction, named by its first offset. Kept for the newest `limit` of everything;
-    what is older is forgotten, and then RocketMQ's own behaviour is left.
+    A half and all its copies are one transaction, named by its first offset. Only the newest `limit` of each kind are
+    kept; for older ones RocketMQ's own behaviour remains.
     """
 
     def __init__(self, limit: int = 100_000) -> None:
@@ -121,7 +121,7 @@ class HalfLinks:
         return self._newest.get(self.first(offset), offset)
 
     def begin(self, offset: int) -> bool:
-        """Somebody ends this half. False: it is ended, or being ended, already."""
+        """Begins to end this half. False if it is ended, or being ended, already."""
         first = self.first(offset)
         if first in self._ended or first in self._ending:
             return False
@@ -135,12 +135,12 @@ class HalfLinks:
             self.end(offset)
 
     def end(self, offset: int) -> None:
-        """The half, and each of its copies, is ended."""
+        """The half and each of its copies are ended."""
         self._ended[self.first(offset)] = None
         self._trim(self._ended)
 
     def replace(self, offset: int, copy_offset: int) -> None:
-        """A copy took the place of this half."""
+        """A copy replaced this half."""
         first = self.first(offset)
         self._first[copy_offset] = first
         self._newest[first] = copy_offset
@@ -154,7 +154,7 @@ class HalfLinks:
         return self.first(offset) in self._ending
 
     def is_done(self, offset: int) -> bool:
-        """Ended, or replaced by a copy that is looked at when its turn comes."""
+        """Whether it is ended, or replaced by a copy that is handled later."""
         return self.is_ended(offset) or self.newest(offset) != offset
 
     def _trim(self, table: dict[int, int] | dict[int, None]) -> None:
@@ -178,12 +178,12 @@ class CheckRound:
         self.unreadable = 0  # halves whose record is gone or damaged: nothing can be done about them
 
     def steps(self) -> Iterator[Step]:
-        """What to do, in order. Go on only after a step was done; otherwise the next round begins with it again."""
+        """What to do, in order. Continue only after a step is done; otherwise the next round begins with it again."""
         yield from self._walk()
         yield from self._follow()
 
     def _follow(self) -> Iterator[Pause]:
-        """Move `op_offset` over the records that speak only of halves below `half_offset`."""
+        """Moves `op_offset` over the records that concern only halves below `half_offset`."""
         while True:
             while self._op_targets and self._op_targets[0] < self.half_offset:
                 self._op_targets.popleft()
@@ -226,15 +226,15 @@ class CheckRound:
             self.half_offset += 1
 
     def _is_young(self, half: Record) -> bool:
-        """Too young to judge, as are all after it. A longer time of its own does not count here."""
+        """Whether it is too young to judge, like all later ones. A longer time that the message sets does not count."""
         if 0 <= half.store_timestamp_ms - self._rules.now_ms < self._rules.timeout_ms:
-            return True  # further in the future: the clock was set back since, and says nothing of it and those behind
-        # A producer whose clock is ahead gives a negative age: then its word is worth nothing.
+            return True  # in the future: the clock was set back since, so ages are unknown from here on
+        # A producer whose clock is ahead gives a negative age, which is not usable.
         age_ms = self._rules.now_ms - half.born_timestamp_ms
         return _immunity_ms(half) is None and 0 <= age_ms < self._rules.timeout_ms
 
     def _decide(self, half: Record) -> Step | None:
-        """What to do about a half that no op record ends. None: nothing."""
+        """The step for a half that no op record ends; None if there is nothing to do."""
         names = half.property_table()
         checks = _number(names.get(properties.TRANSACTION_CHECK_TIMES)) or 0
         age_ms = self._rules.now_ms - half.born_timestamp_ms
@@ -257,7 +257,7 @@ class CheckRound:
         return Ask(half.queue_offset, copy)
 
     def _read_ops(self) -> bool:
-        """Read the next op records. False: there are no more."""
+        """Reads the next op records. False if there are no more."""
         begin = self.op_offset + len(self._op_targets)
         units = self._store.usable_units(OPERATION_TOPIC, QUEUE_ID, begin, READ_COUNT)
         for pos, _, _ in units:
@@ -265,7 +265,8 @@ class CheckRound:
             offsets = ended_offsets(op) if op is not None else []
             for offset in offsets:
                 if (copy := self._links.newest(offset)) != offset:
-                    # What ends a half ends its copies: found after a restart, they may have no op record of their own.
+                    # What ends a half ends its copies: copies that were found after a restart may have no own op
+                    # record.
                     self._links.end(offset)
                     offsets = [*offsets, copy]
             self._ended.update(offsets)
@@ -273,7 +274,7 @@ class CheckRound:
         return bool(units)
 
     def _has_more_ops(self) -> bool:
-        """There are op records that cannot be read yet."""
+        """Whether there are op records that cannot be read yet."""
         return self.op_offset + len(self._op_targets) < self._store.max_offset(OPERATION_TOPIC, QUEUE_ID)
 
     def _record(self, pos: int) -> Record | None:
@@ -281,20 +282,21 @@ class CheckRound:
 
 
 def read_record(store: QueueReader, pos: int) -> Record | None:
-    """The record at `pos`; None: it is gone, or damaged."""
+    """The record at `pos`; None if it is deleted or damaged."""
     data = store.message_at(pos)
     if data is None:
         return None
     try:
         return Record.decode(data)
     except RecordError:
-        return None  # the store's verifier and scrubber report damage; here it is as good as gone
+        return None  # the store's scrubber reports damage; here it counts as deleted
 
 
 def find_copies(store: QueueReader, half_offset: int, links: HalfLinks) -> Iterator[Pause]:
-    """Tell `links` which halves from `half_offset` on have a copy later in the queue: same key, same real queue.
+    """Records in `links` which halves from `half_offset` on have a later copy: same key, same real queue.
 
-    Two such halves may also be one send that a producer repeated; it ends only the second one, so the first may go.
+    Two such halves can also be one send that a producer repeated; it ends only the second one, so the first can be
+    dropped.
     """
     newest: dict[tuple[str, str], int] = {}
     offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
@@ -313,11 +315,11 @@ def find_copies(store: QueueReader, half_offset: int, links: HalfLinks) -> Itera
 
 
 def _immunity_ms(half: Record) -> int | None:
-    """The time that the producer set for its own message; None: none, or no number."""
+    """The time that the producer set for its own message; None if it is missing or not a number."""
     seconds = _number(half.property_table().get(properties.CHECK_IMMUNITY_TIME_IN_SECONDS))
     return None if seconds is None else seconds * 1000
 
 
 def _number(text: str | None) -> int | None:
-    """A non-negative decimal number; None: it is none."""
+    """A non-negative decimal number; None if the text is not one."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -1,12 +1,12 @@
-"""Transactions: what happens when a producer ends one, and asking about those that nobody ended.
+"""Transactions: handles their ends, and checks those that were never ended.
 
 `end` is called for END_TRANSACTION: it stores the committed message, then the op record; a crash between the two leaves
-a half that is asked about again. `check` is one round over the half queue (`transaction_check.py` decides, this acts);
-a timer calls it every `transactionCheckInterval`.
+a half that is checked again. `check` is one round over the half queue (`transaction_check.py` decides, this module
+acts); a timer calls it every `transactionCheckInterval`.
 
 The offsets of half and op queue are those of the group CID_RMQ_SYS_TRANS in consumerOffset.json. They are committed
-there only when everything a round stands on is flushed: otherwise a power loss could take a commit and its op record,
-and keep the note that the half is done with.
+only when everything that a round relies on is flushed. Otherwise a power loss could lose a commit and its op record,
+while the note that the half is done remains.
 
 Source: TransactionalMessageServiceImpl, TransactionalMessageCheckService of RocketMQ 4.8.0.
 """
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tallystick.broker.transactions")
 
 ROUND_LIMIT_MS = 60_000
-"""A round stops after this long and goes on with the next one."""
+"""A round stops after this time and continues with the next one."""
 
 
 class TransactionService:
-    """Ends transactions and checks on them. `reserved_ms`: how long the store keeps its log (`fileReservedTime`)."""
+    """Ends and checks transactions. `reserved_ms`: how long the store keeps its log (`fileReservedTime`)."""
 
     def __init__(self, broker: BrokerContext, *, reserved_ms: int = 72 * 3600_000) -> None:
         self._broker = broker
@@ -59,14 +59,14 @@ class TransactionService:
         self.asked = self.discarded = self.without_producer = 0
 
     def _forget(self) -> None:
-        """What was found in the half queue is of no use after another broker of the group went on with it."""
+        """Drops what was found in the half queue, after another broker of the group has handled the queue."""
         self._links = HalfLinks()
         self._unnoted: dict[int, None] = {}  # ended halves whose op record could not be stored
         self._offsets: tuple[int, int] | None = None  # half, op: where the next round begins
         self._settled: tuple[int, int, int] | None = None  # log position to be flushed first, half, op
 
     async def start(self) -> None:
-        """Make the half topic and begin to check."""
+        """Creates the half topic and starts to check."""
         if self._stopping.is_set():  # it ran before
             self._forget()
         self._broker.topics.create_on_send_back(HALF_TOPIC, 1)
@@ -74,11 +74,11 @@ class TransactionService:
         self._timer = asyncio.create_task(self._check_forever(), name="transaction check")
 
     def halt(self) -> None:
-        """Begin no step from now on; `stop` waits for the one under way."""
+        """Begins no step from now on; `stop` waits for the one in progress."""
         self._stopping.set()
 
     async def stop(self) -> None:
-        """End the timer after the step it is at. Call `settle` once more when the store is flushed."""
+        """Ends the timer after its present step. Call `settle` once more when the store is flushed."""
         self._stopping.set()
         if self._timer is not None:
             await self._timer
@@ -86,7 +86,7 @@ class TransactionService:
         self.settle()
 
     async def end(self, half: Record, *, commit: bool) -> None:
-        """Commit or roll back. A second end of the same half, or of a copy of it, changes nothing: the first one holds.
+        """Commits or rolls back. A second end of the same half, or of a copy, changes nothing: the first one is valid.
 
         ResponseError 1: the committed message could not be stored; the transaction is still open.
         """
@@ -113,7 +113,7 @@ class TransactionService:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{result.status.name} {result.detail}".strip())
 
     async def _note(self, offset: int) -> bool:
-        """Store the op record of a half that has ended; what fails is tried again before the next round."""
+        """Stores the op record of an ended half; a failure is retried before the next round."""
         self._unnoted[offset] = None
         op = to_op(QUEUE_ID, offset, self._broker.host, self._broker.now_ms())
         result = await self._broker.store.put(op)
@@ -122,12 +122,12 @@ class TransactionService:
         return result.status.stored
 
     async def check(self, now_ms: int) -> None:
-        """One round, begun at `now_ms`."""
+        """One round, started at `now_ms`."""
         broker, settings = self._broker, self._broker.settings
         begin_ms = broker.steady_ms()
         for offset in tuple(self._unnoted):
             if not await self._note(offset):
-                return  # the store takes nothing now
+                return  # the store accepts nothing now
         half_offset, op_offset = await self._begin()
         rules = CheckRules(
             now_ms,
@@ -145,12 +145,12 @@ class TransactionService:
             elif not await self._act(step):
                 break
         if current.unreadable:
-            logger.warning("%d half messages could not be read and were passed over", current.unreadable)
+            logger.warning("%d half messages could not be read and were skipped", current.unreadable)
         self._offsets = current.half_offset, current.op_offset
         self.settle()
 
     async def _begin(self) -> tuple[int, int]:
-        """Where the round begins; the first round looks for copies made before a restart."""
+        """Where the round begins; the first round searches copies that were made before a restart."""
         if self._offsets is None:
             offsets = self._broker.offsets
             half_offset = max(0, offsets.query(GROUP, HALF_TOPIC, QUEUE_ID))
@@ -161,7 +161,7 @@ class TransactionService:
         return self._offsets
 
     def settle(self) -> None:
-        """Commit the offsets of the last round if what it stands on is flushed, or of an earlier one."""
+        """Commits the offsets of the last round if what it relies on is flushed, or of an earlier one."""
         self._commit_settled()
         if self._settled is None and self._offsets is not None:
             self._settled = self._broker.store.max_pos, *self._offsets
@@ -175,14 +175,14 @@ class TransactionService:
             self._broker.offsets.commit(GROUP, OPERATION_TOPIC, QUEUE_ID, op_offset)
 
     async def _act(self, step: Ask | Keep | Discard) -> bool:
-        """Do one step. False: the store took nothing."""
+        """Does one step. False if the store accepted nothing."""
         if isinstance(step, Discard):
             return await self._discard(step)
         result = await self._broker.store.put(again(step.copy, HALF_TOPIC, QUEUE_ID))
         if not result.status.stored:
             return False
         self._links.replace(step.offset, result.queue_offset)
-        if self._links.is_ended(step.offset):  # its end came while the copy was on its way
+        if self._links.is_ended(step.offset):  # it was ended while the copy was stored
             return await self._note(result.queue_offset)
         if isinstance(step, Ask):
             self._ask(step.copy, result.queue_offset, result.pos, result.message_id)
@@ -217,5 +217,5 @@ class TransactionService:
             try:
                 await self.check(self._broker.now_ms())
             except Exception:
-                # Whatever it was, the offsets stand where the last good step left them: the next round tries again.
+                # After any error the offsets stay where the last successful step left them: the next round retries.
                 logger.exception("a round of transaction checks failed")

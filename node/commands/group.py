@@ -22,19 +22,19 @@ _ID = re.compile(r"n?(\d{1,9})")
 
 
 class NoAnswerError(OSError):
-    """Nobody answers at the HTTP port, or not as a broker does."""
+    """No process answers at the HTTP port, or the answer is not a broker's."""
 
 
 def add_parsers(commands: Any) -> None:
     """Adds `group` and its sub-commands."""
-    group = commands.add_parser("group", help="members of a replicated group: show, move the lead, add, remove")
+    group = commands.add_parser("group", help="members of a replicated group: show, transfer leadership, add, remove")
     actions = group.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     status = actions.add_parser("status", help="members, roles, terms, and how far each is")
     status.set_defaults(call=_status)
 
-    transfer = actions.add_parser("transfer", help="let another member lead; ask the leader")
-    transfer.add_argument("member", nargs="?", type=_member, help="n1, or whoever is furthest")
+    transfer = actions.add_parser("transfer", help="let another member lead; send it to the leader")
+    transfer.add_argument("member", nargs="?", type=_member, help="n1; default: the longest log")
     transfer.set_defaults(call=_transfer)
 
     add = actions.add_parser("add", help="let a member in, and make it a voter when it has caught up; ask the leader")
@@ -95,7 +95,7 @@ def _ask(
 
 
 def _change(args: argparse.Namespace, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The answer, or None if it was no, which is told then."""
+    """The answer, or None if the request was refused (already printed)."""
     status, answer = _ask(args, method, path, body)
     if status == 200:
         return answer

@@ -47,7 +47,7 @@ def uncoloured(text: str) -> str:
 
 
 def wrapped(text: str, hanging: int = 0) -> str:
-    """`text` with each line broken at blanks to fit the terminal, or 80 columns where standard output is none. What
+    """`text` with each line broken at blanks to fit the terminal, or 80 columns without a terminal. What
     follows a break is indented by the line's own indentation and `hanging` columns more. A word that is too long is not
     broken: it can be a path, which somebody copies."""
     columns = shutil.get_terminal_size((_COLUMNS, 24)).columns if sys.stdout.isatty() else _COLUMNS

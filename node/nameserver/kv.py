@@ -72,5 +72,5 @@ class KvConfig:
 def _parse(file: OpenedFile) -> dict[str, dict[str, str]]:
     stored = (file.load() or {}).get("configTable") or {}
     if not isinstance(stored, dict) or not all(isinstance(values, dict) for values in stored.values()):
-        raise ValueError("configTable has not the form {namespace: {key: value}}")
+        raise ValueError("configTable does not have the form {namespace: {key: value}}")
     return {str(space): {str(key): str(value) for key, value in values.items()} for space, values in stored.items()}

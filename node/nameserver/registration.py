@@ -64,7 +64,7 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBody:
-    """What a broker tells of itself. `filter_servers` None: it says nothing of them."""
+    """What a broker registers. `filter_servers` None: it does not state them."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, QueueData] = field(default_factory=dict)

@@ -86,7 +86,7 @@ class RouteTable(RouteAnswers):
         whole: bool = False,
         source: str = "",
     ) -> MasterAddress:
-        """A broker tells of itself. It may have changed its id or its address since the last time.
+        """Registers a broker. Its id or its address may have changed since the last time.
 
         `term`: of a replicated group's member; 0: it does not say. `source`: the IP that the connection comes from.
         `external`: where clients outside of the brokers' network reach it; empty: nowhere.

@@ -1,4 +1,4 @@
-"""Opens links: one for each address, made when it is needed and made anew when it broke."""
+"""Opens links: one for each address, created when it is needed and created again after it broke."""
 
 from __future__ import annotations
 

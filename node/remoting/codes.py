@@ -167,4 +167,4 @@ class ResponseCode(enum.IntEnum):
     FLOW_CONTROL = 215  # 5.x
     NOT_LEADER_FOR_QUEUE = 501  # 5.x
     ILLEGAL_OPERATION = 604  # 5.x
-    GO_AWAY = 1500  # 5.x: the client connects anew and sends again
+    GO_AWAY = 1500  # 5.x: the client connects again and retries

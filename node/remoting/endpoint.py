@@ -72,7 +72,7 @@ class Endpoint:
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.on_close: list[Callable[[Connection], None]] = []
-        """Called once for each connection that is lost, whoever ended it."""
+        """Called once for each connection that is lost, for any reason."""
         self.stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_lost = asyncio.Event()
@@ -84,7 +84,7 @@ class Endpoint:
             connection.sweep(now, self.idle_seconds)
 
     def start_sweeping(self) -> None:
-        """One timer for all connections; the idle time is kept to within a quarter of itself, at most 5 s."""
+        """One timer for all connections; the idle time is exact to a quarter of it, at most 5 s."""
         if self._sweeper is None:
             self._sweep_and_again(first=True)
 

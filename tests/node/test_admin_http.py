@@ -110,13 +110,13 @@ async def test_names_with_signs_are_written_as_in_any_address(node: Node) -> Non
         ("/topics/" + "t" * 128, {}, "max length 127"),
         ("/topics/T", {"readQueues": 0}, "at least one queue"),
         ("/topics/T", {"writeQueues": 65536}, "0 to 65535"),
-        ("/topics/T", {"perm": 8}, "perm is a sum"),
-        ("/topics/T", {"perm": -1}, "perm is a sum"),
+        ("/topics/T", {"perm": 8}, "perm must be a sum"),
+        ("/topics/T", {"perm": -1}, "perm must be a sum"),
         ("/topics/T", {"perm": True}, "perm is a number"),
         ("/topics/T", {"order": 1}, "order is true or false"),
         ("/topics/T", {"queues": 4}, "no field 'queues'"),
         ("/topics/T", {"name": "U"}, "another name"),
-        ("/topics/T", [], "no JSON object"),
+        ("/topics/T", [], "not a JSON object"),
         ("/topics/TBW102", {}, "topic of the system"),
         ("/topics/rmq_sys_x", {}, "topic of the system"),
         ("/topics/broker-a", {"perm": 6}, "topic of the system"),
@@ -145,7 +145,7 @@ async def test_failures_of_the_port_itself_are_json_too(node: Node) -> None:
     assert (await node.ask("PATCH", "/topics/T"))[0] == 405
     async with node.client.put("/topics/T", data=b"{") as answer:
         assert answer.status == 400
-        assert "no JSON" in (await answer.json())["error"]
+        assert "not JSON" in (await answer.json())["error"]
     async with node.client.post("/topics", data=b" " * (5 << 20)) as answer:
         assert answer.status == 413
         assert "error" in await answer.json()
@@ -214,7 +214,7 @@ async def test_leadership_is_lost_on_the_way(node: Node, tmp_path: Path) -> None
     node.member.follow(2, 1)
     status, answer = await asked
     assert (status, answer["leader"]) == (503, 1)
-    assert "may be done or not" in answer["error"]
+    assert "the outcome is unknown" in answer["error"]
 
 
 async def test_a_follower_shows_what_it_knows_and_says_who_leads(node: Node, tmp_path: Path) -> None:

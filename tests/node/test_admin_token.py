@@ -115,6 +115,6 @@ async def test_the_command_sends_what_is_in_its_file(client: TestClient, file: P
         return answer["error"]
 
     assert "token" in await ask()
-    let_in = "this broker belongs to no replicated group, or has not started yet"
+    let_in = "this broker is not in a replicated group, or has not started yet"
     assert await ask("--token-file", str(file)) == let_in
     assert await ask(TALLY_TOKEN_FILE=str(file)) == let_in

@@ -32,12 +32,12 @@ def test_peers_as_rocketmq_writes_them() -> None:
     ("changes", "key", "reason"),
     [
         ({"dLegerPeers": "n0:40911"}, "dLegerPeers", "n0-host:port"),
-        ({"dLegerPeers": "a-host:1"}, "dLegerPeers", "'a' is no member's id"),
-        ({"dLegerPeers": "n1-host:70000"}, "dLegerPeers", "no host:port"),
-        ({"dLegerPeers": "n1-a:1;n1-b:1"}, "dLegerPeers", "n1 stands there twice"),
-        ({"dLegerSelfId": "n7"}, "dLegerSelfId", "not among"),
-        ({"dLegerSelfId": ""}, "dLegerSelfId", "no member's id"),
-        ({"preferredLeaderId": "n9"}, "preferredLeaderId", "not among"),
+        ({"dLegerPeers": "a-host:1"}, "dLegerPeers", "'a' is not a member id"),
+        ({"dLegerPeers": "n1-host:70000"}, "dLegerPeers", "not of the form host:port"),
+        ({"dLegerPeers": "n1-a:1;n1-b:1"}, "dLegerPeers", "n1 is listed twice"),
+        ({"dLegerSelfId": "n7"}, "dLegerSelfId", "not in dLegerPeers"),
+        ({"dLegerSelfId": ""}, "dLegerSelfId", "not a member id"),
+        ({"preferredLeaderId": "n9"}, "preferredLeaderId", "not in dLegerPeers"),
         ({"dLegerGroup": "g" * 300}, "dLegerGroup", "255"),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_group_may_begin_with_some_of_those_who_may_be_members(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("members", "reason"),
-    [("n1;n7", "n7 is not among dLegerPeers"), ("n1;n1", "n1 stands there twice"), ("1", "no member's id")],
+    [("n1;n7", "n7 is not in dLegerPeers"), ("n1;n1", "n1 is listed twice"), ("1", "not a member id")],
 )
 def test_founders_that_cannot_be(tmp_path: Path, members: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason) as refused:

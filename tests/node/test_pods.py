@@ -171,7 +171,7 @@ async def test_a_group_from_its_environment_alone(cluster: Cluster, capsys: pyte
         await cluster.ready(number)
         assert pod.ask("GET", "/node", token="") == (
             401,
-            {"error": "a token is needed that this process knows: Authorization: Bearer ...", "leader": None},
+            {"error": "a valid token is required: Authorization: Bearer ...", "leader": None},
         )
         node = pod.node()
         assert (node["phase"], node["member"], node["group"], node["leader"]) == ("ready", number, GROUP, leader)

@@ -162,7 +162,7 @@ async def test_a_member_whose_start_fails_says_why_in_one_line(tmp_path: Path) -
         assert lab.members[1].process.wait(30) == 2
         log = lab.members[1].log.read_text()
         assert "Traceback" not in log
-        assert "tally-queue-ends: no ends of queues" in log
+        assert "tally-queue-ends: not a map of next offsets" in log
         assert "fetches everything from its group" in log
         ends.unlink()
         lab.start(1)

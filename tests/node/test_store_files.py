@@ -481,7 +481,7 @@ async def test_no_more_wait_than_may(tmp_path: Path) -> None:
                 await until(lambda: api._waiting == 1)
                 async with client.get("/store") as answer:
                     assert answer.status == 503
-                    assert "wait already" in (await answer.json())["error"]
+                    assert "waiting already" in (await answer.json())["error"]
             async with await waiting as answer:
                 assert answer.status == 200, "whoever left makes room"
 

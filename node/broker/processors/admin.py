@@ -70,7 +70,7 @@ class AdminProcessor:
         self._check_topic(name)
         filter_type = need_str(ext, "topicFilterType")
         if filter_type not in _FILTER_TYPES:
-            raise refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType {filter_type!r} is none of {_FILTER_TYPES}")
+            raise refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType {filter_type!r} must be one of {_FILTER_TYPES}")
         config = TopicConfig(
             name,
             need_int(ext, "readQueueNums"),

@@ -1,7 +1,7 @@
 """Clients come, stay and go: heartbeats (34), farewells (35), members of a group (38), a subscription tried out (46).
 
-A heartbeat makes what its groups need (the group, its retry topic) and enters the client with its subscriptions. When
-the members of a group change, each is told (40), so that they share out the queues anew.
+A heartbeat creates what its groups need (the group, its retry topic) and adds the client with its subscriptions. When
+the members of a group change, each is informed (40), so that they rebalance the queues.
 
 Source: ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener of RocketMQ 4.8.0.
 """

@@ -67,7 +67,7 @@ class InspectionProcessor:
         return answer
 
     async def resume_check(self, channel: Channel, command: Command) -> Command:
-        """323: store a half message anew with no checks counted, so that its producer is asked again."""
+        """323: stores a half message again without counted checks, so that its producer is asked again."""
         text = need_str(command.ext, "msgId")
         try:
             _, pos = decode_message_id(text)

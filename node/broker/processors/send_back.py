@@ -1,6 +1,6 @@
 """CONSUMER_SEND_MSG_BACK (36): a consumer could not do anything with a message and wants it again, later.
 
-The broker takes the record out of its log and stores it anew in the group's retry topic, by way of the schedule topic:
+The broker reads the record from its log and stores a copy in the group's retry topic, through the schedule topic:
 each attempt waits longer (level 3 plus the attempts so far) unless the client names a level. After the last attempt, or
 with a negative level, it goes to the group's dead letters. A property DELAY of an earlier attempt stays on the message,
 so dead letters wait that long once more; RocketMQ 4.8 does so, too.

@@ -20,7 +20,7 @@ import re
 from typing import NamedTuple
 
 MAX_LENGTH = 65_536
-"""Characters of one expression. RocketMQ has no limit of its own; every message is tested against the whole of it."""
+"""Characters of one expression. RocketMQ has no limit; every message is tested against the whole expression."""
 
 
 class Sql92Error(ValueError):
