@@ -27,6 +27,7 @@ BANNED = {
 }
 """Regular expressions of words, and what to write instead."""
 DONE = (
+    "CONTRIBUTING.md",
     "README.md",
     "benchmarks/README.md",
     "charts",
