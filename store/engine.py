@@ -63,9 +63,8 @@ _REFUSED = (("duplicationEnable", False), ("haMasterAddress", ""))
 _USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"
 # Wrong places that one read compares with the log; the reader comes back for the rest.
 _MOST_LOOKS = 256
-# Of a record, up to the end of its own position; and what it may have beside its body, as topic and properties.
 _PLACED_BYTES = 36
-_MOST_HEAD_BYTES = 1 << 16
+"""Bytes of a record up to the end of the position that it states."""
 T = TypeVar("T")
 _GET_STATUSES = tuple(GetStatus)
 
@@ -693,15 +692,25 @@ class MessageStore:
         return record
 
     def _damaged_at(self, pos: int) -> int:
-        """Bytes of the record at `pos`, of which the log has the place and nothing sound; 0: no record says that it
-        begins there. Callers pass positions from message ids, which clients choose."""
-        if not self.min_pos <= pos <= self.readable_end - _PLACED_BYTES:
+        """Returns the bytes to report of a damaged record at `pos`; 0 if no record states that it begins there.
+
+        Clients choose the positions in message ids, so the place itself must say that a record begins there. The size
+        in the record may be damaged, too: it counts only if another record begins behind it, or the log ends.
+        """
+        if not self.min_pos <= pos or not self._begins_at(pos):
             return 0
+        head = self._dispatch.log_bytes(pos, 4)
+        size = 0 if head is None else int.from_bytes(head)
+        header = 0 if self.replica is None else ENTRY_HEADER_BYTES
+        is_sound = pos + size == self.readable_end or self._begins_at(pos + size + header)
+        return size if size > _PLACED_BYTES and is_sound else _PLACED_BYTES
+
+    def _begins_at(self, pos: int) -> bool:
+        """Whether the bytes at `pos` are those of a record that states this position."""
+        if pos > self.readable_end - _PLACED_BYTES:
+            return False
         head = self._dispatch.log_bytes(pos, _PLACED_BYTES)
-        if head is None or int.from_bytes(head[-8:]) != pos:
-            return 0
-        size, most = int.from_bytes(head[:4]), self.settings.maxMessageSize + _MOST_HEAD_BYTES
-        return size if _PLACED_BYTES <= size <= min(most, self.readable_end - pos) else _PLACED_BYTES
+        return head is not None and int.from_bytes(head[-8:]) == pos
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records stored in [begin_ms, end_ms] whose key may be `key`: by hash, ascending by position."""

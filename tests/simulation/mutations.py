@@ -214,9 +214,9 @@ MUTATIONS = (
         (
             Edit(
                 "tallystick.store.recovery",
-                "_Recovery._restore_index",
-                "point.index_count)",
-                "point.index_count * 3 // 4)",
+                "_Recovery._cut_derived",
+                "self._restore_index(point, cache_lost)",
+                "self._restore_index(point._replace(index_count=point.index_count * 3 // 4), cache_lost)",
             ),
         ),
         first=50,
