@@ -10,13 +10,20 @@ _KEYS_MAX = 1024  # kinds are few and members are few
 
 class LimitedLog:
     """Wraps a logger. `kind` names what happened and comes from a fixed set, never from the input; so does `about`, the
-    number of the member with which it happened, if each of them is to have lines of its own."""
+    number of the member with which it happened, if each of them is to have lines of its own.
 
-    def __init__(self, logger: logging.Logger, clock: Callable[[], float], interval_s: float = 10.0) -> None:
+    `burst`: how many lines of a kind can come at once before the interval limits them.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, clock: Callable[[], float], interval_s: float = 10.0, burst: int = 1
+    ) -> None:
         self._logger = logger
         self._clock = clock
         self._interval_s = interval_s
+        self._burst_s = (burst - 1) * interval_s
         self._next_s: dict[tuple[str, int | None], float] = {}
+        """The time at which the lines so far, one per interval, have their turn; a burst is ahead of it."""
         self._silent: dict[tuple[str, int | None], int] = {}
         self.counts: dict[str, int] = {}
         """Events of each kind so far, logged or not."""
@@ -34,12 +41,12 @@ class LimitedLog:
     ) -> bool:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         key, now = (kind, about), self._clock()
-        if now < self._next_s.get(key, now):
+        if now < self._next_s.get(key, now) - self._burst_s:
             self._silent[key] = self._silent.get(key, 0) + 1
             return False
         if len(self._next_s) >= _KEYS_MAX:
             self._next_s.clear()
-        self._next_s[key] = now + self._interval_s
+        self._next_s[key] = max(now, self._next_s.get(key, now)) + self._interval_s
         silent = self._silent.pop(key, 0)
         if silent:
             message, args = message + " (and %d more since the last such line)", (*args, silent)

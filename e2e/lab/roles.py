@@ -16,7 +16,7 @@ from lab.ledger import Problems
 
 _LEADS = re.compile(r"\bn(\d+): became leader of group \S+ in term (\d+)")
 _FOLLOWS = re.compile(r"\bn(\d+): follows n(\d+), leader of group \S+ in term (\d+)")
-_LEFT_OUT = re.compile(r"\(\d+ lines were left out before this one\)")
+_LEFT_OUT = re.compile(r"\(and \d+ more since the last such line\)")
 
 
 class Reign(NamedTuple):

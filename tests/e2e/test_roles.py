@@ -58,5 +58,5 @@ def test_a_log_that_ends_with_another_leader_than_the_status_is_a_problem() -> N
     assert problems_of({"n0": ""}, {"n0": Reign(6, 1)}) == [
         "n0: its log ends with no leader, its status says n1 in term 6"
     ]
-    left_out = "n0: follows n2, leader of group a in term 5 (3 lines were left out before this one)"
+    left_out = "n0: follows n2, leader of group a in term 5 (and 3 more since the last such line)"
     assert problems_of({"n0": left_out}, {"n0": Reign(6, 1)}) == []

@@ -37,3 +37,18 @@ def test_a_kind_and_member_has_one_line_an_interval(caplog: pytest.LogCaptureFix
         "n1 is lost (and 4 more since the last such line)",
     ]
     assert log.counts == {"lost": 11}
+
+
+def test_a_burst_comes_at_once_and_then_one_line_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = LimitedLog(logging.getLogger("x"), lambda: now, interval_s=10, burst=3)
+    for now in (0, 1, 2, 3, 11, 12, 21, 100, 100, 100, 100):
+        log.warning("led", "at %d", now)
+    assert [record.getMessage() for record in caplog.records] == [
+        "at 0",
+        "at 1",
+        "at 2",
+        "at 11 (and 1 more since the last such line)",
+        "at 21 (and 1 more since the last such line)",
+        *("at 100",) * 3,
+    ]
