@@ -1,22 +1,19 @@
 """Generates settings.md from the declarations of the settings: names, types, ranges, defaults, meaning.
 
-python docs/settings_reference.py            writes docs/settings.md
-python docs/settings_reference.py --check    exits with status 1 if the page differs from the declarations
+`python docs/settings_reference.py` writes docs/settings.md. A test compares the page with the declarations.
 """
 
 from __future__ import annotations
 
-import argparse
 import enum
 import inspect
 import re
-import sys
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import get_type_hints
 
-from tallystick.node.configuration import GROUP_DEFAULTS
+from tallystick.node.configuration import GROUP_DEFAULTS, as_text
 from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.setting import Change, declaration_of
 from tallystick.store.settings import StoreSettings
@@ -51,19 +48,12 @@ def sections(kind: type) -> Iterator[tuple[str, list[Field[object]]]]:
     yield name, found
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value.name if isinstance(value, enum.Enum) else value)
-
-
-def _default(table: str, item: Field[object]) -> str:
-    known = declaration_of(item)
-    if item.default is MISSING or known.default_text:
-        return known.default_text
-    text = f"`{_text(item.default)}`" if item.default != "" else "empty"
+def _default(table: str, item: Field[object], defaults: dict[str, str]) -> str:
+    if in_words := declaration_of(item).default_text:
+        return in_words
+    text = f"`{defaults[item.name]}`" if defaults[item.name] else "empty"
     grouped = GROUP_DEFAULTS.get((table, item.name))
-    return text if grouped is None else f"{text}, in a group `{_text(grouped)}`"
+    return f"{text}, in a group `{grouped}`" if grouped else text
 
 
 def _type(kind: type, item: Field[object]) -> str:
@@ -72,7 +62,7 @@ def _type(kind: type, item: Field[object]) -> str:
         return ", ".join(f"`{name}`" for name in hint.__members__)
     known = declaration_of(item)
     words = known.unit or {bool: "`true`, `false`", str: "text", int: "number", float: "part"}[hint]
-    if known.range is None:
+    if not known.range:
         return words
     low, high = known.range
     if high >= 2**31 - 1:  # the largest number of the type
@@ -80,14 +70,14 @@ def _type(kind: type, item: Field[object]) -> str:
     return f"{words}, {low:g} to {high:g}" if hint is float else f"{words}, {low} to {high}"
 
 
-def _row(table: str, kind: type, item: Field[object]) -> str:
+def _row(table: str, kind: type, item: Field[object], defaults: dict[str, str]) -> str:
     known = declaration_of(item)
     meaning = known.description
     if known.no_effect:
         meaning = f"**No effect:** {known.no_effect}. In RocketMQ: {meaning}"
     marks = [word for name, word in _MARKS.items() if getattr(known, name)]
     changed = "" if known.no_effect else known.change.value
-    cells = (f"`{item.name}`", _type(kind, item), _default(table, item), changed, ", ".join(marks), meaning)
+    cells = (f"`{item.name}`", _type(kind, item), _default(table, item, defaults), changed, ", ".join(marks), meaning)
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
@@ -115,6 +105,7 @@ def page() -> str:
         "",
     ]
     for table, kind, words in TABLES:
+        defaults = as_text(kind())
         lines += [f"## [{table}]", "", words, ""]
         for name, items in sections(kind):
             if name:
@@ -123,22 +114,10 @@ def page() -> str:
                 "| setting | value | default | changes | marks | meaning |",
                 "| --- | --- | --- | --- | --- | --- |",
             ]
-            lines += [_row(table, kind, item) for item in items]
+            lines += [_row(table, kind, item, defaults) for item in items]
             lines.append("")
     return "\n".join(lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="generate the reference of the settings from their declarations")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit with status 1 if the page is out of date"
-    )
-    wanted = page()
-    if parser.parse_args().check:
-        return int(not PAGE.exists() or PAGE.read_text() != wanted)
-    PAGE.write_text(wanted)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(page())
