@@ -62,7 +62,7 @@ class TokenFile:
 
 
 def read_token(path: Path) -> str:
-    """The first token of a file, for a caller. Raises OSError if there is none."""
+    """Returns the first token of a file. Raises OSError if the file does not contain one."""
     with path.open("rb") as file:
         for line in file.read(_MAX_BYTES).splitlines():
             if line.strip():

@@ -390,7 +390,7 @@ class Broker:
         return [table for table in tables if table.save_error]
 
     def failure(self) -> str | None:
-        """A failure that only a restart can repair; None if there is none."""
+        """The failure that only a restart can repair; None while no such failure has occurred."""
         if self.group is not None and self.group.fatal is not None:
             return self.group.fatal
         return self.store.failure()

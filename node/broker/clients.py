@@ -159,7 +159,7 @@ class ProducerTable:
         return list(self._members.groups.get(group, {}).values())
 
     def pick(self, group: str) -> Channel | None:
-        """One live connection of the group, another one each time; None if there is none."""
+        """Returns the group's live connections in turn, one per call; None if no connection is live."""
         channels = [channel for channel in self._members.groups.get(group, {}) if not channel.closed]
         return channels[next(self._turns) % len(channels)] if channels else None
 

@@ -52,7 +52,7 @@ def answer(outer: Command, inner: Command | None) -> Command:
 
 
 def opened(envelope: Command) -> Command | None:
-    """The inner frame; None if there is none. Raises FrameError or HeaderError if it is not a single valid frame."""
+    """Returns the inner frame; None for an empty body. Raises FrameError or HeaderError if it is not a valid frame."""
     if not envelope.body:
         return None
     frames = FrameSplitter().feed(envelope.body)

@@ -194,7 +194,7 @@ class ConsumerFilterTable(SavedTable):
         self._put(data)
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """The group's expression, also if its consumers have left; None if there is none."""
+        """Returns the group's expression, also after its consumers left; None if the group never sent an expression."""
         groups = self._topics.get(topic)
         return None if groups is None else groups.get(group)
 

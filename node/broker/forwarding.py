@@ -272,7 +272,7 @@ class Forwarder:
         return (False, None) if link is None else await self._answer(link, place, connection, command)
 
     async def _link(self, place: Place) -> Connection | None:
-        """The link to the leader; None if there is none and none can be made."""
+        """Returns the link to the leader, and connects if necessary; None if that fails."""
         try:
             return await self._client.connection(place.address)
         except RemotingConnectError:
