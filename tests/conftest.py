@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "e2e"))  # `lab`: the suites are programs and not a part of the package
 
 # How long an example takes says something of the machine. All else is as Hypothesis has it: in CI the same ones always.
 settings.register_profile("untimed", settings(), deadline=None)

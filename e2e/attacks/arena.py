@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.ledger import Problems
+from lab.listing import check_verify
 from lab.places import HOST
 from lab.tally import Tally
 
@@ -49,6 +50,12 @@ class Arena:
             self.problems.add(f"{self.name}: {otherwise}")
             self.say(f"PROBLEM: {otherwise}")
         return holds
+
+    def check_store(self, store: Path, what: str) -> None:
+        """Notes a problem if `tally store verify` finds damage in the store of a stopped broker."""
+        found = Problems()
+        check_verify(store, found)
+        self.check(not found.count, f"{what}: {found.lines()}")
 
     def scaled(self, count: int, least: int = 1) -> int:
         """`count` at this scale."""

@@ -181,22 +181,11 @@ async def _kills(arena: Arena, clock: WallClock) -> None:
         tally.start()
         for wrong in await sent.missing(tally.broker):
             arena.check(False, f"in the end: {wrong}")
-        await _check_keys(arena, tally)
         tally.stop()
+        await asyncio.to_thread(arena.check_store, tally.store, "in the end")
         arena.figure("messages acknowledged over kills with other clocks", len(sent.at))
     finally:
         tally.kill()
-
-
-async def _check_keys(arena: Arena, tally: Tally) -> None:
-    """The store is sound for the verifier."""
-    from lab.ledger import Problems
-    from lab.listing import check_verify
-
-    tally.stop()
-    problems = Problems()
-    check_verify(tally.store, problems)
-    arena.check(not problems.count, f"store verify: {problems.lines()}")
 
 
 async def _group(arena: Arena) -> None:

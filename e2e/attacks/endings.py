@@ -15,8 +15,6 @@ import time
 
 from attacks.arena import Arena, ask, disk_bytes, node, private_mib, until
 from attacks.traffic import Acknowledged, Pipe, ends, fill, send_command
-from lab.ledger import Problems
-from lab.listing import check_verify
 from lab.tally import Tally
 
 from tallystick.node.client import ClusterClient
@@ -134,6 +132,4 @@ async def _complete(arena: Arena, tally: Tally, filled: dict[int, int], named: A
     for wrong in await named.missing(tally.broker):
         arena.check(False, wrong)
     tally.stop()
-    problems = Problems()
-    await asyncio.to_thread(check_verify, tally.store, problems)
-    arena.check(not problems.count, f"store verify: {problems.lines()}")
+    await asyncio.to_thread(arena.check_store, tally.store, "in the end")

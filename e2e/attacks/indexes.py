@@ -23,7 +23,6 @@ import os
 import random
 import shutil
 import struct
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -32,12 +31,12 @@ from pathlib import Path
 from attacks.arena import Arena, metric, node, until
 from attacks.disk_shim import Call, DiskErrors
 from attacks.traffic import Acknowledged, Pipe, read_queue, send_command
-from lab.damage import CannotMountError, SmallDisks, fill
-from lab.places import TALLY
+from lab.damage import CannotMountError, SmallDisks, fill, patch
+from lab.ledger import body_id
+from lab.searching import search
 from lab.tally import Tally
 
 from tallystick.node.client import ClusterClient, QueueAddress
-from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexGeometry, IndexHeader
 from tallystick.store.record import Record
@@ -98,18 +97,11 @@ class Indexed:
         return sorted((self.tally.store / "index").iterdir())
 
     async def found(self, client: ClusterClient, key: str) -> list[str]:
-        """The bodies' names that a search by this key returns."""
-        ext = {"topic": _TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
+        """Returns the names of the messages that a search by key finds."""
         try:
-            answer = await client.call(self.tally.broker, RequestCode.QUERY_MESSAGE, ext)
+            return [body_id(record.body) for record in await search(client, self.tally.broker, _TOPIC, key)]
         except RemotingError:
             return []
-        names, at = [], 0
-        while at < len(answer.body):
-            record = Record.decode(answer.body, at)
-            names.append(record.body.split(b"|")[0].decode())
-            at += record.size
-        return names
 
     async def settled(self, *keys: str) -> bool:
         """Nothing is damaged, nothing waits for dispatch, and searches find what they should: for `keys` and others."""
@@ -137,8 +129,7 @@ class Indexed:
 
     def verify(self, what: str) -> None:
         """The stopped store is sound."""
-        ended = subprocess.run([str(TALLY), "store", "verify", str(self.tally.store)], capture_output=True, text=True)
-        self.arena.check(ended.returncode == 0, f"{what}: verify ended with {ended.returncode}: {ended.stdout[-500:]}")
+        self.arena.check_store(self.tally.store, what)
         text = self.tally.log.read_text()
         self.arena.check("Traceback" not in text, f"{what}: a traceback, see {self.tally.log}")
 
@@ -147,17 +138,17 @@ class Indexed:
     def break_chain(self, path: Path) -> None:
         """Damages slots of an index file: a start sees that chains do not hold."""
         number = self.rng.randrange(_GEOMETRY.slots - 8)
-        _patch(path, _GEOMETRY.slot_at(number), self.rng.randbytes(32))
+        patch(path, _GEOMETRY.slot_at(number), self.rng.randbytes(32))
 
     def break_time(self, path: Path) -> None:
         """Changes the time of an entry: only the scrub compares it."""
-        _patch(path, _GEOMETRY.entry_at(self.rng.randrange(1, 4000)) + 12, struct.pack(">i", 9_999))
+        patch(path, _GEOMETRY.entry_at(self.rng.randrange(1, 4000)) + 12, struct.pack(">i", 9_999))
 
     def break_extension(self) -> bool:
         """Damages an extension unit of a full file, if there is one."""
         files = sorted((self.tally.store / "consumequeue_ext" / _TOPIC / "0").glob("*"))[:-1]
         if files:
-            _patch(self.rng.choice(files), self.rng.randrange(8, 20_000), self.rng.randbytes(16))
+            patch(self.rng.choice(files), self.rng.randrange(8, 20_000), self.rng.randbytes(16))
         return bool(files)
 
     def break_entry(self, path: Path) -> str:
@@ -170,7 +161,7 @@ class Indexed:
         with log.open("rb") as file:
             file.seek(pos % 1048576)
             key = Record.decode(file.read(4096)).body.split(b"|")[0].decode()
-        _patch(path, _GEOMETRY.entry_at(number) + 4, struct.pack(">q", pos - 1))
+        patch(path, _GEOMETRY.entry_at(number) + 4, struct.pack(">q", pos - 1))
         return key
 
 
@@ -352,9 +343,3 @@ async def _scrub_errors(arena: Arena, indexed: Indexed, place: str) -> None:
     finally:
         errors.fail(Call.NONE)
         tally.kill()
-
-
-def _patch(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)

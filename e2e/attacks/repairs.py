@@ -32,14 +32,14 @@ from typing import NamedTuple
 from attacks.arena import Arena
 from attacks.disk_shim import Call, DiskErrors
 from attacks.traffic import Acknowledged, Pipe, send_command
-from lab.damage import CannotMountError, SmallDisks, fill
+from lab.damage import CannotMountError, SmallDisks, fill, patch
 from lab.ledger import body_id
 from lab.places import TALLY
 from lab.processes import ProcessError
+from lab.searching import search
 from lab.tally import Tally
 
 from tallystick.node.client import ClusterClient, QueueAddress
-from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.log_walk import StepKind, walk
 from tallystick.store.queue_format import IndexGeometry
@@ -117,9 +117,9 @@ class Repairs:
         """Damages a copy; with `log` a record of the log as well: the byte of the log where that record begins."""
         rng = self.rng
         queue = store / "consumequeue" / _TOPIC
-        _patch(min((queue / "0").iterdir()), rng.randrange(900) * 20, rng.randbytes(60))
+        patch(min((queue / "0").iterdir()), rng.randrange(900) * 20, rng.randbytes(60))
         shutil.rmtree(queue / "1")
-        _patch(min((store / "index").iterdir()), _INDEX.entry_at(rng.randrange(1, 3000)) + 4, rng.randbytes(8))
+        patch(min((store / "index").iterdir()), _INDEX.entry_at(rng.randrange(1, 3000)) + 4, rng.randbytes(8))
         (store / "config" / "topics.json").write_text('{"a')
         os.truncate(store / "checkpoint", 7)
         if not log:
@@ -128,7 +128,7 @@ class Repairs:
         with SegmentFiles(store / "commitlog") as files:
             start = files.start_of(pos)
         assert start is not None, "the record is in a file"
-        _patch(store / "commitlog" / f"{start:020d}", pos - start + 4, b"\0\0\0\1")
+        patch(store / "commitlog" / f"{start:020d}", pos - start + 4, b"\0\0\0\1")
         return pos
 
     async def settle(self, what: str, tally: Tally, cut: int | None, *, start_first: bool) -> None:
@@ -308,12 +308,6 @@ def _said(ended: subprocess.CompletedProcess[str]) -> str:
     return (ended.stdout + ended.stderr)[-600:]
 
 
-def _patch(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 def _digest(store: Path) -> str:
     """Of all bytes of the log."""
     digest = hashlib.blake2b()
@@ -341,12 +335,10 @@ async def _not_found(tally: Tally, names: list[str]) -> list[str]:
     hidden = []
     async with ClusterClient("", timeout_s=30) as client:
         for name in names:
-            ext = {"topic": _TOPIC, "key": name, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
             try:
-                answer = await client.call(tally.broker, RequestCode.QUERY_MESSAGE, ext)
+                found = await search(client, tally.broker, _TOPIC, name)
             except RemotingError:
-                hidden.append(name)
-                continue
-            if f"{name}|".encode() not in answer.body:
+                found = []
+            if name not in [body_id(record.body) for record in found]:
                 hidden.append(name)
     return hidden

@@ -19,21 +19,20 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attacks.arena import Arena, ask, until
 from attacks.traffic import Acknowledged, Pipe, send_command
+from lab.damage import patch
 from lab.group import Group
 from lab.ledger import Problems, body_id
-from lab.places import TALLY
 from lab.replicas import check_replicas
+from lab.searching import search
 from lab.tally import Tally
 
 from tallystick.node.client import ClusterClient, QueueAddress
-from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry, IndexHeader
@@ -173,7 +172,7 @@ class Wrongs:
             "of another queue": other.read_bytes()[there : there + UNIT.size],
             "of a wrong size": before[at : at + 8] + struct.pack(">i", 77) + before[at + 12 : at + 20],
         }[kind]
-        _patch(path, at, unit)
+        patch(path, at, unit)
         what = f"{victim.name}: a unit {kind}"
         await self._comes(victim, what)
         await self._repaired(victim, what, path, before, counts)
@@ -190,7 +189,7 @@ class Wrongs:
             file.seek(pos % _SEGMENT)
             key = body_id(Record.decode(file.read(4096)).body)
         counts = victim.counts()
-        _patch(path, at + 4, struct.pack(">q", wrong))
+        patch(path, at + 4, struct.pack(">q", wrong))
         what, answers = f"{victim.name}: an entry of the index", 0
 
         async def right() -> bool:
@@ -215,7 +214,7 @@ class Wrongs:
         self._aimed = name, queue, offset = self.draw()
         path, at = victim.find(f"\x01{name}-{_MARK}".encode())
         before, counts = path.read_bytes(), victim.counts()
-        _patch(path, at + len(name) + 4, bytes([before[at + len(name) + 4] ^ 1]))
+        patch(path, at + len(name) + 4, bytes([before[at + len(name) + 4] ^ 1]))
         what = f"{victim.name}: a property"
         await self._comes(victim, what, whole=covered)
         if covered:
@@ -224,7 +223,7 @@ class Wrongs:
         record = await self.pulled(victim, queue, offset)
         changed = record is not None and record.property_table()["mark"] != f"{name}-{_MARK}"
         self.seen[what] += ", with the changed property" if changed else ""
-        _patch(path, 0, before)
+        patch(path, 0, before)
 
 
 async def run(arena: Arena) -> None:
@@ -247,8 +246,7 @@ async def _plain(arena: Arena) -> None:
         for wrong in (await wrongs.sent.missing(tally.broker))[:5]:
             arena.check(False, f"plain: {wrong}")
         tally.stop()
-        ended = subprocess.run([str(TALLY), "store", "verify", str(tally.store)], capture_output=True, text=True)  # noqa: ASYNC221
-        arena.check(ended.returncode == 0, f"plain: verify ended with {ended.returncode}: {ended.stdout[-400:]}")
+        await asyncio.to_thread(arena.check_store, tally.store, "plain")
     finally:
         tally.kill()
     for what, seen in wrongs.seen.items():
@@ -297,7 +295,7 @@ async def _membership(arena: Arena, wrongs: Wrongs, group: Group) -> None:
     follower, other = (member for member in group.members if member is not leader)
     path = follower.ledger / "data" / f"{0:020d}"
     before = path.read_bytes()
-    _patch(path, _ENTRY_HEADER + 120, bytes([before[_ENTRY_HEADER + 120] ^ 1]))
+    patch(path, _ENTRY_HEADER + 120, bytes([before[_ENTRY_HEADER + 120] ^ 1]))
     follower.kill()
     follower.launch()
     await asyncio.to_thread(group.wait, group.is_at_rest, 120, "the follower is back")
@@ -305,7 +303,7 @@ async def _membership(arena: Arena, wrongs: Wrongs, group: Group) -> None:
     arena.check(seconds is not None, f"the membership of {follower.name} is not as before: {follower.log}")
     arena.figure("a follower's membership: seconds from the start until the entry was repaired", seconds)
     path = leader.ledger / "data" / f"{0:020d}"
-    _patch(path, _ENTRY_HEADER + 120, bytes([before[_ENTRY_HEADER + 120] ^ 1]))
+    patch(path, _ENTRY_HEADER + 120, bytes([before[_ENTRY_HEADER + 120] ^ 1]))
     other.kill()
     other.empty()
     other.launch()
@@ -317,25 +315,12 @@ async def _membership(arena: Arena, wrongs: Wrongs, group: Group) -> None:
 
 async def _search(victim: Victim, key: str) -> list[str]:
     """The names of the messages that a search by key returns."""
-    ext = {"topic": _TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
     async with ClusterClient("", timeout_s=10) as client:
         try:
-            body = (await client.call(victim.address, RequestCode.QUERY_MESSAGE, ext)).body
+            return [body_id(record.body) for record in await search(client, victim.address, _TOPIC, key)]
         except RemotingError:
             return []
-    names, at = [], 0
-    while at < len(body):
-        record = Record.decode(body, at)
-        names.append(body_id(record.body))
-        at += record.size
-    return names
 
 
 def _same(path: Path, before: bytes) -> bool:
     return path.read_bytes()[: len(before)] == before
-
-
-def _patch(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)

@@ -34,6 +34,13 @@ def flip_a_byte(ledger: Path, draw: int) -> tuple[Path, int]:
     return path, at
 
 
+def patch(path: Path, at: int, data: bytes) -> None:
+    """Overwrites bytes of a file from byte `at`."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
 class SmallDisks:
     """A file system in memory on each folder, as long as the context lasts."""
 

@@ -8,6 +8,7 @@ import time
 
 from lab.ledger import SCHEDULE_TOPIC, Ledger, Problems
 from lab.load import TOPICS
+from lab.searching import search
 
 from tallystick.node.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
@@ -80,18 +81,6 @@ async def _check_keys(
     names = [name for name, place in ledger.places.items() if place.topic != SCHEDULE_TOPIC]
     for name in rng.sample(names, min(_KEY_SAMPLE, len(names))):
         place, sent = ledger.places[name], ledger.sent[name]
-        ext = {
-            "topic": place.topic,
-            "key": sent.unique_key,
-            "maxNum": "64",
-            "beginTimestamp": "0",
-            "endTimestamp": str(2**63 - 1),
-        }
-        answer = await client.call(broker, RequestCode.QUERY_MESSAGE, ext)
-        found, at = [], 0
-        while at < len(answer.body):
-            record = Record.decode(answer.body, at)
-            found.append(record.pos)
-            at += record.size
+        found = [record.pos for record in await search(client, broker, place.topic, sent.unique_key)]
         if place.pos not in found:
             problems.add(f"{name}: its key {sent.unique_key} does not find position {place.pos}, but {found}")

@@ -6,15 +6,14 @@ CEL rules are carried out by an API server only (`replay.py`). Here is checked t
 from __future__ import annotations
 
 import copy
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import structural
 import yaml
+from scripts import loaded
 
 from tallystick.operator.clusters.spec import OWN_SETTINGS
 
@@ -30,14 +29,6 @@ EXAMPLES = [
     for path in sorted((ROOT / "crds" / "examples").glob("*.yaml"))
     for manifest in yaml.safe_load_all(path.read_text())
 ]
-
-
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def schema_of(kind: str) -> dict[str, Any]:

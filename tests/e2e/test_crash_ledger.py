@@ -1,17 +1,9 @@
 """The ledger of the kill -9 suite notices what it is there to notice: a loss that it overlooks would never be seen."""
 
-import sys
-from pathlib import Path
-
 import pytest
+from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Ledger, Place, Problems
 
 from tallystick.store.record import Record
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Ledger, Place, Problems  # noqa: E402
 
 TOPIC = "T"
 

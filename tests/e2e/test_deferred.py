@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.deferred import REPEATED_S, Deferred, Fate, Unrest, check_deferred, missing  # noqa: E402
-from lab.history import History, Item, Outcome, Queue, Reading, Send, check  # noqa: E402
-from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Problems, digest  # noqa: E402
+from lab.deferred import REPEATED_S, Deferred, Fate, Unrest, check_deferred, missing
+from lab.history import History, Item, Outcome, Queue, Reading, Send, check
+from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Problems, digest
 
 LATER, OTHER = ("later", 0), ("later", 1)
 SCHEDULE, HALF = (SCHEDULE_TOPIC, 0), (HALF_TOPIC, 0)

@@ -1,15 +1,7 @@
 """Numbers that a run prints: percentiles, pauses, limits."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.measurements import Measurements, longest_pause_s, percentile  # noqa: E402
+from lab.measurements import Measurements, longest_pause_s, percentile
 
 
 def test_percentiles_are_values_that_occurred() -> None:

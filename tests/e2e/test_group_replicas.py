@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import struct
-import sys
 from pathlib import Path
 
 import pytest
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.damage import flip_a_byte  # noqa: E402
-from lab.ledger import Problems  # noqa: E402
-from lab.replicas import check_replicas, difference, entries_of, sealed_segments, unit_of  # noqa: E402
+from lab.damage import flip_a_byte
+from lab.ledger import Problems
+from lab.replicas import check_replicas, difference, entries_of, sealed_segments, unit_of
 
 SEGMENT_BYTES, BODY_BYTES = 1024, 100
 ENTRY_BYTES = 48 + BODY_BYTES

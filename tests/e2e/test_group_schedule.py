@@ -1,18 +1,11 @@
 """Faults come from the seed alone, every kind of them, and each where it can be: full disks only on small ones."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.schedule import DECK, KINDS, OWN_SORTS, STRETCH_FAULTS, Sort, plan  # noqa: E402
+from lab.schedule import DECK, KINDS, OWN_SORTS, STRETCH_FAULTS, Sort, plan
 
 ALL = sum(DECK.values()) + len(OWN_SORTS)
 

@@ -1,17 +1,11 @@
 """What the suites read: a member's view of its group, and the lines of the Java producer."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.group import Group, Status  # noqa: E402
-from lab.send_again import Sent  # noqa: E402
+from lab.group import Group, Status
+from lab.send_again import Sent
 
 
 def status(member: int, **changes: Any) -> Status:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.history import History, Item, Outcome, Queue, Read, Reading, Send, check, check_same  # noqa: E402
-from lab.ledger import Problems, digest  # noqa: E402
+from lab.history import History, Item, Outcome, Queue, Read, Reading, Send, check, check_same
+from lab.ledger import Problems, digest
 
 Q, P = ("T", 0), ("T", 1)
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN

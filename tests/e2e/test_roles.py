@@ -1,14 +1,7 @@
 """Whether the logs of members tell one story: each way in which they can disagree is a problem."""
 
-import sys
-from pathlib import Path
-
-E2E = str(Path(__file__).resolve().parents[2] / "e2e")
-if E2E not in sys.path:
-    sys.path.append(E2E)  # the suites are programs, no part of the package
-
-from lab.ledger import Problems  # noqa: E402
-from lab.roles import Reign, check_roles, reigns  # noqa: E402
+from lab.ledger import Problems
+from lab.roles import Reign, check_roles, reigns
 
 LEADER = """\
 2026-11-23 05:00:00,000 INFO log: n0: became leader of group a in term 3 (votes: n0, n1; no leader was heard before)

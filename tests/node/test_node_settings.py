@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import loaded
 
 from tallystick.node.settings import CHANGEABLE, BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.setting import SettingsError, declarations, why_not_changeable
@@ -87,10 +87,7 @@ def test_nothing_reads_a_setting_without_an_effect() -> None:
 
 
 def test_the_reference_is_what_the_declarations_say() -> None:
-    spec = importlib.util.spec_from_file_location("settings_reference", ROOT / "docs" / "settings_reference.py")
-    assert spec is not None and spec.loader is not None
-    reference = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reference)
+    reference = loaded(ROOT / "docs" / "settings_reference.py")
     assert reference.PAGE.read_text() == reference.page(), "run `make settings-reference`"
 
 
