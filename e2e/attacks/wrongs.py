@@ -75,6 +75,17 @@ class Victim:
         """Findings by kind."""
         return dict(self.node().get("findings", {}).get("counts", {}))
 
+    async def written_out(self, sent: Acknowledged) -> None:
+        """Waits until the files of the ConsumeQueues have all units: a broker writes them at least once a second."""
+        for queue in range(_QUEUES):
+            path, at = self.units(queue, max(offset for _, number, offset in sent.at.values() if number == queue))
+
+            def written(path: Path = path, at: int = at) -> bool:
+                return path.exists() and any(path.read_bytes()[at : at + UNIT.size])
+
+            if await until(written, _REPAIRED_S, 0.1) is None:
+                raise TimeoutError(f"{self.name}: {path} lacks units after {_REPAIRED_S:.0f} s, see {self.log}")
+
     def open_damage(self) -> float:
         """Damaged places that are not repaired yet; -1: it does not answer."""
         status, text = ask(self.http_port, "/metrics")
@@ -159,6 +170,14 @@ class Wrongs:
         text = victim.log.read_text()
         self.arena.check("Traceback" not in text, f"{what}: a traceback in {victim.log}")
 
+    async def damage_each(self, victim: Victim, *, covered: bool) -> None:
+        """Damages units, an entry and a property of one process. `covered`: a CRC covers the properties."""
+        await victim.written_out(self.sent)
+        for kind in ("noise", "of another record", "of another queue", "of a wrong size"):
+            await self.unit(victim, kind)
+        await self.entry(victim)
+        await self.property(victim, covered=covered)
+
     # -- the four kinds ------------------------------------------------------------------------------------------------
 
     async def unit(self, victim: Victim, kind: str) -> None:
@@ -239,10 +258,7 @@ async def _plain(arena: Arena) -> None:
             await client.create_topic(tally.broker, _TOPIC, _QUEUES)
         await wrongs.fill(tally.broker)
         victim = Victim("plain", tally.broker, tally.http_port, tally.store, tally.log, tally.store / "commitlog")
-        for kind in ("noise", "of another record", "of another queue", "of a wrong size"):
-            await wrongs.unit(victim, kind)
-        await wrongs.entry(victim)
-        await wrongs.property(victim, covered=False)
+        await wrongs.damage_each(victim, covered=False)
         for wrong in (await wrongs.sent.missing(tally.broker))[:5]:
             arena.check(False, f"plain: {wrong}")
         tally.stop()
@@ -267,10 +283,7 @@ async def _group(arena: Arena) -> None:
                 f"{member.name} ({role})", member.address, member.http_port, member.folder, member.log,
                 member.ledger / "data",
             )  # fmt: skip
-            for kind in ("noise", "of another record", "of another queue", "of a wrong size"):
-                await wrongs.unit(victim, kind)
-            await wrongs.entry(victim)
-            await wrongs.property(victim, covered=True)
+            await wrongs.damage_each(victim, covered=True)
         await _membership(arena, wrongs, group)
         for member in group.members:
             for wrong in (await wrongs.sent.missing(member.address))[:5]:
