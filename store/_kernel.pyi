@@ -573,7 +573,7 @@ class Dispatch:
     def audit(self, start: int, upto: int, max_bytes: int) -> AuditResult:
         """Reads about `max_bytes` of the log from `start` (where a record or segment begins), below `upto`, with calls
         instead of the map, and compares records with their CRCs and with the queues. Safe while the store is in use."""
-    def mend(
+    def repair(
         self, topic: bytes, queue: int, offset: int, log_first: int, max_bytes: int
     ) -> tuple[int, int, int, int, list[tuple[int, int, str]]] | None:
         """Writes the unit at `offset`, and wrong ones around it, again from the log; what cannot be set right is passed
@@ -601,7 +601,7 @@ class Dispatch:
         Repeating is harmless: queues and index know what they have."""
     def redo(self, start: int, upto: int, index: bool) -> tuple[int, str | None]:
         """Dispatches [start, upto) again, as far as it was dispatched before: it could not be read then. Queues get the
-        units that they lack at their end (`mend` sets the others right). `index`: the index files from there on are
+        units that they lack at their end (`repair` sets the others right). `index`: the index files from there on are
         removed, and `position` goes back, so that `run` makes them again. Returns the records read, and why it stopped
         before `upto`, if it did."""
     def write_out(self) -> None:
@@ -634,7 +634,7 @@ class Dispatch:
         """(status, next offset, min, max, count, records, reader is behind the memory, wrong): RocketMQ's getMessage.
 
         `wrong`: with `stop_at_wrong`, reading stopped in front of this offset, whose unit or record is wrong and was
-        not compared with the log: call `mend`, and ask again. -1: it did not.
+        not compared with the log: call `repair`, and ask again. -1: it did not.
 
         status: `GetStatus` in its order, from 0 (FOUND). `codes`: tag hashes wanted, None: all. `max_pos`: records that
         end behind it are not served. `memory_bytes`: the log's end that is taken to be in memory. `limits`: (bytes,

@@ -31,7 +31,7 @@ from tallystick.store.clock import wall_ms
 from tallystick.store.dispatcher import Dispatcher
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
-from tallystick.store.index_mender import IndexMender
+from tallystick.store.index_repair import IndexRepair
 from tallystick.store.inherited import sync_files
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.lock import FolderLostError, StoreLock
@@ -48,7 +48,7 @@ from tallystick.store.message import (
 )
 from tallystick.store.message_id import encode_message_id
 from tallystick.store.properties import CLUSTER
-from tallystick.store.queue_mender import QueueMender
+from tallystick.store.queue_repair import QueueRepair
 from tallystick.store.record import store_timestamp
 from tallystick.store.recovery import KeptLog, Recovered, open_dispatch, recover
 from tallystick.store.replica import Replica
@@ -122,8 +122,8 @@ class MessageStore:
             replica=replica,
         )
         self.media = MediaWatch(self.findings, settings.root, settings.log_folder, settings.mappedFileSizeCommitLog)
-        self.mender = QueueMender(self, dispatch)
-        self.index_mender = IndexMender(self, dispatch, self._scrub_executor)
+        self.queue_repair = QueueRepair(self, dispatch)
+        self.index_repair = IndexRepair(self, dispatch, self._scrub_executor)
         self.scrub = Scrub(
             settings.root,
             door,
@@ -136,8 +136,8 @@ class MessageStore:
             segment_bytes=settings.mappedFileSizeCommitLog,
             entry_header_bytes=0 if replica is None else ENTRY_HEADER_BYTES,
             bytes_per_second=settings.scrubBytesPerSecond,
-            mend=self.mender.mend,
-            index_again=self.index_mender.make_again,
+            repair=self.queue_repair.repair,
+            index_again=self.index_repair.make_again,
         )
         self.upkeep = Upkeep(self, dispatch, recovered)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -243,7 +243,7 @@ class MessageStore:
         self._open = False
         self.log.set_hot(False)
         await asyncio.gather(*self._deriving, return_exceptions=True)
-        await self.index_mender.close()
+        await self.index_repair.close()
         try:
             await self.upkeep.stop()
             await self.appender.close()
@@ -401,7 +401,7 @@ class MessageStore:
     async def _derive_again(self, pos: int, end: int) -> None:
         try:
             if self._open and pos < self._dispatch.position:
-                await self.run_between_turns(lambda: self.mender.derive_again(pos, end))
+                await self.run_between_turns(lambda: self.queue_repair.derive_again(pos, end))
         except (OSError, DamageError) as error:
             _logger.error("queues cannot be compared with repaired bytes %d to %d of the log: %s", pos, end, error)
         self.dispatcher.advance(self.readable_end)
@@ -524,7 +524,7 @@ class MessageStore:
         return self.refusal() is None
 
     def failure(self) -> str | None:
-        """What only a restart can mend; None: nothing."""
+        """What only a restart can repair; None: nothing."""
         failure = self.appender.failure
         if failure is not None:
             return str(failure) if isinstance(failure, FolderLostError) else f"the log could not be flushed: {failure}"
@@ -585,7 +585,7 @@ class MessageStore:
             # What was acknowledged can be read, even if dispatch had not come round to it yet.
             found = self._get(name, queue_id, offset, max_messages, codes, accept)
         looks = 0
-        while found[7] >= 0 and looks < _MOST_LOOKS and self.mender.look_at(name, queue_id, found[7]):
+        while found[7] >= 0 and looks < _MOST_LOOKS and self.queue_repair.look_at(name, queue_id, found[7]):
             looks += 1
             found = self._get(name, queue_id, offset, max_messages, codes, accept)
         if self._dispatch.damaged > self._damaged:
@@ -718,7 +718,7 @@ class MessageStore:
         hashed = index_key_hash(f"{topic}#{key}".encode(errors="surrogatepass"))
         limit = min(max_count, self.settings.maxMsgsNumBatch)
         positions, updated_ms, updated_pos = self._dispatch.lookup(hashed, limit, begin_ms, end_ms)
-        return QueryResult(updated_ms, updated_pos, self.index_mender.records(hashed, positions))
+        return QueryResult(updated_ms, updated_pos, self.index_repair.records(hashed, positions))
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end."""
@@ -735,7 +735,7 @@ class MessageStore:
         name = topic.encode()
         units, wrong, damaged = self._dispatch.usable_units(name, queue_id, offset, count)
         looks = 0
-        while wrong >= 0 and looks < _MOST_LOOKS and self.mender.look_at(name, queue_id, wrong):
+        while wrong >= 0 and looks < _MOST_LOOKS and self.queue_repair.look_at(name, queue_id, wrong):
             looks += 1
             units, wrong, damaged = self._dispatch.usable_units(name, queue_id, offset, count)
         for at, pos, size in damaged:

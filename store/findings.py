@@ -3,7 +3,7 @@
 A finding has a kind, a file, a place in it, and a reason in words. Checks without a process (`tally store verify`)
 collect findings in a `Report`; a running process collects them in a `FindingLog`. Both use the same words.
 
-A report tells damage, which loses or hides messages, from notes, which the next start mends itself. Its lists are
+A report tells damage, which loses or hides messages, from notes, which the next start repairs itself. Its lists are
 bounded: a store whose disk went bad has millions of findings, and the first thousand tell the story.
 """
 
@@ -23,12 +23,12 @@ Progress = Callable[[str, int, int], None]
 
 class FindingKind(enum.StrEnum):
     DAMAGE = "damage"
-    """Bytes are not what was written. Messages there are lost or hidden unless the file is repaired or rebuilt."""
+    """Bytes are not what was written. Messages there are lost or hidden unless the file is repairable or rebuilt."""
     CUT = "cut"
     """Bytes behind the end of a log or table were removed: a write that did not finish, or what lay behind it."""
     REBUILT = "rebuilt"
     """A file that is derived from the log (ConsumeQueue, index) was made again from it."""
-    REPAIRED = "repaired"
+    REPAIRED = "repairable"
     """Damaged bytes were replaced with a sound copy: of another member, or of a backup."""
     REMOVED = "removed"
     """A file was removed."""
@@ -42,7 +42,7 @@ _DONE = {
     FindingKind.DAMAGE: "found damage in",
     FindingKind.CUT: "cut",
     FindingKind.REBUILT: "rebuilt",
-    FindingKind.REPAIRED: "repaired",
+    FindingKind.REPAIRED: "repairable",
     FindingKind.REMOVED: "removed",
     FindingKind.MARK: "did not use",
     FindingKind.NOTE: "note on",
@@ -131,9 +131,9 @@ class Report:
         if len(self.notes) < MAX_LISTED:
             self.notes.append(self._finding(path, offset, reason, kind))
 
-    def add(self, path: Path, offset: int, reason: str, *, mended: bool) -> None:
+    def add(self, path: Path, offset: int, reason: str, *, repairable: bool) -> None:
         """Damage, or a note if the next start makes it good."""
-        (self.add_note if mended else self.add_damage)(path, offset, reason)
+        (self.add_note if repairable else self.add_damage)(path, offset, reason)
 
     def to_json(self) -> dict[str, Any]:
         found = {key: [each.to_json() for each in getattr(self, key)] for key in ("damage", "notes")}

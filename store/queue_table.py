@@ -11,7 +11,7 @@ program that has started on the store since may have removed queues.
 
 Layout, big-endian: "TALLYQT2", position in the log (8), modification time of `lock` in ns (8), first byte of the log
 (8), bytes of a ConsumeQueue file (4), bytes of the names (4), the names of the index files with their last record's
-position (JSON), the rows of the queues (see the kernel's `queue/mend.rs`), CRC-32 of everything before (4).
+position (JSON), the rows of the queues (see the kernel's `queue/repair.rs`), CRC-32 of everything before (4).
 """
 
 from __future__ import annotations

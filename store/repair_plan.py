@@ -93,7 +93,7 @@ def plan_of(
     plan = RepairPlan(report, member=report.layout.startswith("dledger-"), tables=dict(tables))
     index: list[str] = []
     files = dict(report.damaged_files)
-    if not plan.member:  # what the next start would mend; a member's queues may lack what is not committed
+    if not plan.member:  # what the next start would repair; a member's queues may lack what is not committed
         files |= {note.file: note.reason for note in report.notes if REMOVED_TOPIC not in note.reason} | files
     for file, reason in files.items():
         parts = PurePath(file).parts

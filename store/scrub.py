@@ -3,8 +3,8 @@
     a chunk: the kernel reads past the page cache, checks CRCs, entries, ConsumeQueue units and their extensions, then
              the entries of the index                                                              ─▶ findings
                                          damage of the log ─▶ a group repairs it from another member (`media.on_damage`)
-                                         wrong units       ─▶ written again from the log (`queue_mender`)
-                                         index files       ─▶ made again from the log (`index_mender`)
+                                         wrong units       ─▶ written again from the log (`queue_repair`)
+                                         index files       ─▶ made again from the log (`index_repair`)
 
 A disk spoils bytes that nobody reads. A plain store and a member of a group both run one `Scrub`.
 
@@ -108,12 +108,12 @@ class Scrub:
         segment_bytes: int,
         entry_header_bytes: int,
         bytes_per_second: int,
-        mend: Callable[[bytes, int, int], bool],
+        repair: Callable[[bytes, int, int], bool],
         index_again: Callable[[str, str], Awaitable[None]],
     ) -> None:
         """`bytes_per_second`: as the setting `scrubBytesPerSecond`. `executor`: a thread of its own.
 
-        `mend(topic, queue, offset)`: compares units with the log, writes wrong ones again and reports that; False: it
+        `repair(topic, queue, offset)`: compares units with the log, writes wrong ones again and reports that; False: it
         could not. Called on the executor. `index_again(name, reason)`: makes this index file and those behind it again,
         and reports that. Called on the event loop.
         """
@@ -129,11 +129,11 @@ class Scrub:
         self._segment_bytes = segment_bytes
         self._header_bytes = entry_header_bytes
         self._setting = bytes_per_second
-        self._mend = mend
+        self._repair = repair
         self._index_again = index_again
         self._damaged: list[tuple[int, int]] = []  # of the log, in this pass of this process
         self.state = ScrubState.load(self._path)
-        self._unmended: set[tuple[bytes, int]] = set()
+        self._unrepaired: set[tuple[bytes, int]] = set()
         self.total_bytes = 0
         """Read since the process began."""
 
@@ -269,14 +269,14 @@ class Scrub:
         await asyncio.sleep(max(0.0, read / self.bytes_per_second - (time.monotonic() - begin_s)))
 
     async def _queue_differs(self, topic: bytes, queue: int, offset: int, reason: str) -> None:
-        reported = (topic, queue) in self._unmended
+        reported = (topic, queue) in self._unrepaired
         try:
-            if not reported and await self._in_thread(lambda: self._mend(topic, queue, offset)):
+            if not reported and await self._in_thread(lambda: self._repair(topic, queue, offset)):
                 return
         except (OSError, DamageError) as error:
             reason = f"{reason} ({error})"
         # A file is missing, or too short. The next start builds the queue again: one finding is enough until then.
-        self._unmended.add((topic, queue))
+        self._unrepaired.add((topic, queue))
         if reported:
             return
         folder = self._root / "consumequeue" / topic.decode(errors="replace") / str(queue)

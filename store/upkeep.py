@@ -91,7 +91,7 @@ class Upkeep:
         if self._store.replica is not None:
             self._tasks.append(loop.create_task(self._keep(_MARK_INTERVAL_MS, self._save_mark), name="save-log-mark"))
         self._tasks.append(loop.create_task(self._store.scrub.run(), name="scrub"))
-        self._tasks.append(loop.create_task(self._store.index_mender.look_at_all(), name="look-at-index"))
+        self._tasks.append(loop.create_task(self._store.index_repair.look_at_all(), name="look-at-index"))
         self._cleaner.look()
         self._tasks.append(loop.create_task(self._save_at_start(), name="save-at-start"))
         self._preallocator.reach(self._store.log.written)

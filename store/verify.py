@@ -10,8 +10,8 @@ moving end. Sizes of files are found by looking. In this order:
 4. checkpoint and `abort`;
 5. tables and files of progress: `verify_tables`.
 
-What the next start mends by itself (a torn last write, queues that a kill left behind) is noted, it is no damage. Bytes
-behind the last record that no queue knows are left over from a torn write or an earlier cut.
+The report lists as notes, not as damage, what the next start repairs itself: a torn last write, or queues that a killed
+process left behind. Bytes behind the last record that no queue knows remain from a torn write or an earlier truncation.
 """
 
 from __future__ import annotations
@@ -85,12 +85,14 @@ def verify(
         for start in log.gaps:
             report.add_damage(log.path(start), 0, "the segment before this one is missing")
         known_end = end_known_to_queues(root)
-        mended_from = known_end if report.clean else durable_segment(log, checkpoint.min_timestamp_ms, 0)
+        repairable_from = known_end if report.clean else durable_segment(log, checkpoint.min_timestamp_ms, 0)
         if layout.entry_header_bytes:
-            mended_from = known_end  # after any stop, dledger's layout is dispatched from what the queues know
-        in_log = _LogCheck(log, layout, report, known_end, mended_from, progress, _written_end(root, log, layout)).run()
+            repairable_from = known_end  # after any stop, dledger's layout is dispatched from what the queues know
+        in_log = _LogCheck(
+            log, layout, report, known_end, repairable_from, progress, _written_end(root, log, layout)
+        ).run()
         derived = Derived(
-            root, log, layout.entry_header_bytes, report, mended_from, progress, sizes.queue_segment_bytes
+            root, log, layout.entry_header_bytes, report, repairable_from, progress, sizes.queue_segment_bytes
         )
         check_queues(derived, in_log, _topics(root))
         check_index(derived, index_geometry or sizes.index, checkpoint.index_timestamp_ms)
@@ -126,7 +128,7 @@ class _LogCheck:
         layout: _Layout,
         report: Report,
         known_end: int,
-        mended_from: int,
+        repairable_from: int,
         progress: Progress | None,
         written_end: int,
     ) -> None:
@@ -134,7 +136,7 @@ class _LogCheck:
         self.layout = layout
         self.report = report
         self.known_end = known_end
-        self.mended_from = mended_from
+        self.repairable_from = repairable_from
         self.progress = progress
         self.written_end = written_end
         self.queues: dict[tuple[str, int], QueueOfLog] = {}
@@ -178,7 +180,7 @@ class _LogCheck:
         self.report.last_store_timestamp_ms = newest_ms
         if has_queue_unit(record):
             queue = self.queues.setdefault((record.topic, record.queue_id), QueueOfLog())
-            odd = queue.add(record, step.pos >= self.mended_from)
+            odd = queue.add(record, step.pos >= self.repairable_from)
             if odd:  # a topic that was removed and made again begins anew
                 self.report.add_note(*self._place(step.pos), f"{record.topic} queue {record.queue_id}: {odd}")
 
@@ -250,7 +252,9 @@ class _LogCheck:
         data = ledger_index.read(at, UNIT_BYTES)
         if start is not None and data is not None and data.strip(b"\0"):
             place = ledger_index.path(start), at - start
-            self.report.add(*place, f"a unit follows that of the last entry {self.last_entry.log_index}", mended=True)
+            self.report.add(
+                *place, f"a unit follows that of the last entry {self.last_entry.log_index}", repairable=True
+            )
 
     def _place(self, pos: int) -> tuple[Path, int]:
         start = self.log.start_of(pos)

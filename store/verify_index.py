@@ -52,17 +52,17 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
             if unread:
                 continue  # entries name each other: nothing can be said of the others
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
-            mended = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
+            repairable = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
             found = geometry or IndexGeometry.of_file(data)
             if found is None:
                 if header.next_entry > 1:
-                    report.add(path, 0, "slots and entries do not fit the header", mended=mended)
+                    report.add(path, 0, "slots and entries do not fit the header", repairable=repairable)
                 continue
             if len(data) != found.file_bytes:
-                report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", mended=mended)
+                report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", repairable=repairable)
                 continue
             report.index_slots, report.index_entries_max = found
-            _IndexCheck(derived, path, data, found, header, mended, ended_ms).run()
+            _IndexCheck(derived, path, data, found, header, repairable, ended_ms).run()
             ended_ms = header.end_timestamp_ms
 
 
@@ -84,7 +84,7 @@ class _IndexCheck:
         data: mmap.mmap,
         geometry: IndexGeometry,
         header: IndexHeader,
-        mended: bool,
+        repairable: bool,
         first_from_ms: int | None,
     ) -> None:
         self.derived = derived
@@ -93,7 +93,7 @@ class _IndexCheck:
         self.data = data
         self.geometry = geometry
         self.header = header
-        self.mended = mended
+        self.repairable = repairable
         self.first_from_ms = first_from_ms
         self.newest = array("i", bytes(4 * geometry.slots))
         self.used = 0
@@ -141,7 +141,7 @@ class _IndexCheck:
                     )
 
     def _add(self, at: int, reason: str) -> None:
-        self.report.add(self.path, at, reason, mended=self.mended)
+        self.report.add(self.path, at, reason, repairable=self.repairable)
 
     def _entry(self, number: int, entry: IndexEntry) -> str:
         if entry.key_hash < 0:

@@ -38,30 +38,30 @@ class QueueOfLog:
     records: int = 0
     first_offset: int = -1
     last_offset: int = -1
-    mended_offset: int = -1
+    repairable_offset: int = -1
     """The first one that the next start dispatches again; -1: none."""
 
-    def add(self, record: Record, mended: bool) -> str:
+    def add(self, record: Record, repairable: bool) -> str:
         """Counts a record; what is odd about its place in the queue, or ""."""
         offset, before = record.queue_offset, self.last_offset
         if self.records == 0 or offset <= before:
-            self.records, self.first_offset, self.mended_offset = 0, offset, -1
+            self.records, self.first_offset, self.repairable_offset = 0, offset, -1
         self.records += 1
         self.last_offset = offset
-        if mended and self.mended_offset < 0:
-            self.mended_offset = offset
+        if repairable and self.repairable_offset < 0:
+            self.repairable_offset = offset
         return f"queue offset {offset} follows {before}" if before >= 0 and offset != before + 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What a check of derived files works with. `mended_from`: the next start dispatches the log again from here."""
+    """The inputs of a check of derived files. `repairable_from`: the next start dispatches the log again from here."""
 
     root: Path
     log: SegmentFiles
     entry_header_bytes: int
     report: Report
-    mended_from: int
+    repairable_from: int
     progress: Progress | None
     queue_segment_bytes: int | None = None
     """As most files of all queues have it; None: found by looking, queue by queue."""
@@ -123,9 +123,9 @@ def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], to
         if (topic, queue) not in folders:
             path = derived.root / "consumequeue" / topic / str(queue)
             removed = topics is not None and topic not in topics
-            mended = removed or 0 <= wanted.mended_offset <= wanted.first_offset
+            repairable = removed or 0 <= wanted.repairable_offset <= wanted.first_offset
             reason = f"the queue is missing, the log has {wanted.records} messages of it"
-            derived.report.add(path, 0, reason + (f" ({REMOVED_TOPIC})" if removed else ""), mended=mended)
+            derived.report.add(path, 0, reason + (f" ({REMOVED_TOPIC})" if removed else ""), repairable=repairable)
 
 
 class _QueueCheck:
@@ -202,25 +202,25 @@ class _QueueCheck:
 
     def _hole(self, path: Path, at: int, reason: str) -> None:
         # Recovery after a kill cuts the queue there, and dispatches what was in it again if it goes back that far.
-        mended = not self.report.clean and max(self.last_pos, self.report.min_pos) >= self.derived.mended_from
-        self.report.add(path, at, reason, mended=mended)
+        repairable = not self.report.clean and max(self.last_pos, self.report.min_pos) >= self.derived.repairable_from
+        self.report.add(path, at, reason, repairable=repairable)
 
     def _unit(self, path: Path, at: int, offset: int, unit: Unit) -> None:
         self.report.units += 1
         pos, size, _ = unit
-        reason, mended = "", False
+        reason, repairable = "", False
         if pos < 0 or size <= 0:
             reason = f"no unit: position {pos}, size {size}"
         elif pos >= self.report.min_pos:  # else it has expired: nothing is left to compare it with
             if pos + size > self.report.end_pos:
                 reason = f"names a record at {pos}, the log ends at {self.report.end_pos}"
-                mended = not self.report.clean
+                repairable = not self.report.clean
             else:
                 reason = self._compare(offset, unit)
                 if not reason and pos <= self.last_pos:
                     reason = f"names the record at {pos} behind the one at {self.last_pos}"
         if reason:
-            self.report.add(path, at, reason, mended=mended)
+            self.report.add(path, at, reason, repairable=repairable)
         self.first_offset = offset if self.first_offset < 0 else self.first_offset
         self.last_offset = offset
         if not reason:
@@ -272,9 +272,9 @@ class _QueueCheck:
         if self.last_offset < wanted.last_offset:
             first = max(self.last_offset + 1, wanted.first_offset)
             start = self.files.starts[-1] if self.files.starts else 0
-            mended = 0 <= wanted.mended_offset <= first
+            repairable = 0 <= wanted.repairable_offset <= first
             reason = f"lacks the queue's last {wanted.last_offset - first + 1} messages"
-            self.report.add(self.files.path(start), max(first * UNIT.size - start, 0), reason, mended=mended)
+            self.report.add(self.files.path(start), max(first * UNIT.size - start, 0), reason, repairable=repairable)
         if 0 <= wanted.first_offset < self.first_offset:
             reason = f"lacks the queue's first {self.first_offset - wanted.first_offset} messages"
             self.report.add_damage(self.files.path(self.files.starts[0]), 0, reason)

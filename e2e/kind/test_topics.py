@@ -71,7 +71,7 @@ def test_more_queues_come_and_fewer_are_refused(orders: Brokers, shell: Shell) -
         _applied(orders, "growing", queues=3)
 
 
-def test_drift_is_mended(orders: Brokers, shell: Shell) -> None:
+def test_drift_is_repaired(orders: Brokers, shell: Shell) -> None:
     """Somebody deletes it with the command; it is there again within a minute."""
     orders.topic("drifting", 4)
     shell.tally("topic", "delete", "drifting")

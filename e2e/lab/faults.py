@@ -25,7 +25,7 @@ from lab.waiting import WHOLE_S, leader_of, served_again, until, whole
 LEADER_CHANGE = "leader change, all kinds"
 TRANSFER, TRANSFER_PAUSE = "transfer, asked to done", "transfer, no send acknowledged"
 
-_MEND_S = 180.0  # a member begins to look 60 s after its start
+_REPAIR_S = 180.0  # a member begins to look 60 s after its start
 _FULL_S = 90.0
 _ALONE_S = 0.6  # shorter than a leader goes on without a majority
 
@@ -188,15 +188,15 @@ class Faults:
         other = next(member for member in self._group.members if member is not victim)
         end = int(path.name) + path.stat().st_size
 
-        def mended() -> bool:
+        def repaired() -> bool:
             position, _ = difference(victim.ledger / "data", other.ledger / "data", end)
             return position != int(path.name) + at
 
-        await until(self._group, mended, _MEND_S, f"byte {at} of {path} is mended")
+        await until(self._group, repaired, _REPAIR_S, f"byte {at} of {path} is repaired")
         seconds = time.monotonic() - since_s
-        self._measured.add("a flipped byte mended, from the start", seconds)
+        self._measured.add("a flipped byte repaired, from the start", seconds)
         how = "while it ran" if running else "while it was down"
-        return f"byte {at} of {path.name} of {victim.name} {how}, mended {seconds:.1f} s after its start"
+        return f"byte {at} of {path.name} of {victim.name} {how}, repaired {seconds:.1f} s after its start"
 
     async def _fill(self, fault: Fault, victim: Member) -> str:
         """No room on one member's disk until somebody else leads, or for a while; then there is room again."""

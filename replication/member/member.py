@@ -73,13 +73,13 @@ from tallystick.replication.member.errors import (
 )
 from tallystick.replication.member.inbox import Inbox
 from tallystick.replication.member.log_writer import Appending, LogWriter
-from tallystick.replication.member.mending import Damage, Mending
 from tallystick.replication.member.opening import MemberDisk, open_disk, read_membership
 from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.outbox import Outbox
 from tallystick.replication.member.questions import Questions
 from tallystick.replication.member.ranges import RangeError
 from tallystick.replication.member.repair import Scrubber
+from tallystick.replication.member.repair_task import Damage, RepairTask
 from tallystick.replication.member.reserve import NO_ROOM, Reserve
 from tallystick.replication.member.role_log import RoleLog
 from tallystick.replication.member.room import Room
@@ -177,7 +177,7 @@ class Member(Callbacks):
         self._stopped: str | None = _NOT_STARTED
         self._written_in_effect = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._mending = Mending(
+        self._repair_task = RepairTask(
             disk.ledger,
             self._repair,
             note=self._note,
@@ -322,7 +322,7 @@ class Member(Callbacks):
             self._calls,
             max_append_bytes=settings.raft.max_append_bytes,
             note=self._note,
-            mend=lambda first, end_pos: self._mending.add(self.ledger.pos_of(first), end_pos),
+            repair=lambda first, end_pos: self._repair_task.add(self.ledger.pos_of(first), end_pos),
         )
         self._inbox = Inbox(
             self._raft,
@@ -340,7 +340,7 @@ class Member(Callbacks):
         self.set_addresses(addresses)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_marks(), name="group-marks"))
-        self._tasks.append(loop.create_task(self._mending.run(), name="repair-log"))
+        self._tasks.append(loop.create_task(self._repair_task.run(), name="repair-log"))
         if appending is None:  # otherwise the store on the log scrubs it and reports damage
             self._tasks.append(loop.create_task(self._scrub_now_and_then(), name="group-scrub"))
         if self._writer is not None and self._asynchronous:
@@ -652,7 +652,7 @@ class Member(Callbacks):
         if lane is Lane.BULK and self._stopped is None:
             self._outbox.connected(member)
             self._base_sender.send_again(member)
-            self._mending.try_now()
+            self._repair_task.try_now()
 
     def _on_room(self, member: int, lane: Lane) -> None:
         if lane is Lane.BULK and self._stopped is None:
@@ -762,7 +762,7 @@ class Member(Callbacks):
             self._end_grace()
         self._waiters.fail_above(effect.last_kept, OutcomeUnknownError("another leader truncated it"))
         pos = self.ledger.end_of(effect.last_kept)
-        self._mending.cut(effect.last_kept, pos)
+        self._repair_task.cut(effect.last_kept, pos)
         self._unread = [index for index in self._unread if index <= effect.last_kept]
         for callback in self.on_truncate:
             callback(pos, was_end)
@@ -809,7 +809,7 @@ class Member(Callbacks):
         `blocks`: what was derived from the log may lack the damaged part, so this member does not lead until then.
         """
         if self._stopped in (None, _NOT_STARTED) and self._other_members():
-            self._mending.add(pos, end_pos, blocks=blocks)
+            self._repair_task.add(pos, end_pos, blocks=blocks)
 
     @property
     def unreadable(self) -> str | None:
@@ -821,11 +821,11 @@ class Member(Callbacks):
         if self._special.gaps:
             gap = self._special.gaps[0]
             return f"entries {gap.first} to {gap.sound - 1} of the log are damaged and are being fetched again"
-        return "a part of the log is damaged and is being fetched again" if self._mending.blocked else None
+        return "a part of the log is damaged and is being fetched again" if self._repair_task.blocked else None
 
     def is_being_repaired(self, pos: int) -> bool:
         """Whether byte `pos` of the log is in a range that is being fetched from another member."""
-        return self._mending.covers(pos)
+        return self._repair_task.covers(pos)
 
     def _other_members(self) -> list[int]:
         known = {self.identity.member}
@@ -858,7 +858,7 @@ class Member(Callbacks):
         ledger.findings.add(
             FindingKind.DAMAGE, path, reason, offset=pos % ledger.segment_bytes, size=end - pos, pos=pos
         )
-        self._mending.add(pos, end, blocks=lacks)
+        self._repair_task.add(pos, end, blocks=lacks)
 
     def _read_memberships(self) -> None:
         """Puts memberships in force that were unreadable and are repaired."""
@@ -901,7 +901,7 @@ class Member(Callbacks):
             ledger.findings.add(
                 FindingKind.DAMAGE, path, reason, offset=gap.pos % ledger.segment_bytes, size=end - gap.pos, pos=gap.pos
             )
-            self._mending.add(gap.pos, end, blocks=True)
+            self._repair_task.add(gap.pos, end, blocks=True)
         else:
             self._give_up(gap.first, "this is the only member")
 
@@ -939,7 +939,7 @@ class Member(Callbacks):
         if self._stopped is None:
             self._calls.call(self._read_on)
 
-    async def _mend(self, first: int, end_pos: int, bytes_per_second: float) -> None:
+    async def _scrub(self, first: int, end_pos: int, bytes_per_second: float) -> None:
         try:
             await self._read_again(first, end_pos, bytes_per_second)
         except (
@@ -1071,13 +1071,13 @@ class Member(Callbacks):
         self.ledger.install_base(point.index, point.term, point.chain, point.pos)
         self._outbox.forget_range()
         self._special.clear()
-        self._mending.forget()
+        self._repair_task.forget()
         self._memberships, self._unread = [request.membership], []
         self._committed_index, self._committed_pos = point.index, point.pos
         self._applied_index = max(applied, point.index)
         self._waiters.fail_above(-1, OutcomeUnknownError("a snapshot replaced the log"))
         self._applied.resolve(point.index)
-        self._scrubber.begin_anew()
+        self._scrubber.reset()
         for callback in self.on_installed:
             callback(point.index, point.pos)
         self._calls.then(self._raft.installed, request)
@@ -1166,7 +1166,7 @@ class Member(Callbacks):
     async def _scrub_now_and_then(self) -> None:
         await asyncio.sleep(self.settings.scrub_first_seconds)
         while True:
-            await self._mend(0, self._committed_pos, self.settings.scrub_bytes_per_second)
+            await self._scrub(0, self._committed_pos, self.settings.scrub_bytes_per_second)
             await asyncio.sleep(self.settings.scrub_interval_seconds)
 
     async def _flush_now_and_then(self, writer: LogWriter) -> None:
@@ -1207,6 +1207,6 @@ class Member(Callbacks):
             refused_messages=self.refused_messages + self.refused_ranges,
             removed=raft.removed,
             unreadable=self.unreadable,
-            unrepaired=self._mending.unrepaired(),
+            unrepaired=self._repair_task.unrepaired(),
             peers=progress_of(raft, ledger, self._transport.status(), time.monotonic()),
         )

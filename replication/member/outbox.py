@@ -22,8 +22,8 @@ _NOTHING = (0, -1, b"")
 
 
 class Outbox:
-    """`note(text)`: reports a problem, as a text for people. `mend(first, end_pos)`: checks entries from `first` on, up
-    to that byte, and fetches damaged ones again."""
+    """`note(text)`: reports a problem, as a text for people. `repair(first, end_pos)`: checks the entries from `first`
+    up to that byte, and fetches damaged ones again."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Outbox:
         *,
         max_append_bytes: int,
         note: Callable[[str], None],
-        mend: Callable[[int, int], None],
+        repair: Callable[[int, int], None],
     ) -> None:
         self._raft, self._ledger, self._transport, self._calls = raft, ledger, transport, calls
         self._max_append_bytes = max_append_bytes
-        self._note, self._mend = note, mend
+        self._note, self._repair = note, repair
         self._range = _NOTHING  # first index, last index, bytes
         self._refused: set[int] = set()  # members whose lane refused appends: it is full or closed
 
@@ -89,6 +89,6 @@ class Outbox:
             self._ledger.verified_range(first, last)
         except (EntryError, LedgerError) as error:
             self._note(f"entries {first} to {last}: {error}")
-            self._mend(first, self._ledger.end_of(last) + self._ledger.segment_bytes)
+            self._repair(first, self._ledger.end_of(last) + self._ledger.segment_bytes)
             return False
         return True

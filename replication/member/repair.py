@@ -5,7 +5,7 @@ damage fetches the damaged entries from a member that has them durably (`log_ran
 the entries around them and against the index, and writes them. A member of an older version sends only whole sealed
 segments: then the segment is fetched, and the entries are taken from it.
 
-`run` reads and repairs once. `mending` decides when, and when to retry.
+`run` reads and repairs once. `repair_task` decides when, and when to retry.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ class Scrubber:
         self._ledger = ledger
         self._shipping = shipping
         self._offered: list[int] = []
-        self._mending = asyncio.Lock()
+        self._lock = asyncio.Lock()
         shipping.on_demand = self._entries
-        self.begin_anew()
+        self.reset()
 
     def _entries(self, shipment: int) -> ShipmentSource | None:
         """The source of entries that another member requests. OSError: the index cannot be read."""
@@ -127,7 +127,7 @@ class Scrubber:
         except KeyError:
             return None
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """The log has another start: nothing that was offered exists any longer."""
         for start in self._offered:
             self._shipping.withdraw(start)
@@ -153,7 +153,7 @@ class Scrubber:
         Raises DiskError if no member sent one of them; NoCopyError if all members answered and none has a sound copy;
         UnrepairableError if, in addition, each of them has the entry.
         """
-        ledger, mended = self._ledger, 0
+        ledger, repaired = self._ledger, 0
         place = self._place_before(max(first, ledger.first_index))
         while place.pos < end_pos and place.index < min(last_index, ledger.last_index):
             begin = time.monotonic()
@@ -166,9 +166,9 @@ class Scrubber:
                 # Either the next entry is damaged, or the chain of this one: the entries before it decide.
                 place = self._place_before(place.index)
             elif done and place.pos < end_pos and place.index < last_index:
-                async with self._mending:
-                    mended += await self._mend_at(place, last_index + 1, peers)
-        return mended
+                async with self._lock:
+                    repaired += await self._repair_at(place, last_index + 1, peers)
+        return repaired
 
     def _place_before(self, first: int) -> EntryPoint:
         """The position at which a read of entry `first` begins. An entry with a damaged header cannot verify the next
@@ -182,7 +182,7 @@ class Scrubber:
                     raise
                 back *= 2
 
-    async def _mend_at(self, place: EntryPoint, limit: int, peers: Sequence[int]) -> int:
+    async def _repair_at(self, place: EntryPoint, limit: int, peers: Sequence[int]) -> int:
         found, done, reason = await asyncio.to_thread(self._walk, place)
         if not done or found.index > place.index:
             return 0  # another task has repaired it meanwhile
@@ -190,7 +190,7 @@ class Scrubber:
             return 0  # the segment was deleted meanwhile, or the log truncated
         fault = await asyncio.to_thread(self._fault_at, place, limit, reason)
         self._report(FindingKind.DAMAGE, fault, 0, f"entry {fault.index} is damaged: {fault.reason}")
-        last, end = await self._mend(fault, peers)
+        last, end = await self._repair(fault, peers)
         self._offer_again(fault.pos)
         self._repaired(fault.pos, end)
         again, done, reason = await asyncio.to_thread(self._walk, place)
@@ -227,7 +227,7 @@ class Scrubber:
         behind = find_entry(ledger.folder / "data", ledger.segment_bytes, place.pos, index + 1, LARGEST_ENTRY)
         return _Fault(index, place.pos, limit if behind is None else min(behind[1], limit), reason)
 
-    async def _mend(self, fault: _Fault, peers: Sequence[int]) -> tuple[int, int]:
+    async def _repair(self, fault: _Fault, peers: Sequence[int]) -> tuple[int, int]:
         """Repairs; returns the last entry that was written, and the position behind the written bytes."""
         ledger, pos = self._ledger, fault.pos
         segment_end = pos - pos % ledger.segment_bytes + ledger.segment_bytes

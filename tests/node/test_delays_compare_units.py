@@ -13,7 +13,7 @@ from tallystick.node.broker.half import to_half, to_op
 from tallystick.node.broker.schedule import LevelQueue
 from tallystick.node.broker.topics import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
 from tallystick.node.broker.transaction_check import Ask, CheckRound, CheckRules, HalfLinks
-from tallystick.store import queue_mender
+from tallystick.store import queue_repair
 from tallystick.store.engine import MessageStore
 from tallystick.store.findings import FindingKind
 from tallystick.store.queue_format import UNIT
@@ -67,7 +67,7 @@ async def test_each_delayed_message_is_delivered_once(
     store: MessageStore, source: tuple[str, int], inline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not inline:
-        monkeypatch.setattr(queue_mender, "_INLINE_BYTES", 0)
+        monkeypatch.setattr(queue_repair, "_INLINE_BYTES", 0)
     copy_unit(store.root, source, 4)
     queue = worker(store)
     await deliver_all(queue)
@@ -77,8 +77,10 @@ async def test_each_delayed_message_is_delivered_once(
     assert kinds == {FindingKind.DAMAGE, FindingKind.REBUILT}
 
 
-async def test_a_unit_that_is_being_mended_is_waited_for(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.mender, "look_at", lambda *_: False)
+async def test_a_unit_that_is_being_repaired_is_waited_for(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.queue_repair, "look_at", lambda *_: False)
     patch(files(store.root, QUEUE)[0], 4 * UNIT.size, bytes(UNIT.size))
     queue = worker(store)
     for _ in range(20):
@@ -148,10 +150,10 @@ async def test_a_round_looks_at_each_half_once(halves: MessageStore, queue: str,
 
 @pytest.mark.parametrize("queue", [HALF_TOPIC, OPERATION_TOPIC])
 @pytest.mark.parametrize("at", range(5))
-async def test_a_round_waits_for_a_unit_that_is_being_mended(
+async def test_a_round_waits_for_a_unit_that_is_being_repaired(
     halves: MessageStore, queue: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(halves.mender, "look_at", lambda *_: False)
+    monkeypatch.setattr(halves.queue_repair, "look_at", lambda *_: False)
     path = files(halves.root, f"{queue}/0")[0]
     right = path.read_bytes()[at * UNIT.size : (at + 1) * UNIT.size]
     patch(path, at * UNIT.size, bytes(UNIT.size))

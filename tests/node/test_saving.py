@@ -13,18 +13,18 @@ from tallystick.node.broker.offsets import ConsumerOffsets
 
 
 class SlowFile:
-    """A write waits for `go`, and fails if it began before `mended`."""
+    """A write waits for `go`, and fails if it began before `repaired`."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
-        self.mended = False
+        self.repaired = False
         self.saved: list[Any] = []
 
     def load(self) -> Any:
         return None
 
     def save(self, value: Any) -> None:
-        works = self.mended
+        works = self.repaired
         self.begun.set()
         assert self.go.wait(30)
         if not works:
@@ -38,7 +38,7 @@ async def test_a_write_that_began_before_a_change_does_not_speak_for_it() -> Non
     table.commit("g", "T", 0, 1)
     first = asyncio.create_task(table.saved())
     await asyncio.to_thread(file.begun.wait, 30)
-    file.mended = True
+    file.repaired = True
     table.commit("g", "T", 0, 2)
     second = asyncio.create_task(table.saved())
     await asyncio.sleep(0)
@@ -53,7 +53,7 @@ async def test_a_write_that_began_before_a_change_does_not_speak_for_it() -> Non
 async def test_an_older_picture_never_replaces_a_newer_one() -> None:
     """`persist` at a stop may overtake a write on a thread, which gets its turn at the file later."""
     file = SlowFile()
-    file.mended = True
+    file.repaired = True
     file.go.set()
     table = ConsumerOffsets(file)
     table.commit("g", "T", 0, 1)

@@ -371,11 +371,11 @@ def test_a_sector_that_was_never_written_ends_the_log_after_power_loss_only(tmp_
     assert FindingKind.CUT in {note.kind for note in lost.recovered.findings}
 
 
-# -- mending -----------------------------------------------------------------------------------------------------------
+# -- repair ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("boot", [1, 2])
-def test_a_peers_bytes_mend_what_is_damaged(tmp_path: Path, boot: int) -> None:
+def test_a_peers_bytes_repair_what_is_damaged(tmp_path: Path, boot: int) -> None:
     """Two places, one after the other; also across a segment's end."""
     made(tmp_path)
     twin = made(tmp_path / "twin")[1]
@@ -395,7 +395,7 @@ def test_a_peers_bytes_mend_what_is_damaged(tmp_path: Path, boot: int) -> None:
     assert_is(open_ledger(tmp_path, boot=boot), twin)
 
 
-def test_what_power_loss_left_behind_damage_is_judged_when_that_is_mended(tmp_path: Path) -> None:
+def test_what_power_loss_left_behind_damage_is_judged_when_that_is_repaired(tmp_path: Path) -> None:
     """By the next start of the process, too: the machine was not restarted since, but it was since this was written."""
     made(tmp_path)
     twin = made(tmp_path / "twin")[1]
@@ -411,7 +411,7 @@ def test_what_power_loss_left_behind_damage_is_judged_when_that_is_mended(tmp_pa
     assert_is(ledger, twin, big.log_index - 1)
 
 
-def test_a_flipped_byte_far_below_the_mark_is_found_when_read_and_mended(tmp_path: Path) -> None:
+def test_a_flipped_byte_far_below_the_mark_is_found_when_read_and_repaired(tmp_path: Path) -> None:
     ledger, twin = made(tmp_path)
     ledger.save_mark()
     for hit in range(0, 40, 3):
@@ -424,7 +424,7 @@ def test_a_flipped_byte_far_below_the_mark_is_found_when_read_and_mended(tmp_pat
         assert ledger.verified_range(0, 39).data == twin.span(0, 39)
 
 
-def test_bytes_of_another_history_do_not_mend(tmp_path: Path) -> None:
+def test_bytes_of_another_history_do_not_repair(tmp_path: Path) -> None:
     """Sound entries of another leader: the chain does not lead over them."""
     made(tmp_path)
     twin, other = made(tmp_path / "twin")[1], TwinLedger(SEGMENT_BYTES)

@@ -162,7 +162,7 @@ async def test_the_first_entry_that_a_start_reads_is_checked_with_its_header(
         await node.start(group.addresses)
         await group.level()
         assert [index for index, _ in node.state.applied][-3:] == indexes, "each row, in order"
-        await until(lambda: not node.up._mending.damages, "repaired")
+        await until(lambda: not node.up._repair_task.damages, "repaired")
         group.compare(group.nodes)
 
 
@@ -176,7 +176,7 @@ async def test_two_damaged_entries_in_a_row_are_both_repaired(tmp_path: Path) ->
         await node.start(group.addresses)
         await group.level()
         assert [index for index, _ in node.state.applied][-3:] == indexes, "each row, in order"
-        await until(lambda: not node.up._mending.damages, "repaired")
+        await until(lambda: not node.up._repair_task.damages, "repaired")
         group.compare(group.nodes)
 
 

@@ -60,8 +60,8 @@ async def test_a_member_without_its_membership_waits_until_it_has_it(
                 assert not node.up._raft._may_stand()
             else:
                 assert node.up.status().learners == (3,), "what the entry is was noted when it was durable"
-        node.up._mending.try_now()
-        await until(lambda: node.up.unreadable is None and not node.up._mending.damages, "the entry is there again")
+        node.up._repair_task.try_now()
+        await until(lambda: node.up.unreadable is None and not node.up._repair_task.damages, "the entry is there again")
         assert node.up.status().learners == (3,) and node.up.status().membership_index == index
         await group.level()
         assert [each.index for each in node.up._memberships][-1] == index

@@ -201,7 +201,7 @@ async def test_a_member_whose_copy_is_damaged_too_is_passed_over(tmp_path: Path)
         assert kinds == [FindingKind.DAMAGE, FindingKind.REPAIRED]
 
 
-async def test_a_leader_mends_what_it_cannot_send(tmp_path: Path) -> None:
+async def test_a_leader_repairs_what_it_cannot_send(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         for _ in range(4):
             await group.put_somehow(100, 500)
@@ -218,7 +218,7 @@ async def test_a_leader_mends_what_it_cannot_send(tmp_path: Path) -> None:
         assert leads(leader), "and nobody else had to lead"
 
 
-async def test_damage_that_nobody_can_mend_is_named(tmp_path: Path) -> None:
+async def test_damage_that_nobody_can_repair_is_named(tmp_path: Path) -> None:
     async with Group(tmp_path, 1) as group:
         for _ in range(4):
             await group.put_somehow(100, 500)
@@ -439,7 +439,7 @@ async def test_where_nobody_has_room_a_group_takes_its_own_entries_and_no_messag
         await group.level()
 
 
-async def test_damage_is_found_and_mended_without_being_asked(tmp_path: Path) -> None:
+async def test_damage_is_found_and_repaired_without_being_asked(tmp_path: Path) -> None:
     settings = replace(QUICK, scrub_first_seconds=0.1, scrub_interval_seconds=0.1)
     async with Group(tmp_path, settings=settings) as group:
         for _ in range(4):
@@ -449,7 +449,7 @@ async def test_damage_is_found_and_mended_without_being_asked(tmp_path: Path) ->
             path = node.folder / "data" / f"{0:020}"
             before = path.read_bytes()
             flip(node, node.up.ledger.pos_of(60) + 100)
-            await until(lambda p=path, b=before: p.read_bytes() == b, "mended")  # type: ignore[misc]
+            await until(lambda p=path, b=before: p.read_bytes() == b, "repaired")  # type: ignore[misc]
 
 
 async def test_a_full_disk_still_takes_a_vote(tmp_path: Path) -> None:
@@ -505,7 +505,7 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
             await until(lambda n=each: n.up.committed_index >= second)  # type: ignore[misc]
             each.up.release_before(3 * SEGMENT_BYTES)
             each.up.ledger.delete_released()
-        assert await leader.up._scrubber._mend_at(START, leader.up.committed_index, []) == 0, "deleted, not damaged"
+        assert await leader.up._scrubber._repair_at(START, leader.up.committed_index, []) == 0, "deleted, not damaged"
         await node.start(group.addresses)
         waiting = node.up._waiters.add(1 << 40)  # as of a leader that handed over while entries were under way
         await until(lambda: node.installed, "a base came")

@@ -216,7 +216,7 @@ async def test_doubt_that_is_forgotten(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 async def test_a_leader_that_does_not_look_at_what_it_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S13: damage on the leader's disk is refused by the others, and nobody mends it."""
+    """S13: damage on the leader's disk is refused by the others, and nobody repairs it."""
     refused = 0
 
     async def scenario(root: Path) -> None:

@@ -433,7 +433,7 @@ def test_a_range_is_read_once_for_two_members_and_again_when_the_log_was_cut() -
         SimpleNamespace(),  # type: ignore[arg-type]
         max_append_bytes=1 << 15,
         note=str,
-        mend=lambda first, end: None,
+        repair=lambda first, end: None,
     )
 
     def send(target: int, last: int) -> bytes:

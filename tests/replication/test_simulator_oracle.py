@@ -484,12 +484,12 @@ def test_partitions_are_directed_and_add_up() -> None:
     assert len(carried(lambda network: network.block([(1, 0)]))[0]) == 200
     assert len(carried(lambda network: network.block([(0, 1)], bulk_only=True))[0]) == 200
 
-    def mended(network: Network) -> None:
+    def repaired(network: Network) -> None:
         cut(network)
         network.unblock([(0, 1), (2, 1)])
         assert not network.blocked
 
-    assert len(carried(mended)[0]) == 200
+    assert len(carried(repaired)[0]) == 200
 
 
 def test_weather() -> None:

@@ -163,7 +163,7 @@ async def test_a_peer_that_is_gone_does_not_hold_up_the_others() -> None:
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_cut_is_mended_and_order_holds_across_it() -> None:
+async def test_a_cut_is_repaired_and_order_holds_across_it() -> None:
     a, b = Member(0), Member(1)
     async with Proxy(b.port) as proxy:
         await through(proxy, a, b)

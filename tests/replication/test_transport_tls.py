@@ -241,7 +241,7 @@ async def test_broken_files_leave_the_old_ones_in_use_and_are_told_of(
     assert sum("TLS files" in record.getMessage() for record in caplog.records) == 1
     for line in secret.splitlines()[1:-1]:
         assert line not in caplog.text and line not in b.transport.tls_error
-    authority.swap(files, "mended.n1")
+    authority.swap(files, "repaired.n1")
     await until(lambda: b.transport.tls_error == "")
     await close(a, b)
 

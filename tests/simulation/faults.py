@@ -182,7 +182,7 @@ class Faults:
             host.disk_delay_s = 0.0
 
     async def disk_error(self) -> None:
-        """Some calls to one disk fail. A failed sync of the log can only be mended by a restart."""
+        """Some calls to one disk fail. A failed sync of the log can only be repaired by a restart."""
         node, dice = self._broker(), self.dice
         for _ in range(dice.randrange(1, 4)):
             op = dice.choice(("write", "write", "create", "allocate", "rename", "sync", "sync_dir", "open", "mkdir"))

@@ -153,7 +153,7 @@ def nothing(root: Path) -> None:
 
 
 def wrong(root: Path) -> set[str]:
-    """Folders and files in which `verify` finds something, also what the next start mends."""
+    """Folders and files in which `verify` finds something, also what the next start repairs."""
     report = verify(root)
     return {finding.file.split("/")[0] for finding in (*report.damage, *report.notes)}
 
@@ -188,7 +188,7 @@ async def test_start(damaged: Callable[[Damage], Path], kind: str) -> None:
     expected = TABLE[kind].start
     async with opened(chosen(root)) as store:
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "look-at-index"))
-        await store.index_mender.close()
+        await store.index_repair.close()
         assert bool(store.findings.listed()) is expected.startswith(FINDS)
     if expected in (FINDS, SILENT):
         assert wrong(root) == is_left(kind)

@@ -123,7 +123,7 @@ async def test_queues_stay_what_they_are_while_the_index_is_made_again(tmp_path:
     async with started(tmp_path, group) as store:
         store.remove_topic("C")
         name = store._dispatch.index_files()[0][0]
-        await store.index_mender.make_again(name, "test")
+        await store.index_repair.make_again(name, "test")
         await made_again(store)
         assert [store.max_offset(topic, 0) for topic in "ABC"] == [1, 1, 0]
         assert ("C", 0) not in store.queues()
@@ -131,7 +131,7 @@ async def test_queues_stay_what_they_are_while_the_index_is_made_again(tmp_path:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_queues_are_read_and_mended_while_the_index_is_made_again(tmp_path: Path, seed: int) -> None:
+async def test_queues_are_read_and_repaired_while_the_index_is_made_again(tmp_path: Path, seed: int) -> None:
     """The position of dispatch goes back; what lies behind it is in the queues nevertheless."""
     dice = Random(seed)
     async with started(tmp_path, bool(seed % 2)) as store:

@@ -98,7 +98,7 @@ def test_a_sync_left_out_is_seen(tmp_path, op):
     assert seen >= 10
 
 
-def test_a_sync_that_failed_is_not_mended_by_the_next(tmp_path):
+def test_a_sync_that_failed_is_not_repaired_by_the_next(tmp_path):
     door = Door(record=True)
     folder = tmp_path / "commitlog"
     log = open_log(door, folder)

@@ -13,8 +13,8 @@ from tallystick.store._kernel import Door
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
 from tallystick.store.progress import Point, lock_time_ns
-from tallystick.store.queue_mender import QueueMender
 from tallystick.store.queue_recovery import QueueRecovery
+from tallystick.store.queue_repair import QueueRepair
 from tallystick.store.queue_table import QueueTable
 
 FILES = (("20260101000000000", 5000), ("20260102000000000", 9000))
@@ -78,15 +78,15 @@ def test_an_index_file_that_is_missing_or_lost_entries_is_made_again(
     assert [call.args[0] for call in dispatch.drop_index_from.mock_calls] == ["", *([dropped] if dropped else [])]
 
 
-def mender_of(root: Path, dispatch: Mock) -> tuple[QueueMender, Mock]:
+def repair_of(root: Path, dispatch: Mock) -> tuple[QueueRepair, Mock]:
     settings = SimpleNamespace(queue_segment_bytes=320)
     store = Mock(root=root, findings=FindingLog(root), settings=settings, min_pos=0)
-    return QueueMender(store, dispatch), store
+    return QueueRepair(store, dispatch), store
 
 
 def test_messages_that_the_log_lost_are_reported(tmp_path: Path) -> None:
-    mender, store = mender_of(tmp_path, Mock(**{"mend.return_value": (20, 21, 2, 2, [])}))
-    assert mender.mend(b"A", 0, 20)
+    repair, store = repair_of(tmp_path, Mock(**{"repair.return_value": (20, 21, 2, 2, [])}))
+    assert repair.repair(b"A", 0, 20)
     (found,) = store.findings.listed()
     assert (found.kind, found.file, found.offset) == (FindingKind.DAMAGE, f"consumequeue/A/0/{320:020}", 80)
     assert "2 of the messages at offsets 20 to 21 are not in the log any more" in found.reason
@@ -94,14 +94,14 @@ def test_messages_that_the_log_lost_are_reported(tmp_path: Path) -> None:
 
 async def test_a_reader_waits_only_while_a_thread_compares_and_is_told_of_its_end(tmp_path: Path) -> None:
     dispatch = Mock()
-    mender, store = mender_of(tmp_path, dispatch)
-    dispatch.mend.side_effect = OSError(5, "Input/output error")
-    assert mender.look_at(b"A", 0, 20), "what cannot be compared is passed over"
-    dispatch.mend.side_effect = None
-    dispatch.mend.return_value = None  # more of the log has to be read than the event loop may
+    repair, store = repair_of(tmp_path, dispatch)
+    dispatch.repair.side_effect = OSError(5, "Input/output error")
+    assert repair.look_at(b"A", 0, 20), "what cannot be compared is passed over"
+    dispatch.repair.side_effect = None
+    dispatch.repair.return_value = None  # more of the log has to be read than the event loop may
     told = asyncio.Event()
     store.on_arrival.side_effect = lambda queues: told.set()
-    assert not mender.look_at(b"A", 0, 20)
+    assert not repair.look_at(b"A", 0, 20)
     async with asyncio.timeout(10):
         await told.wait()
     store.on_arrival.assert_called_once_with([("A", 0)])
@@ -109,7 +109,7 @@ async def test_a_reader_waits_only_while_a_thread_compares_and_is_told_of_its_en
 
 def test_only_what_was_dispatched_is_compared(tmp_path: Path) -> None:
     dispatch = Mock(position=50, **{"audit.return_value": SimpleNamespace(wrong=[])})
-    mender, _ = mender_of(tmp_path, dispatch)
+    repair, _ = repair_of(tmp_path, dispatch)
     for upto in (40, 100):
-        mender.check_range(0, upto, 1 << 20)
+        repair.check_range(0, upto, 1 << 20)
     assert [call.args[:2] for call in dispatch.audit.mock_calls] == [(0, 40), (0, 50)]

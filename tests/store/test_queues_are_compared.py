@@ -327,19 +327,19 @@ def test_a_table_with_a_wrong_byte_or_a_wrong_length_is_none() -> None:
     assert QueueTable.decode(data + b"\0") is None
 
 
-# -- the mender --------------------------------------------------------------------------------------------------------
+# -- the repair --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_mender_writes_wrong_units_again_in_their_place(made_stores: dict[str, Made], tmp_path: Path) -> None:
+async def test_the_repair_writes_wrong_units_again_in_their_place(made_stores: dict[str, Made], tmp_path: Path) -> None:
     root = Path(shutil.copytree(made_stores["closed"].root, tmp_path / "store"))
     whole = files(root)[1].read_bytes()
     async with opened(chosen(root)) as store:
         patch(files(root)[1], 20 * 3, bytes(20 * 4))
-        assert not store.mender.mend(b"A", 0, 70), "the queue has no such offset"
-        assert not store.mender.mend(b"A", 9, 0), "there is no such queue"
-        assert not store.mender.mend(b"A", 0, 20, 1), "more than a byte of the log has to be read"
+        assert not store.queue_repair.repair(b"A", 0, 70), "the queue has no such offset"
+        assert not store.queue_repair.repair(b"A", 9, 0), "there is no such queue"
+        assert not store.queue_repair.repair(b"A", 0, 20, 1), "more than a byte of the log has to be read"
         assert files(root)[1].read_bytes() != whole and store.findings.listed() == []
-        assert store.mender.mend(b"A", 0, 20)
+        assert store.queue_repair.repair(b"A", 0, 20)
         await store.upkeep.save(thorough=True)
         assert files(root)[1].read_bytes() == whole
         kinds = [(each.kind, each.file) for each in store.findings.listed()]
@@ -352,9 +352,9 @@ async def test_a_check_of_the_log_sets_queues_right(made_stores: dict[str, Made]
     whole = files(root)[1].read_bytes()
     async with opened(chosen(root)) as store:
         strange_unit(root)
-        found = store.mender.check_range(0, store.max_pos, 1 << 30)
+        found = store.queue_repair.check_range(0, store.max_pos, 1 << 30)
         assert (found.pos, found.records, found.damage) == (store.max_pos, 133, [])
         assert [each[:3] for each in found.wrong] == [(b"A", 0, 21)]
         await store.upkeep.save(thorough=True)
         assert files(root)[1].read_bytes() == whole
-        assert store.mender.check_range(0, store.max_pos, 1 << 30).wrong == []
+        assert store.queue_repair.check_range(0, store.max_pos, 1 << 30).wrong == []

@@ -140,7 +140,7 @@ async def test_a_unit_that_names_something_else_is_found_and_written_again(tmp_p
 async def test_a_unit_that_cannot_be_written_again_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(tmp_path)
     spoil(tmp_path / "consumequeue" / "T" / "1" / segment_name(0), 20 * 7, (12).to_bytes(8))
-    monkeypatch.setattr("tallystick.store.queue_mender.QueueMender.mend", lambda *_: False)
+    monkeypatch.setattr("tallystick.store.queue_repair.QueueRepair.repair", lambda *_: False)
     (found,) = await scrubbed(tmp_path)
     assert found.file == "consumequeue/T/1" and found.offset == 20 * 7
     assert "queue offset 7 names" in found.reason

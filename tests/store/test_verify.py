@@ -1,7 +1,7 @@
 """`verify` finds each kind of damage that is planted in a store of RocketMQ's, and names the file and the place.
 
 Each test says: flip this, and that is found there. Undamaged stores are sound, also those that were killed: what the
-next start mends is a note and no damage.
+next start repairs is a note and no damage.
 """
 
 import json

@@ -23,7 +23,7 @@ RULES = {
     "S12": "a member applies an entry twice",
     "D1": "a member's term goes back",
     "acknowledged": "an acknowledged value is gone in the end",
-    "S11, L": "all is mended, and for 30 seconds nothing is committed",
+    "S11, L": "all is repaired, and for 30 seconds nothing is committed",
     "L7": "more than 2 000 packets in a second, each answer breeds an append: the run ends there",
     "no exception": "a handler raises, asyncio logs it",
 }
@@ -130,7 +130,7 @@ class JudgedGroup(RaftosGroup):
         return "L7" in self.findings
 
     def judge_the_end(self, last_value: str) -> None:
-        """All is mended for long enough, and `last_value` was proposed since."""
+        """All is repaired for long enough, and `last_value` was proposed since."""
         if last_value not in self.acknowledged:
             self.found("S11, L", f"terms {[each.term for each in self.members]}, leaders {sorted(self.leaders())}")
         gone = self.missing(self.acknowledged)

@@ -52,7 +52,7 @@ class History:
     size: int
     events: tuple[Event, ...]
     end: float
-    """When all is mended."""
+    """When all is repaired."""
     ours: Outcome
     acknowledged: int
     """By our core, in this run."""

@@ -17,9 +17,9 @@
 
 mod claims;
 mod compare;
-mod mend;
 mod places;
 mod python;
+mod repair;
 mod time;
 
 use std::collections::{HashMap, HashSet};

@@ -23,9 +23,9 @@ mod chain;
 mod ext_tail;
 mod files;
 mod hold;
-mod mend;
 pub mod names;
 mod recover;
+mod repair;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -38,8 +38,8 @@ pub use append::Put;
 pub use chain::Claim;
 pub use files::ToSync;
 pub use hold::Stray;
-pub use mend::Short;
 pub use names::FastMap;
+pub use repair::Short;
 pub use unit::{Unit, UNIT};
 
 use crate::door::Door;

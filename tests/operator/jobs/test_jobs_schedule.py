@@ -298,7 +298,7 @@ def test_nothing_is_made_while_it_is_suspended_and_then_the_last_time_counts(lab
     assert runs(lab) == [str(BEGIN + 20)]
 
 
-def test_a_schedule_that_cannot_be_is_told_and_can_be_mended(lab: JobLab) -> None:
+def test_a_schedule_that_cannot_be_is_told_and_can_be_corrected(lab: JobLab) -> None:
     template(lab, timeZone="Mars/Base")
     assert lab.one_pass("nightly") is None
     assert lab.phase("nightly") == "Failed" and "Mars/Base" in lab.status("nightly")["message"]

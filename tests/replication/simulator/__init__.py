@@ -10,7 +10,7 @@ a test that runs on a real clock. So here the cores are the product's (`tallysti
 and read no clock, and everything around them is made of one random number generator: when a packet arrives, how long
 a sync takes, which effect is the last one before a crash, how fast a clock runs. The same seed is the same run, step
 for step. After each effect that any member carries out, an oracle that sees everything looks whether a promise of the
-protocol is broken (`oracle`). In the end all is mended, and the group has to agree within a stated time.
+protocol is broken (`oracle`). In the end all is repaired, and the group has to agree within a stated time.
 
     simulation   one run: chaos, then calm
     process      inbox, effects in order; where crashes, pauses and stalls strike

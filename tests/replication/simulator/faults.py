@@ -398,14 +398,14 @@ def low_disk(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def failing_sync(simulation: Simulation, seconds: float) -> None:
-    """The disk gives errors until the process is started anew on a mended one (D7)."""
+    """The disk gives errors until the process is started anew on a repaired one (D7)."""
     member = victim(simulation)
     if member is not None and not member.sync_fails and simulation.may_crash(member):
         member.sync_fails = True
-        simulation.queue.after(seconds, _mend, simulation, member)
+        simulation.queue.after(seconds, _repair, simulation, member)
 
 
-def _mend(simulation: Simulation, member: Member) -> None:
+def _repair(simulation: Simulation, member: Member) -> None:
     member.sync_fails = False
     member.crash()
     simulation.restart_later(member, 0.1)

@@ -209,7 +209,7 @@ class Member(Process):
         simulation.faults["entry lost unsynced"] += lost
         simulation.faults["entry torn"] += torn
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Nothing is wrong with it any more. What its disk has lost comes to light by a restart."""
         self.stalled_until = min(self.stalled_until, self._queue.now)
         self.crash_at = None

@@ -1,7 +1,7 @@
 """One run: a seed, a profile, and what comes of them.
 
     chaos                                      calm
-    |- faults, proposals, reads, changes ----->|- everything mended; agreement within `CALM_SECONDS`, or "stuck" -->|
+    |- faults, proposals, reads, changes ----->|- everything repaired; agreement within `CALM_SECONDS`, or "stuck" -->|
 
 All chance comes from `random.Random(seed)`; nothing depends on hashes, addresses or the real time.
 """
@@ -89,7 +89,7 @@ class Simulation:
         invariant = violation = None
         try:
             self._cause_chaos()
-            self._mend()
+            self._repair()
             self._await_agreement()
             self.oracle.compare_logs()
         except Violation as found:
@@ -126,14 +126,14 @@ class Simulation:
         FAULTS[name](self, min(seconds, self.profile.chaos_seconds - self.queue.now))
         self.queue.after(self.dice.uniform(*self.profile.fault_gap_seconds), self._next_fault)
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         """All is as it should be from now on, and whoever belongs to the group runs."""
         self._calm = True
         self.clients.end()
         self.network.clear_up()
-        self.note(WORLD, "mends all", "")
+        self.note(WORLD, "repairs all", "")
         for member in list(self.members.values()):
-            member.mend()
+            member.repair()
             if not member.running and (not member.removed or self._is_wanted(member)):
                 member.start()
 

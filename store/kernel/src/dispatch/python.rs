@@ -9,7 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
-use super::mend::Wrong;
+use super::repair::Wrong;
 use super::{Core, WrittenPoint};
 use crate::door::Door;
 use crate::ext::{is_address, ExtFiles, ExtUnit};
@@ -196,7 +196,7 @@ impl Dispatch {
 type Ext<'py> = (u16, i64, i64, Bound<'py, PyBytes>);
 
 /// First and last offset, units written, placeholders among them, damage of the log (position, size, reason).
-type MendedRow = (i64, i64, u64, u64, Vec<(u64, u64, &'static str)>);
+type RepairedRow = (i64, i64, u64, u64, Vec<(u64, u64, &'static str)>);
 
 /// Units (position, size, tags code), the offset of a wrong one behind them or -1, damage (offset, position, size).
 type UsableRow = (Vec<(i64, i32, i64)>, i64, Vec<(i64, i64, i32)>);
@@ -445,7 +445,7 @@ impl Dispatch {
         })
     }
 
-    fn mend(
+    fn repair(
         &self,
         py: Python<'_>,
         topic: &[u8],
@@ -453,12 +453,12 @@ impl Dispatch {
         offset: i64,
         log_first: u64,
         max_bytes: u64,
-    ) -> PyResult<Option<MendedRow>> {
-        let mended = py.detach(|| self.0.mend(topic, queue, offset, log_first, max_bytes))?;
-        Ok(mended.map(|mended| {
-            let damage = mended.damage.iter().map(|each| (each.pos, each.size, each.reason));
+    ) -> PyResult<Option<RepairedRow>> {
+        let repaired = py.detach(|| self.0.repair(topic, queue, offset, log_first, max_bytes))?;
+        Ok(repaired.map(|repaired| {
+            let damage = repaired.damage.iter().map(|each| (each.pos, each.size, each.reason));
             let damage = damage.collect();
-            (mended.first, mended.last, mended.written, mended.blank, damage)
+            (repaired.first, repaired.last, repaired.written, repaired.blank, damage)
         }))
     }
 

@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_is_not_mended_by_a_second_one() {
+    fn a_failed_sync_is_not_repaired_by_a_second_one() {
         let folder = Folder::new("doomed");
         let door = Door::recording();
         let path = folder.file("log");

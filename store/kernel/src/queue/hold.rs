@@ -10,13 +10,13 @@
 //! queue ends at 4; the log has 2             2 is a stray: the place is taken
 //! ```
 //!
-//! What the table of ends says of a queue (`mend`) decides what the log leaves open, for records that it covers. A stray
+//! What the table of ends says of a queue (`repair`) decides what the log leaves open, for records that it covers. A stray
 //! at the end of a queue had an offset that was given out; a placeholder keeps it, unless the table knows the end.
 
 use std::collections::HashMap;
 
 use super::chain::{choose_last, choose_proven, run_length, Choice, Claim, Front, RUN};
-use super::mend::each_row;
+use super::repair::each_row;
 use super::unit::UNIT;
 use super::{Put, Queues};
 use crate::fault::Outcome;

@@ -33,7 +33,7 @@ _HEAD_BYTES = 36
 _logger = logging.getLogger("tallystick.store")
 
 
-class IndexMender:
+class IndexRepair:
     """Of one open store; belongs to its event loop. `executor`: for reading whole files."""
 
     def __init__(self, store: MessageStore, dispatch: Dispatch, executor: Executor) -> None:
@@ -75,7 +75,7 @@ class IndexMender:
         if name in self._suspects:
             return
         self._suspects.add(name)
-        task = asyncio.get_running_loop().create_task(self.make_again(name, reason), name="mend-index")
+        task = asyncio.get_running_loop().create_task(self.make_again(name, reason), name="repair-index")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

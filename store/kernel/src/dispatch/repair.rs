@@ -1,7 +1,7 @@
 //! Compares queues with the log while both are in use, and writes wrong units again in their place.
 //!
 //! `audit` reads a stretch of the log and asks of each record whether its queue names it. The log is read with calls, not
-//! through a map, and its CRCs are checked on the way. `mend` looks for the sound units around a wrong one, reads what
+//! through a map, and its CRCs are checked on the way. `repair` looks for the sound units around a wrong one, reads what
 //! lies between their records in the log, and writes the units in between again. A slot whose record the log does not
 //! have gets a placeholder.
 
@@ -20,7 +20,7 @@ use crate::scan::range::{Damage, Found, RangeReader, Stretch};
 const MOST_FINDINGS: usize = 1000;
 /// Slots on each side of a wrong unit that are asked for a sound one.
 const MOST_SLOTS: i64 = 1 << 22;
-/// Units that one `mend` writes again at most.
+/// Units that one `repair` writes again at most.
 const MOST_UNITS: usize = 1 << 20;
 const MOST_CHECKED: usize = 100_000;
 
@@ -42,7 +42,7 @@ pub struct Audit {
 }
 
 /// Units [first, last] of a queue were looked at again: `written` got other values, `blank` of them placeholders.
-pub struct Mended {
+pub struct Repaired {
     pub first: i64,
     pub last: i64,
     pub written: u64,
@@ -213,7 +213,14 @@ impl Core {
 
     /// Writes the unit at `offset` and the wrong ones around it again; what cannot be set right is passed over by
     /// readers from now on. None: there is no such queue or offset, or more than `max_bytes` of the log had to be read.
-    pub fn mend(&self, topic: &[u8], id: i32, offset: i64, log_first: u64, max_bytes: u64) -> Outcome<Option<Mended>> {
+    pub fn repair(
+        &self,
+        topic: &[u8],
+        id: i32,
+        offset: i64,
+        log_first: u64,
+        max_bytes: u64,
+    ) -> Outcome<Option<Repaired>> {
         // No dispatch meanwhile: the queue's end, and that of the log, stay where they are.
         let _runner = self.runner.lock();
         let unit_at = |offset: i64| -> Outcome<Option<Unit>> {
@@ -293,20 +300,20 @@ impl Core {
             self.checked.lock().extend(near);
             return Err(fault);
         }
-        let mut mended = self.put_in_place(topic, id, (first, last), (from, upto), &units)?;
-        if let Some(mended) = &mut mended {
-            mended.damage = damage;
+        let mut repaired = self.put_in_place(topic, id, (first, last), (from, upto), &units)?;
+        if let Some(repaired) = &mut repaired {
+            repaired.damage = damage;
         }
         let mut checked = self.checked.lock();
         if checked.len() > MOST_CHECKED {
             checked.clear();
         }
-        if mended.as_ref().is_some_and(|mended| mended.written == 0) {
+        if repaired.as_ref().is_some_and(|repaired| repaired.written == 0) {
             checked.insert((topic.to_vec(), id, offset)); // the unit is right, so its record is not
         }
         let lost = (first..=last).filter(|offset| !units.contains_key(offset));
         checked.extend(lost.take(MOST_CHECKED).map(|offset| (topic.to_vec(), id, offset)));
-        Ok(mended)
+        Ok(repaired)
     }
 
     fn put_in_place(
@@ -316,8 +323,8 @@ impl Core {
         (first, last): (i64, i64),
         stretch: (u64, u64),
         units: &std::collections::BTreeMap<i64, Unit>,
-    ) -> Outcome<Option<Mended>> {
-        let mut mended = Mended {
+    ) -> Outcome<Option<Repaired>> {
+        let mut repaired = Repaired {
             first,
             last,
             written: 0,
@@ -355,11 +362,11 @@ impl Core {
             let Some(q) = queues.find(topic, id) else {
                 return Ok(None);
             };
-            mended.blank += u64::from(unit.is_blank());
-            mended.written += 1;
+            repaired.blank += u64::from(unit.is_blank());
+            repaired.written += 1;
             queues.overwrite(q, offset, unit)?;
         }
-        Ok(Some(mended))
+        Ok(Some(repaired))
     }
 
     /// A tags code that is not the record's may stay: a delay level's (what it means is a setting), and an address where

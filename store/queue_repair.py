@@ -35,8 +35,8 @@ _RUN_BYTES = 64 << 20
 _logger = logging.getLogger("tallystick.store")
 
 
-class QueueMender:
-    """Of one open store. `look_at` belongs to the event loop; `check_range` and `mend` may be called on any thread."""
+class QueueRepair:
+    """Repairs the queues of a store. `look_at` runs on the event loop, `check_range` and `repair` run on any thread."""
 
     def __init__(self, store: MessageStore, dispatch: Dispatch) -> None:
         self._store = store
@@ -50,21 +50,21 @@ class QueueMender:
         if (topic, queue) in self._tasks:
             return False
         try:
-            lost = self._mend(topic, queue, offset, _INLINE_BYTES)
+            lost = self._repair(topic, queue, offset, _INLINE_BYTES)
             if lost is not None:
                 self._tell_lost(lost)
                 return True
         except (OSError, DamageError) as error:
             self._tell(topic, queue, error)
             return True  # what cannot be compared is passed over from now on
-        task = asyncio.get_running_loop().create_task(self._mend_later(topic, queue, offset), name="mend-queue")
+        task = asyncio.get_running_loop().create_task(self._repair_later(topic, queue, offset), name="repair-queue")
         self._tasks[topic, queue] = task
         task.add_done_callback(lambda _: self._tasks.pop((topic, queue), None))
         return False
 
-    async def _mend_later(self, topic: bytes, queue: int, offset: int) -> None:
+    async def _repair_later(self, topic: bytes, queue: int, offset: int) -> None:
         try:
-            lost = await asyncio.to_thread(self._mend, topic, queue, offset, _EVERYTHING)
+            lost = await asyncio.to_thread(self._repair, topic, queue, offset, _EVERYTHING)
         except (OSError, DamageError) as error:
             self._tell(topic, queue, error)
             return
@@ -81,19 +81,19 @@ class QueueMender:
         for pos, size, _ in lost:
             self._store.media.met(pos, size)
 
-    def mend(self, topic: bytes, queue: int, offset: int, max_bytes: int = _EVERYTHING) -> bool:
+    def repair(self, topic: bytes, queue: int, offset: int, max_bytes: int = _EVERYTHING) -> bool:
         """Compares the unit at `offset`, and wrong ones around it, with the log, and writes them again; blocks.
 
         False: nothing was done, as the queue has no such offset or more than `max_bytes` of the log had to be read.
         OSError, DamageError.
         """
-        return self._mend(topic, queue, offset, max_bytes) is not None
+        return self._repair(topic, queue, offset, max_bytes) is not None
 
-    def _mend(self, topic: bytes, queue: int, offset: int, max_bytes: int) -> list[tuple[int, int, str]] | None:
-        """As `mend`, None for False; else damage of the log (pos, size, reason) that placeholders stand for now."""
+    def _repair(self, topic: bytes, queue: int, offset: int, max_bytes: int) -> list[tuple[int, int, str]] | None:
+        """As `repair`, None for False; else damage of the log (pos, size, reason) that placeholders stand for now."""
         if self._going_back:
             return None
-        found = self._dispatch.mend(topic, queue, offset, self._store.min_pos, max_bytes)
+        found = self._dispatch.repair(topic, queue, offset, self._store.min_pos, max_bytes)
         if found is None:
             return None
         first, last, written, blank, damage = found
@@ -121,13 +121,14 @@ class QueueMender:
             found = self._dispatch.audit(pos, upto, _INLINE_BYTES)
             lacked += len(found.wrong)
             for topic, queue, offset, _, _ in found.wrong:
-                self.mend(topic, queue, offset)
+                self.repair(topic, queue, offset)
             if found.pos <= pos:
                 break
             pos = found.pos
         if not lacked:
             return
-        # The position goes back to make the index again. Units behind it would look wrong to `mend` until it is there.
+        # The position goes back so that the index is built again. Until it has returned, units behind it would look
+        # wrong to `repair`.
         self._going_back, reached = True, self._dispatch.position
         try:
             self._dispatch.redo(first, upto, True)
@@ -149,7 +150,7 @@ class QueueMender:
         """
         found = self._dispatch.audit(first, min(upto, self._dispatch.position), max_bytes)
         for topic, queue, offset, pos, reason in found.wrong:
-            if not self.mend(topic, queue, offset):
+            if not self.repair(topic, queue, offset):
                 path = self._store.root / "consumequeue" / topic.decode(errors="surrogateescape") / str(queue)
                 text = f"{reason} at byte {pos} of the log, with queue offset {offset}"
                 self._store.findings.add(FindingKind.DAMAGE, path, text)

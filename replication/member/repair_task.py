@@ -53,7 +53,7 @@ class Damage:
     """Why the last attempt failed."""
 
 
-class Mending:
+class RepairTask:
     """`repair(damage)`: reads and repairs the entries, and returns how many it repaired. `note(text)`: reports a text
     for people. `changed()`: `blocked` or the known damage may have changed. `hopeless(damage, reason)`: all members
     answered several times that they have no sound copy; it returns whether to accept the damage (it then no longer
