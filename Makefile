@@ -131,6 +131,10 @@ crd-reference: $(VENV)/.dev ## docs/kubernetes/crd-reference.md from the schemas
 settings-reference: $(VENV)/.dev ## docs/settings.md from the declarations of the settings
 	$(BIN)/python docs/settings_reference.py
 
+.PHONY: metrics-reference
+metrics-reference: $(VENV)/.dev ## docs/metrics.md from the declarations of the metrics
+	$(BIN)/python docs/metrics_reference.py
+
 .PHONY: chart
 chart: ## the chart's copy of crds/, and its version: both are checked by tests/charts
 	rm -f charts/tallystick/files/crds/*.yaml && cp crds/*.yaml charts/tallystick/files/crds/

@@ -1,6 +1,6 @@
-"""The figures of a process beside its broker's, for `/metrics`: the name server in it, and memory of connections.
+"""Metrics of a process apart from those of its broker, for `/metrics`: its name server, and the memory of connections.
 
-They are read when somebody asks. Names begin with `tally_`, as RocketMQ has no such figures.
+Their names begin with `tally_`, because RocketMQ has no such metrics.
 """
 
 from __future__ import annotations
@@ -8,75 +8,95 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from tallystick.node.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge
 
 if TYPE_CHECKING:
     from tallystick.node.nameserver.server import NameServer
     from tallystick.store.memory_budget import MemoryBudget
 
 
-class _Part:
-    """A separate Prometheus collector."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def text(self) -> bytes:
-        """This part of `/metrics`."""
-        return generate_latest(self._registry)
-
-    def collect(self) -> Iterator[Metric]:
-        """Each figure once."""
-        raise NotImplementedError
-
-
-class MemoryMetrics(_Part):
-    """What all connections of the process hold."""
+class MemoryMetrics(MetricsPart["MemoryBudget"]):
+    """The memory that the connections of the process hold."""
 
     def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
-        super().__init__()
-
-    def collect(self) -> Iterator[Metric]:
-        """Each figure once."""
-        for name, help_text, value in (
-            ("tally_connection_memory_bytes", "unfinished frames, unsent bytes, bodies that wait", self._budget.used),
-            ("tally_connection_memory_limit_bytes", "above, the largest connections are cut", self._budget.limit),
-        ):
-            family = GaugeMetricFamily(name, help_text)
-            family.add_metric([], value)
-            yield family
-        cut = CounterMetricFamily("tally_connection_memory_cuts", "connections that were cut for their memory")
-        cut.add_metric([], self._budget.cut_count)
-        yield cut
+        super().__init__(budget, MEMORY_METRICS)
 
 
-class NameServerMetrics(_Part):
-    """A Prometheus collector over one name server."""
+class NameServerMetrics(MetricsPart["NameServer"]):
+    """The metrics of one name server."""
 
     def __init__(self, nameserver: NameServer) -> None:
-        self._nameserver = nameserver
-        super().__init__()
+        super().__init__(nameserver, NAMESERVER_METRICS)
 
-    def collect(self) -> Iterator[Metric]:
-        """Each figure once."""
-        routes, brokers = self._nameserver.routes, self._nameserver.brokers
-        for name, help_text, value in (
-            ("tally_nameserver_brokers", "broker addresses in the routes", routes.address_count),
-            ("tally_nameserver_waiting", "registrations behind another connection's", routes.waiting_count),
-            ("tally_nameserver_topics", "topics in the routes", len(routes.topics())),
-        ):
-            family = GaugeMetricFamily(name, help_text)
-            family.add_metric([], value)
-            yield family
-        refused = CounterMetricFamily("tally_nameserver_refused", "refused registrations", labels=["reason"])
-        for reason, count in sorted(brokers.refused.items()):
-            refused.add_metric([reason], count)
-        yield refused
-        displaced = CounterMetricFamily(
-            "tally_nameserver_displaced", "registrations whose broker did not answer when another one came"
-        )
-        displaced.add_metric([], brokers.displaced)
-        yield displaced
+
+def _refused(nameserver: NameServer) -> Iterator[Sample]:
+    for reason, count in sorted(nameserver.brokers.refused.items()):
+        yield (reason,), count
+
+
+MEMORY_METRICS: tuple[MetricDeclaration[MemoryBudget], ...] = (
+    gauge(
+        "tally_connection_memory_bytes",
+        "bytes",
+        "Memory that the process holds for its peers: unfinished frames, unsent bytes, and bodies of requests in"
+        " progress.",
+        "memory budget of the process",
+        lambda budget: budget.used,
+    ),
+    gauge(
+        "tally_connection_memory_limit_bytes",
+        "bytes",
+        "Limit of that memory. Above it the process closes the connections that hold most.",
+        "setting `connectionMemoryBytes`, or the default for this machine",
+        lambda budget: budget.limit,
+    ),
+    counter(
+        "tally_connection_memory_cuts_total",
+        "connections",
+        "Connections that the process closed because of that limit.",
+        "memory budget of the process",
+        lambda budget: budget.cut_count,
+    ),
+)
+
+NAMESERVER_METRICS: tuple[MetricDeclaration[NameServer], ...] = (
+    gauge(
+        "tally_nameserver_brokers",
+        "addresses",
+        "Addresses of brokers that are in the routes.",
+        "registrations that are in effect",
+        lambda nameserver: nameserver.routes.address_count,
+    ),
+    gauge(
+        "tally_nameserver_waiting",
+        "registrations",
+        "Registrations that wait because another connection holds the address, or the name and id.",
+        "registrations that are not in effect",
+        lambda nameserver: nameserver.routes.waiting_count,
+    ),
+    gauge(
+        "tally_nameserver_topics",
+        "topics",
+        "Topics that are in the routes.",
+        "registrations that are in effect",
+        lambda nameserver: len(nameserver.routes.topics()),
+    ),
+    counter(
+        "tally_nameserver_refused_total",
+        "requests",
+        "Registrations and unregistrations that the name server refused, by reason: `bounds` (a value outside its"
+        " limits), `stale term` (an older leader), `held` (another connection holds the place) or `farewell` (an"
+        " unregistration of what another connection holds). A reason appears with its first refusal.",
+        "each refused request",
+        _refused,
+        "reason",
+    ),
+    counter(
+        "tally_nameserver_displaced_total",
+        "registrations",
+        "Registrations that ended because their broker did not answer when another connection registered the same"
+        " place.",
+        "each displaced registration",
+        lambda nameserver: nameserver.brokers.displaced,
+    ),
+)

@@ -37,6 +37,7 @@ DONE = (
     "docs/design.md",
     "docs/glossary.md",
     "docs/kubernetes",
+    "docs/metrics.md",
     "docs/operation.md",
     "docs/reliability.md",
     "docs/settings.md",

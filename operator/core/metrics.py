@@ -1,4 +1,4 @@
-"""Metrics of the operator for Prometheus: passes, steps, clusters and memory."""
+"""Metrics of the operator for Prometheus: reconciliations, steps, clusters and memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,95 @@ import resource
 from collections.abc import Iterable
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
-PASS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+from tallystick.operator.core.metric import (
+    CounterDeclaration,
+    GaugeDeclaration,
+    HistogramDeclaration,
+    MetricDeclaration,
+)
+
+PASSES = CounterDeclaration(
+    "tallystick_operator_passes_total",
+    "reconciliations",
+    "Finished reconciliations, by kind (`cluster`, `job`, `topics`) and result (`done`, `failed`).",
+    "work queue: the end of each reconciliation",
+    ("kind", "result"),
+)
+PASS_SECONDS = HistogramDeclaration(
+    "tallystick_operator_pass_seconds",
+    "seconds",
+    "Duration of reconciliations in seconds, by kind. Failed ones count as well.",
+    "work queue: the end of each reconciliation",
+    ("kind",),
+    buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+ERRORS = CounterDeclaration(
+    "tallystick_operator_errors_total",
+    "reconciliations",
+    "Failed reconciliations, by kind and class of the error.",
+    "work queue: each reconciliation that ends with an error",
+    ("kind", "error"),
+)
+WRITES = CounterDeclaration(
+    "tallystick_operator_writes_total",
+    "objects",
+    "Objects that the operator created or changed in Kubernetes, by their kind, such as `StatefulSet`.",
+    "each successful request to the API server that creates or applies an object; not: status, events",
+    ("resource",),
+)
+STEPS = CounterDeclaration(
+    "tallystick_operator_steps_total",
+    "steps",
+    "Steps of changes of clusters that the operator carried out, by action: `ReplaceNode`, `ForceDeletePod`,"
+    " `RestartMember`, `MoveLeader`, `AddMember`, `PromoteMember`, `RemoveMember` or `DeleteNode`.",
+    "reconciliation of a cluster: each step whose requests succeeded",
+    ("action",),
+)
+CLUSTERS = GaugeDeclaration(
+    "tallystick_operator_clusters",
+    "clusters",
+    "BrokerClusters in each phase. A phase without a cluster has no series.",
+    "the last reconciliation of each cluster",
+    ("phase",),
+)
+NODES = GaugeDeclaration(
+    "tallystick_operator_nodes",
+    "broker nodes",
+    "Broker nodes of all clusters: `wanted` by the specs, and `ready`.",
+    "the last reconciliation of each cluster",
+    ("state",),
+)
+QUEUE = GaugeDeclaration(
+    "tallystick_operator_queue_keys",
+    "keys",
+    "Keys in the work queue. A key is a cluster, a job, or the topics of a cluster.",
+    "work queue, at each scrape",
+)
+WAITING = GaugeDeclaration(
+    "tallystick_operator_queue_longest_wait_seconds",
+    "seconds",
+    "Longest time that a key has been due or running, in seconds.",
+    "work queue, at each scrape",
+)
+LEADS = GaugeDeclaration(
+    "tallystick_operator_leads",
+    "0 or 1",
+    "1 while this operator holds the lease and reconciles. 0: it is on standby.",
+    "lease of the operator, at each scrape",
+)
+RESIDENT = GaugeDeclaration(
+    "process_resident_memory_bytes",
+    "bytes",
+    "Resident memory of the process in bytes. Without /proc: its maximum so far.",
+    "`/proc/self/statm`, at each scrape",
+)
+CORE_METRICS: tuple[MetricDeclaration, ...] = (
+    *(PASSES, PASS_SECONDS, ERRORS, WRITES, STEPS),
+    *(CLUSTERS, NODES, QUEUE, WAITING, LEADS, RESIDENT),
+)
+"""Metrics of every operator, also of one on standby."""
 
 
 def resident_bytes() -> int:
@@ -21,52 +107,21 @@ def resident_bytes() -> int:
 
 
 class Metrics:
-    """All series of one operator, in a separate registry."""
+    """The metrics of one operator, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.passes = Counter(
-            "tallystick_operator_passes",
-            "Finished reconciliations, by kind and result.",
-            ["kind", "result"],
-            registry=self.registry,
-        )
-        self.pass_seconds = Histogram(
-            "tallystick_operator_pass_seconds",
-            "Duration of reconciliations in seconds.",
-            ["kind"],
-            buckets=PASS_BUCKETS,
-            registry=self.registry,
-        )
-        self.errors = Counter(
-            "tallystick_operator_errors",
-            "Failed reconciliations, by class of error.",
-            ["kind", "error"],
-            registry=self.registry,
-        )
-        self.writes = Counter(
-            "tallystick_operator_writes", "Objects written, by kind.", ["resource"], registry=self.registry
-        )
-        self.steps = Counter(
-            "tallystick_operator_steps", "Steps carried out, by action.", ["action"], registry=self.registry
-        )
-        self.clusters = Gauge(
-            "tallystick_operator_clusters", "Clusters in each phase.", ["phase"], registry=self.registry
-        )
-        self.nodes = Gauge(
-            "tallystick_operator_nodes", "Broker nodes, wanted and ready.", ["state"], registry=self.registry
-        )
-        self.queue = Gauge("tallystick_operator_queue_keys", "Keys in the work queue.", registry=self.registry)
-        self.waiting = Gauge(
-            "tallystick_operator_queue_longest_wait_seconds",
-            "Longest time that a key has been due or running, in seconds.",
-            registry=self.registry,
-        )
-        self.leads = Gauge(
-            "tallystick_operator_leads", "1 while this operator holds the lease.", registry=self.registry
-        )
-        resident = Gauge("process_resident_memory_bytes", "Resident memory size in bytes.", registry=self.registry)
-        resident.set_function(resident_bytes)
+        self.passes = PASSES.register(self.registry)
+        self.pass_seconds = PASS_SECONDS.register(self.registry)
+        self.errors = ERRORS.register(self.registry)
+        self.writes = WRITES.register(self.registry)
+        self.steps = STEPS.register(self.registry)
+        self.clusters = CLUSTERS.register(self.registry)
+        self.nodes = NODES.register(self.registry)
+        self.queue = QUEUE.register(self.registry)
+        self.waiting = WAITING.register(self.registry)
+        self.leads = LEADS.register(self.registry)
+        RESIDENT.register(self.registry).set_function(resident_bytes)
         self._phases: dict[tuple[str, str], tuple[str, int, int]] = {}
 
     def saw_cluster(self, namespace: str, name: str, phase: str, nodes: int, ready: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from metrics_page import check_page, documented
 from prometheus_client.parser import text_string_to_metric_families
 from tally_process import SMALL
 
@@ -195,6 +196,9 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
     assert figures["rocketmq_storage_write_errors_total",] == figures["rocketmq_storage_damaged_reads_total",] == 0
     assert 0 < figures["rocketmq_storage_disk_usage_ratio",] < 1
     assert figures["rocketmq_storage_flush_behind_bytes",] <= broker.store.max_pos
+
+    # Each metric has a sample, with the labels of the reference.
+    assert check_page(BrokerMetrics(broker).text().decode(), "Broker") == documented("Broker").keys()
 
     # The counters of 315.
     total = sum(stored.values())

@@ -10,14 +10,18 @@ from typing import Any
 import kopf
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from metrics_page import check_page
+from prometheus_client.metrics import MetricWrapperBase
 
 from tallystick.operator import handlers
 from tallystick.operator.core import kube
 from tallystick.operator.core.health import Pulse, application, trouble
 from tallystick.operator.core.logs import JsonFormatter
-from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.metrics import CORE_METRICS, Metrics
 from tallystick.operator.core.settings import Settings, SettingsError
 from tallystick.operator.core.work_queue import Key, Kind
+from tallystick.operator.jobs.metrics import JOB_METRICS, JobMetrics
+from tallystick.operator.topics.metrics import TOPIC_METRICS, TopicMetrics
 
 ENVIRONMENT = {"TALLYSTICK_NODE_IMAGE": "node:1", "POD_NAME": "p", "POD_NAMESPACE": "system"}
 
@@ -76,6 +80,26 @@ async def test_what_its_port_answers() -> None:
     assert "process_resident_memory_bytes" in text
     metrics.forgot_cluster("shop", "orders")
     assert b'phase="Ready"' not in metrics.text()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_its_metrics_are_those_of_the_reference(leads: bool) -> None:
+    """docs/metrics.md; an operator on standby has no metrics of jobs and topics."""
+    metrics = Metrics()
+    declared = list(CORE_METRICS)
+    if leads:  # as the work queue does it
+        JobMetrics(metrics.registry)
+        TopicMetrics(metrics.registry)
+        declared += [*JOB_METRICS, *TOPIC_METRICS]
+    for made in set(metrics.registry._collector_to_names):
+        if isinstance(made, MetricWrapperBase) and made._labelnames:
+            made.labels(*("x" for _ in made._labelnames))  # a sample, which shows its labels
+    async with TestClient(TestServer(application(metrics, lambda: Pulse(leads=leads), 100.0))) as client:
+        text = await (await client.get("/metrics")).text()
+    if leads:
+        assert check_page(text, "Operator") == {metric.name for metric in declared}
+    found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ") and "_created " not in line}
+    assert found == {metric.name for metric in declared}
 
 
 def test_a_line_of_the_log_is_json_without_objects() -> None:

@@ -51,13 +51,13 @@ class GroupLab:
         peers, self._ports = ports[:3], ports[3:]
         self._peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(peers))
         self.members: dict[int, TallyProcess] = {}
-        self._nameserver: TallyProcess | None = None
+        self.nameserver_process: TallyProcess | None = None
 
     def __enter__(self) -> Self:
         folder = self.folder / "names"
         folder.mkdir(parents=True)
         kv = f"nameserver.kvConfigPath={folder / 'kv.json'}"
-        self._nameserver = TallyProcess(
+        self.nameserver_process = TallyProcess(
             folder, "--host", "127.0.0.1", "--port", "0", "--set", kv, what="nameserver"
         ).__enter__()
         try:
@@ -69,14 +69,14 @@ class GroupLab:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        for process in [*self.members.values(), self._nameserver]:
+        for process in [*self.members.values(), self.nameserver_process]:
             if process is not None:
                 process.__exit__(None, None, None)
 
     @property
     def nameserver(self) -> str:
-        assert self._nameserver is not None
-        return self._nameserver.nameserver
+        assert self.nameserver_process is not None
+        return self.nameserver_process.nameserver
 
     def start(self, number: int, *, bootstrap: bool = False) -> TallyProcess:
         """Starts a member, with what its folder has; returns when it serves."""
