@@ -7,7 +7,7 @@
 The driver takes each store's bound and plans splits; a worker opens its split's file and hands on the kernel's batches
 as they are. Nothing is asked of a broker and nothing is written to a store. What Spark's Python API cannot say: columns
 that a query leaves out are read all the same, unless the option `columns` or a schema leaves them out (the body has to
-be asked for); and no split can prefer a host, for which the jobs have a way of their own (`located.py`).
+be asked for); and no split can prefer a host, for which the jobs have a way of their own (`spark/cluster/place.py`).
 """
 
 from __future__ import annotations

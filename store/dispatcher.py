@@ -8,7 +8,7 @@ nothing may ask for the rest at once (`catch_up`), so that what was acknowledged
 Units gathered in memory go to the queue files once a second, or when there is a megabyte of them: with many queues, one
 write for each of them and message would be all that the machine does. With very many even that takes long (some 10 us
 a file, and the first time far more); so it has a thread of its own, and works at most a tenth of the time.
-Source: reference §13; dispatch never passes the written end of the log.
+Dispatch never passes the written end of the log.
 
 Errors: what cannot be written now (a full disk, mostly) is tried again every second. Nothing is lost meanwhile, the log
 has it all; but puts are refused before it gets too much: after RocketMQ's 3 tries for the index and 30 for the queues.

@@ -575,7 +575,7 @@ class MessageStore:
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
     ) -> GetResult:
-        """Records of a queue from `offset` on, as many as RocketMQ would give in one answer (reference §18).
+        """Records of a queue from `offset` on, as many as RocketMQ would give in one answer.
 
         `codes`: tag hashes that pass (None: all). `accept(tags_code, properties)` has the last word on each record.
         """
@@ -853,7 +853,7 @@ class MessageStore:
         return self.dispatcher.behind_bytes
 
     def runtime_info(self) -> dict[str, str]:
-        """The store's keys of GET_BROKER_RUNTIME_INFO (reference §9), as text."""
+        """The store's keys of GET_BROKER_RUNTIME_INFO, as text."""
         return self.upkeep.runtime_info()
 
 

@@ -7,7 +7,7 @@ sent in one registration.
 A member of a replicated group has no broker id (-1) and is not registered until a leader is known. Then it registers
 its id and the term of this id, and reports each change at once (B6). If a name server rejects a registration, the
 broker tries again after three seconds.
-Source: reference `remoting.md` §5.1.
+Source: BrokerOuterAPI.registerBrokerAll of RocketMQ 4.8.0.
 """
 
 from __future__ import annotations

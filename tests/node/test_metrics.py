@@ -12,7 +12,7 @@ from tallystick.node.metrics import BrokerMetrics
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
 
-# What RocketMQ 5's brokers call theirs (reference `admin.md` §5); dashboards ask for these.
+# What RocketMQ 5's brokers call theirs (its metrics manager); dashboards ask for these.
 OF_ROCKETMQ = {
     "rocketmq_messages_in_total",
     "rocketmq_messages_out_total",

@@ -1,0 +1,162 @@
+"""References in documents, docstrings and comments lead to something that exists.
+
+Four kinds are checked: links between documents with their headings, paths of files, names of the code between
+backticks, and targets of the Makefile. A name that is not in the repository's code belongs to another project:
+`FOREIGN` lists it with its origin.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOREIGN = {
+    "RocketMQ": {
+        "ACLUSTERPeerCluster", "BrokerConfig", "CommitLog.FlushRealTimeService", "CommitRealTimeService",
+        "CommitLog", "DefaultMessageStore", "GetMessageStatus", "GroupCommitService", "MessageStoreConfig",
+        "NamesrvConfig", "PutMessageStatus", "committedPosition", "flushedPosition", "pollNameServerInterval",
+        "viewMessage", "waitStoreMsgOK", "wrotePosition",
+    },
+    "Raft": {"commitIndex"},
+    "Kafka": {"min.insync.replicas"},
+    "Kubernetes": {"TALLY_SERVICE_HOST", "VERDICT", "VolumeSnapshot", "allowVolumeExpansion"},
+    "Java and Guava": {"String.hashCode", "asLong"},
+    "Linux": {"df", "sendfile"},
+    "Python": {"SSLObject.getpeercert"},
+    "DLedger": {"flushFileInterval"},
+    "pytest": {"conftest.py"},
+    "Spark": {"timestamp_millis"},
+}  # fmt: skip
+NAME = re.compile(r"`{1,2}([A-Za-z_][A-Za-z0-9_.]*)(?:\(\))?`{1,2}")
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PATH = re.compile(r"(?<![\w/.*{<$-])((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|rs|md|toml|yaml|sh|svg))(?![\w/*<{-])")
+EXAMPLES = {
+    "x.py": "tests/spark/cluster/test_processes.py",
+    "chart.svg": "tests/benchmarks",
+    "audit.yaml": "docs/spark-walkthrough.md",
+}
+"""Files that a reader or a test makes, by the text that names them."""
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Returns the paths of the files in the repository."""
+    shown = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if shown.returncode:
+        pytest.skip(f"needs a clone with its .git folder: {shown.stderr.strip()}")
+    return tuple(path for path in shown.stdout.splitlines() if (ROOT / path).is_file())
+
+
+COMMENT = {".py": "#", ".pyi": "#", ".rs": "//", ".md": None, ".svg": None}
+"""What begins a comment; None: the whole file is prose. The other files count as code with `#`."""
+
+
+@cache
+def parts(path: str) -> tuple[str, str]:
+    """Returns the prose of a file (its docstrings and comments) and its code.
+
+    The parts are found by their delimiters: `#` in a string counts as prose, which can only hide a name of the code.
+    """
+    try:
+        text = (ROOT / path).read_text()
+    except UnicodeDecodeError:
+        return "", ""
+    suffix = Path(path).suffix
+    begin = COMMENT.get(suffix, "#")
+    if begin is None:
+        return re.sub(r"```.*?```", "", text, flags=re.DOTALL), ""
+    docstring = r'"""(.*?)"""|' if suffix in {".py", ".pyi"} else ""
+    pattern = re.compile(rf"(?s:{docstring}{begin}[^\n]*)")
+    prose = "\n".join(match[0] for match in pattern.finditer(text))
+    return (prose if suffix in COMMENT else ""), pattern.sub(" ", text)
+
+
+def prose(path: str) -> str:
+    """Returns what a file says to readers. Blocks of code in documents are left out."""
+    return parts(path)[0]
+
+
+@cache
+def names_of_the_code() -> frozenset[str]:
+    """Returns each word of the repository's code and of its paths."""
+    return frozenset(word for path in tracked() for word in WORD.findall(f"{path} {parts(path)[1]}"))
+
+
+FOLDERS = sorted({path.split("/")[0] for path in tracked()})
+
+
+def texts(folder: str) -> list[str]:
+    return [path for path in tracked() if path.split("/")[0] == folder and path != "tests/test_references.py"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_between_backticks_are_in_the_code(folder: str) -> None:
+    foreign = set().union(*FOREIGN.values())
+    unknown = [
+        f"{path} names `{name}`"
+        for path in texts(folder)
+        for name in NAME.findall(prose(path))
+        if name not in foreign
+        and not name.startswith("_")  # the rest of a metric's name
+        and not name.endswith(("_", "..."))  # the beginning of several names
+        and any(word and not word.isdigit() and word not in names_of_the_code() for word in name.split("."))
+    ]
+    assert unknown == [], "correct the name; if it belongs to another project, add it to FOREIGN"
+
+
+def test_every_foreign_name_is_used() -> None:
+    """The list does not keep names that no text has any more."""
+    used = {name for path in tracked() for name in NAME.findall(prose(path))}
+    assert [name for names in FOREIGN.values() for name in names if name not in used] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_paths_in_texts_exist(folder: str) -> None:
+    paths = set(tracked())
+    endings = {"/".join(path.split("/")[start:]) for path in paths for start in range(path.count("/") + 1)}
+    wrong = [
+        f"{path} names {found}"
+        for path in texts(folder)
+        if path != "CHANGELOG.md"  # it also tells of files that were removed
+        for found in PATH.findall(prose(path))
+        if found not in endings
+        and not (ROOT / path).parent.joinpath(found).exists()
+        and "shared/" not in found
+        and found != "peer.sh"
+        and not path.startswith(EXAMPLES.get(found, "-"))
+    ]
+    assert wrong == []
+
+
+def headings(path: Path) -> set[str]:
+    """Returns the anchors of a document's headings, as GitHub makes them."""
+    found = re.findall(r"(?m)^#+ (.+)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL))
+    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("path", [path for path in tracked() if path.endswith(".md")])
+def test_links_between_documents_resolve(path: str) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", (ROOT / path).read_text()):
+        if "://" in target:
+            continue
+        file = (ROOT / path).parent / target if target else ROOT / path
+        assert file.exists(), f"{path} links to {target}"
+        if anchor and file.suffix == ".md":
+            assert anchor in headings(file), f"{path} links to #{anchor}, which is no heading of {target or path}"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_targets_of_make_exist(folder: str) -> None:
+    targets = set(re.findall(r"(?m)^([a-z0-9-]+):", (ROOT / "Makefile").read_text()))
+    wrong = [
+        f"{path} names make {target}"
+        for path in texts(folder)
+        for target in re.findall(r"`make ([a-z0-9-]+)", prose(path))
+        if target not in targets
+    ]
+    assert wrong == []
