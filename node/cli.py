@@ -1,7 +1,7 @@
-"""The command `tally`: parse, call, print, and an exit code that means something.
+"""The command `tally`: parses the command line, calls the command, and returns its exit code.
 
-Exit codes: 0 done; 1 the answer is no (damage found, a request refused); 2 it could not be tried (wrong arguments,
-wrong settings, no connection, a store that cannot be opened); 130 stopped by Ctrl-C.
+Exit codes: 0 the command succeeded; 1 it found damage, or a server refused its request; 2 it could not be tried (wrong
+arguments, wrong settings, no connection, a store that cannot be opened); 130 Ctrl-C stopped it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from tallystick.node.broker.queue_ends import QueueEndsError
@@ -27,6 +26,7 @@ from tallystick.replication.member.errors import MemberError
 from tallystick.replication.metadata.entry import MetadataError
 from tallystick.replication.transport.tls import TlsError
 from tallystick.store._kernel import DamageError
+from tallystick.store.command_line import CommandParser
 from tallystick.store.fastjson import FastjsonError
 from tallystick.store.lock import StoreLockedError
 from tallystick.store.properties import PropertyError
@@ -39,7 +39,7 @@ from tallystick.store.standard_output import while_it_is_read
 from tallystick.store.tables import TableError
 from tallystick.store.verify import VerifyError
 
-# What users, peers and disks can cause. Anything else is a mistake of ours and keeps its traceback.
+# Errors that users, peers and disks can cause: one line each. Any other error is a bug and keeps its traceback.
 _CAUSED = (
     ConfigurationError,
     SettingsError,
@@ -66,7 +66,7 @@ _CAUSED = (
 
 
 def _take_bodies(args: argparse.Namespace, behind: list[str]) -> bool:
-    """`produce TOPIC --tag x BODY`: argparse takes no more of a list once an option stood in it."""
+    """Adds the bodies behind an option: `produce TOPIC --tag x BODY`, where argparse ends the list at the option."""
     if any(each.startswith("-") for each in behind):
         return False
     args.body += behind
@@ -74,7 +74,7 @@ def _take_bodies(args: argparse.Namespace, behind: list[str]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point of the console script; `arguments` without the command's name."""
+    """Runs the command and returns its exit code. `arguments`: those after the command's name."""
     return while_it_is_read("tally", lambda: _main(arguments))
 
 
@@ -91,41 +91,42 @@ def _main(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        raise  # of our own output; what clients lose is a RemotingError
+        raise  # standard output was closed; a lost connection is a RemotingError
     except _CAUSED as error:
         print(f"tally: {error_text(error)}", file=sys.stderr)
         return 1 if isinstance(error, RequestRefusedError) else 2
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tally", description="A message broker that RocketMQ's clients can use.")
-    parser.add_argument("--version", action="version", version=f"tallystick {version('tallystick')}")
+def _parser() -> CommandParser:
+    description = "Runs a RocketMQ-compatible message broker and manages topics and stores."
+    parser = CommandParser(prog="tally", description=description)
+    parser.add_version()
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    run = commands.add_parser("run", help="name server, broker and HTTP in one process")
-    run.add_argument("--dir", type=Path, help=f"folder for everything (./{_RUN_FOLDER})")
-    run.add_argument("--host", help=f"address to listen on and to tell clients ({_RUN_HOST})")
+    run = commands.add_parser("run", help="run a name server, a broker and their HTTP port in one process")
+    run.add_argument("--dir", type=Path, help=f"folder for all files (./{_RUN_FOLDER})")
+    run.add_argument("--host", help=f"address to listen on and to give to clients ({_RUN_HOST})")
     run.add_argument("--port", type=int, help="the broker's port (10911; 0: any free one)")
     run.add_argument("--nameserver-port", type=int, help="the name server's port (9876; 0: any free one)")
     _process_options(run)
     run.set_defaults(call=_run)
 
-    broker = commands.add_parser("broker", help="a broker alone")
+    broker = commands.add_parser("broker", help="run a broker")
     broker.add_argument("--dir", type=Path, help="the store's folder (~/store)")
-    broker.add_argument("--host", help="address to tell clients (brokerIP1)")
+    broker.add_argument("--host", help="address to give to clients (setting brokerIP1)")
     broker.add_argument("--port", type=int, help="the broker's port (10911; 0: any free one)")
     broker.add_argument(
         "--nameserver",
         default=os.environ.get("TALLY_NAMESERVER") or None,
-        help="host:port of the name servers, ';' between ($TALLY_NAMESERVER)",
+        help="host:port of the name servers, separated by ';' ($TALLY_NAMESERVER)",
     )
     _process_options(broker)
     broker.set_defaults(call=_broker)
 
-    nameserver = commands.add_parser("nameserver", help="a name server alone")
+    nameserver = commands.add_parser("nameserver", help="run a name server")
     nameserver.add_argument("--host", help="address to listen on (0.0.0.0)")
-    nameserver.add_argument("--port", type=int, help="its port (9876; 0: any free one)")
+    nameserver.add_argument("--port", type=int, help="the name server's port (9876; 0: any free one)")
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
@@ -135,14 +136,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _process_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--http-port", type=int, help="port for probes and metrics (8080; 0: any free one; -1: none)")
     parser.add_argument(
-        "--config", type=Path, default=os.environ.get("TALLY_CONFIG") or None, help="settings, a TOML file"
+        "--http-port", type=int, help="port of the HTTP API, probes and metrics (8080; 0: any free one; -1: no port)"
     )
-    parser.add_argument("--log-level", choices=LEVELS, help="the least important lines to log (INFO)")
-    parser.add_argument("--log-format", choices=FORMATS, help="lines of text (the default), or a JSON object per line")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="one setting; repeat it"
+        "--config",
+        type=Path,
+        default=os.environ.get("TALLY_CONFIG") or None,
+        help="TOML file with settings ($TALLY_CONFIG)",
+    )
+    parser.add_argument("--log-level", choices=LEVELS, help="lowest level of lines to log (INFO)")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, help="format of log lines: text, or one JSON object per line (text)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="a setting; can be repeated"
     )
 
 
@@ -173,7 +181,7 @@ def _folder(folder: Path | str) -> Iterator[Flag]:
 def _everywhere(host: str) -> Iterator[Flag]:
     for place in ("broker.bindAddress", "nameserver.bindAddress", "http.host"):
         yield Flag("--host", place, host)
-    if host not in WILDCARDS:  # who listens everywhere tells clients the default, one of this host's addresses
+    if host not in WILDCARDS:  # otherwise clients get the default: one of this host's addresses
         yield Flag("--host", "broker.brokerIP1", host)
 
 
@@ -207,7 +215,7 @@ def _start(args: argparse.Namespace, flags: list[Flag], presets: list[Flag], **p
         flags=[flag for flag in flags if flag.value is not None],
         presets=presets,
     )
-    # Here: it loads the whole broker and the HTTP server, which costs a quarter of a second.
+    # Imported late: it loads the whole broker and the HTTP server, which takes a quarter of a second.
     from tallystick.node.run import run
 
     return run(settings, **parts)

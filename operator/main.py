@@ -1,12 +1,30 @@
-"""tally-operator: reconciles BrokerClusters, Topics, ConsumerGroups and StoreJobs. It takes no arguments.
+"""Reconciles BrokerClusters, Topics, ConsumerGroups and StoreJobs in Kubernetes.
 
-Environment variables configure the operator: see `settings.py`. It waits for its lease, then watches resources and
-reconciles them until it receives SIGTERM or loses the lease.
+Usage: tally-operator [--help | --version]
+
+The operator waits for its lease, then watches resources and reconciles them until it receives SIGTERM or loses the
+lease. Environment variables configure it; the three without a default are required:
+
+  TALLYSTICK_NODE_IMAGE  image of clusters without spec.image
+  POD_NAME               name of this operator in the lease; it must be unique
+  POD_NAMESPACE          namespace of the lease and of the operator's key
+  WATCH_NAMESPACES       watched namespaces, separated by commas (all)
+  TALLYSTICK_JOBS_IMAGE  image of StoreJobs without spec.image (none: such a StoreJob cannot start)
+  JOBS_PRIORITY_CLASS    priority class of the pods of StoreJobs (none)
+  HTTP_PORT              port of /healthz, /readyz and /metrics (8081)
+  LOG_LEVEL              DEBUG, INFO, WARNING or ERROR (INFO)
+  LEASE_NAME             name of the lease (tallystick-operator)
+  LEASE_SECONDS          seconds until another operator takes over from one that was killed (15)
+  NODE_URL_TEMPLATE      URL of the HTTP API of a member (http://{node}.{namespace}.svc:8080)
+  RESYNC_SECONDS         seconds between reconciliations of a cluster without events (10)
+  PASS_SECONDS           time limit of a reconciliation in seconds (60)
+  WORKERS                reconciliations at the same time (4)
+  KUBE_THREADS           requests to the API server at the same time (8)
 
 Exit status:
   0  it received SIGTERM or SIGINT; it stopped all reconciliations and released the lease
   1  a task failed; the log names the task and the error
-  2  it could not start: an invalid environment variable, or no configuration of an API server
+  2  it could not start: an invalid argument or environment variable, or no configuration of an API server
   3  it lost the lease; the process ends at once, and the next operator continues
 """
 
@@ -20,6 +38,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
 
 import aiohttp
 
@@ -55,10 +74,10 @@ Work = Callable[[Key], Awaitable[float | None]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status. Environment variables configure it: see `settings.py`."""
-    if arguments if arguments is not None else sys.argv[1:]:
-        print(__doc__, file=sys.stderr)
-        return 2
+    """Runs the command and returns its exit status. `arguments`: those after the command's name."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given:
+        return _answer(given)
     try:
         settings = Settings.parse()
         configure(settings.log_level)
@@ -73,6 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return asyncio.run(run(settings, kube))
     finally:
         kube.close()
+
+
+def _answer(arguments: Sequence[str]) -> int:
+    """Prints the help or the version, or refuses an argument. Returns the exit status."""
+    if unknown := [each for each in arguments if each not in ("-h", "--help", "--version")]:
+        problem = f"unrecognized arguments: {' '.join(unknown)} (see tally-operator --help)"
+        print(f"tally-operator: {problem}", file=sys.stderr)
+        return 2
+    print(f"tallystick {version('tallystick')}" if arguments[0] == "--version" else (__doc__ or "").rstrip())
+    return 0
 
 
 async def run(settings: Settings, kube: Kube) -> int:

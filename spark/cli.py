@@ -1,7 +1,7 @@
-"""`tally-job NAME --path DIR ...`: one of the jobs, on Spark or in this process.
+"""The command `tally-job NAME --path DIR ...`: runs one of the jobs, on Spark or in this process.
 
-A command of its own, not `tally job`: what `tally` imports is the broker, and the broker must start without Spark,
-without Arrow, and without knowing that jobs exist (imports point one way). Its name comes with the group `spark`.
+It is separate from `tally`, because the broker must start without Spark and Arrow, and imports point one way. The extra
+`spark` installs what it needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 try:
     import pyarrow as _  # noqa: F401
 except ImportError:
-    sys.exit("tally-job: pip install 'tallystick[spark]' brings what it needs")
+    sys.exit("tally-job: pyarrow is not installed: run pip install 'tallystick[spark]'")
 
 from tallystick.spark.jobs import audit, export, rebuild, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
@@ -27,19 +27,20 @@ from tallystick.spark.jobs.verdicts import is_wrong
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
 from tallystick.spark.volume import VolumeError
+from tallystick.store.command_line import CommandParser
 from tallystick.store.standard_output import while_it_is_read
 
 _HELP = {
-    "stats": "messages, bytes, sizes and producers by topic, queue, tag and hour",
-    "audit": "log, queues, index and replicas against each other",
-    "export": "messages as Parquet files; run again, it adds what came since",
-    "rebuild": "queues and index made anew from the log, beside the store, and compared with its own",
-    "trace": "all that happened to a key or message id",
+    "stats": "count messages and bytes by topic, queue, tag and hour; list sizes and producers",
+    "audit": "compare log, queues, index and replicas with each other",
+    "export": "write messages as Parquet files; a later run adds the new messages",
+    "rebuild": "build queues and index from the log in another place, and compare them with those of the store",
+    "trace": "show all records of a key or message id",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: done, and nothing is wrong; 1: done, and something is (audit: differences; others: damage); 2: not done."""
+    """Runs a job. Returns 0: no problem found; 1: problems found (audit: differences; others: damage); 2: failed."""
     return while_it_is_read("tally-job", lambda: _main(argv))
 
 
@@ -80,31 +81,52 @@ def _run(args: argparse.Namespace, options: ReadOptions, runner: Runner) -> dict
     raise AssertionError(args.job)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tally-job", description="Jobs over the files of brokers' stores.")
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="tally-job", description="Runs a job on the files of brokers' stores.")
+    parser.add_version()
     jobs = parser.add_subparsers(dest="job", metavar="NAME", required=True)
     for name, text in _HELP.items():
-        job = jobs.add_parser(name, help=text, description=text)
-        job.add_argument("--path", required=True, metavar="DIR[,DIR]", help="stores; NAME=DIR gives a source its name")
-        job.add_argument("--master", default="local[2]", help="Spark's master; `none`: in this process (local[2])")
+        job = jobs.add_parser(name, help=text)
+        job.add_argument(
+            "--path", required=True, metavar="DIR[,DIR]", help="folders of stores; NAME=DIR names a source"
+        )
+        job.add_argument(
+            "--master", default="local[2]", help="Spark master; `none`: run in this process without Spark (local[2])"
+        )
         job.add_argument("--json", action="store_true", help="print the summary as JSON")
-        job.add_argument("--summary", type=Path, metavar="FILE", help="write the summary there, as JSON")
-        job.add_argument("--html", type=Path, metavar="FILE", help="write a page of it there (stats, audit)")
-        job.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the data source")
-        if name not in ("audit", "rebuild", "trace"):  # these look at everything
+        job.add_argument("--summary", type=Path, metavar="FILE", help="write the summary to this file, as JSON")
+        job.add_argument(
+            "--html", type=Path, metavar="FILE", help="write the summary to this file, as an HTML page (stats, audit)"
+        )
+        job.add_argument(
+            "--option",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="an option of the data source; can be repeated",
+        )
+        if name not in ("audit", "rebuild", "trace"):  # these read the whole store
             for option in ("topic", "queue", "from", "to"):
                 job.add_argument(
-                    f"--{option}", dest=f"read_{option}", metavar="X", help=f"option {option} of the source"
+                    f"--{option}", dest=f"read_{option}", metavar="X", help=f"option `{option}` of the data source"
                 )
         if name in ("export", "rebuild"):
-            place = "folder or s3://bucket/prefix of the result" + (
-                "" if name == "export" else "; without: only compare"
+            place = "folder or s3://bucket/prefix for the result" + (
+                "" if name == "export" else "; without it the job only compares"
             )
             job.add_argument("--out", required=name == "export", metavar="PLACE", help=place)
         if name == "audit":
-            job.add_argument("--lag-ms", type=int, default=audit.LAG_MS, help="how far derived files may be behind")
+            job.add_argument(
+                "--lag-ms", type=int, default=audit.LAG_MS, help="ms that derived files may be behind the log"
+            )
         if name == "rebuild":
-            job.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the store")
+            job.add_argument(
+                "--set",
+                action="append",
+                default=[],
+                metavar="KEY=VALUE",
+                help="a setting of the store; can be repeated",
+            )
         if name == "trace":
             job.add_argument("sought", metavar="KEY", help="key, unique key or message id")
     return parser
@@ -118,7 +140,7 @@ def _options(args: argparse.Namespace) -> dict[str, str]:
     for item in args.option:
         name, separator, value = item.partition("=")
         if not separator:
-            raise OptionError(name, "is given as NAME=VALUE")
+            raise OptionError(name, "must be NAME=VALUE")
         options[name] = value
     return options
 

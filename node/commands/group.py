@@ -27,23 +27,29 @@ class NoAnswerError(OSError):
 
 def add_parsers(commands: Any) -> None:
     """Adds `group` and its sub-commands."""
-    group = commands.add_parser("group", help="members of a replicated group: show, transfer leadership, add, remove")
+    group = commands.add_parser(
+        "group", help="show the members of a replicated group, transfer leadership, add or remove a member"
+    )
     actions = group.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    status = actions.add_parser("status", help="members, roles, terms, and how far each is")
+    status = actions.add_parser("status", help="show members, roles, terms, and the progress of each member")
     status.set_defaults(call=_status)
 
-    transfer = actions.add_parser("transfer", help="let another member lead; send it to the leader")
-    transfer.add_argument("member", nargs="?", type=_member, help="n1; default: the longest log")
+    transfer = actions.add_parser("transfer", help="transfer leadership to another member; ask the leader")
+    transfer.add_argument(
+        "member", nargs="?", type=_member, help="id of the new leader, such as n1 (the member with the longest log)"
+    )
     transfer.set_defaults(call=_transfer)
 
-    add = actions.add_parser("add", help="let a member in, and make it a voter when it has caught up; ask the leader")
+    add = actions.add_parser("add", help="add a member, which votes when it has caught up; ask the leader")
     add.add_argument("member", type=_member)
-    add.add_argument("--learner", action="store_true", help="it receives everything and does not vote")
-    add.add_argument("--wait", type=number(0, 86_400), default=600, help="seconds for it to catch up (600)")
+    add.add_argument("--learner", action="store_true", help="the member receives the log and does not vote")
+    add.add_argument(
+        "--wait", type=number(0, 86_400), default=600, help="seconds to wait until the member has caught up (600)"
+    )
     add.set_defaults(call=_add)
 
-    remove = actions.add_parser("remove", help="take a member out; ask the leader")
+    remove = actions.add_parser("remove", help="remove a member; ask the leader")
     remove.add_argument("member", type=_member)
     remove.set_defaults(call=_remove)
 
@@ -51,13 +57,13 @@ def add_parsers(commands: Any) -> None:
         parser.add_argument(
             "--http",
             default=os.environ.get("TALLY_HTTP", DEFAULT_HTTP),
-            help=f"host:port of a broker's HTTP ($TALLY_HTTP or {DEFAULT_HTTP})",
+            help=f"host:port of a broker's HTTP port ($TALLY_HTTP or {DEFAULT_HTTP})",
         )
         parser.add_argument(
             "--token-file",
             type=Path,
             default=os.environ.get("TALLY_TOKEN_FILE") or None,
-            help="file with the token that the broker's adminTokenFile knows ($TALLY_TOKEN_FILE)",
+            help="file with a token from the broker's adminTokenFile ($TALLY_TOKEN_FILE)",
         )
         parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -35,27 +35,31 @@ _MAX_BODY_BYTES = 16 << 20
 
 def add_parsers(commands: Any) -> None:
     """Adds `produce` and `consume`."""
-    produce = commands.add_parser("produce", help="send messages: arguments, lines of standard input, or --count")
+    produce = commands.add_parser(
+        "produce", help="send messages: the arguments, the lines of standard input, or --count messages"
+    )
     produce.add_argument("topic")
-    produce.add_argument("body", nargs="*", help="messages")
-    produce.add_argument("--count", type=number(1, _MANY), help="send this many messages made up here")
+    produce.add_argument("body", nargs="*", help="bodies of the messages")
+    produce.add_argument("--count", type=number(1, _MANY), help="send this number of generated messages")
     produce.add_argument(
-        "--size", type=number(1, _MAX_BODY_BYTES), default=128, help="bytes of a made-up message (128)"
+        "--size", type=number(1, _MAX_BODY_BYTES), default=128, help="bytes of a generated message (128)"
     )
     produce.add_argument("--tag", default="", help="tag of all messages")
-    produce.add_argument("--key", default="", help="key of all messages, to query by")
+    produce.add_argument("--key", default="", help="key of all messages, for queries")
     produce.set_defaults(call=lambda args: asyncio.run(_produce(args)))
 
-    consume = commands.add_parser("consume", help="print a topic's messages")
+    consume = commands.add_parser("consume", help="print the messages of a topic")
     consume.add_argument("topic")
-    consume.add_argument("--tags", default="*", help="'A || B' (*)")
+    consume.add_argument("--tags", default="*", help="tags of the messages to print, such as 'A || B' (*)")
     consume.add_argument("--group", default="tally", help="consumer group whose offsets are used with --commit")
-    consume.add_argument("--commit", action="store_true", help="go on where the group stopped, and note where we stop")
-    consume.add_argument("--new", action="store_true", help="only messages from now on")
+    consume.add_argument("--commit", action="store_true", help="begin at the group's committed offsets, and commit")
+    consume.add_argument("--new", action="store_true", help="print only messages that are stored from now on")
     consume.add_argument("--count", type=number(1, _MANY), help="stop after this many messages")
-    consume.add_argument("--once", action="store_true", help="stop at the end instead of waiting for more")
-    consume.add_argument("--json", action="store_true", help="a JSON object a message, with all its fields")
-    consume.add_argument("--quiet", action="store_true", help="count only")
+    consume.add_argument(
+        "--once", action="store_true", help="stop at the end of the queues instead of waiting for messages"
+    )
+    consume.add_argument("--json", action="store_true", help="print one JSON object per message, with all its fields")
+    consume.add_argument("--quiet", action="store_true", help="print only the number of messages")
     consume.set_defaults(call=lambda args: asyncio.run(_consume(args)))
     for parser in (produce, consume):
         nameserver_option(parser)

@@ -19,7 +19,7 @@ from tallystick.store.findings import MAX_LISTED, Report
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `store verify`, `store repair` and `store dump`."""
-    store = commands.add_parser("store", help="check, repair or list a store's files")
+    store = commands.add_parser("store", help="check, repair or list the files of a store")
     kinds = store.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     verify = kinds.add_parser("verify", help="check log, queues and index against each other; writes nothing")
@@ -32,12 +32,21 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
     dump = kinds.add_parser("dump", help="list messages, queues and answers to queries, as JSON")
     dump.add_argument("dir", type=Path, metavar="DIR", help="the store's folder")
-    dump.add_argument("--json", type=Path, required=True, metavar="FILE", help="where to write the listing (-: here)")
-    dump.add_argument("--settings", type=Path, metavar="FILE", help="settings that the files do not tell, key=value")
     dump.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="one setting; repeat it"
+        "--json", type=Path, required=True, metavar="FILE", help="where to write the listing (-: standard output)"
     )
-    dump.add_argument("--in-place", action="store_true", help="open the store itself, which recovers it, not a copy")
+    dump.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="file with settings that the store files do not contain, key=value",
+    )
+    dump.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="a setting; can be repeated"
+    )
+    dump.add_argument(
+        "--in-place", action="store_true", help="open the store itself, which recovers it, instead of a copy"
+    )
     dump.set_defaults(call=run_dump)
 
 

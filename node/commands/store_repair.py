@@ -68,7 +68,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Adds `store repair`."""
     repair = kinds.add_parser(
         "repair",
-        help="build damaged derived files again from the log of a stopped broker",
+        help="rebuild damaged derived files from the log of a stopped broker",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -77,9 +77,14 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     repair.add_argument("--dry-run", action="store_true", help="show what a repair would do; write nothing")
     repair.add_argument("--cut", type=int, metavar="POS", help="also remove the log from this byte on")
     repair.add_argument("--log", type=Path, metavar="DIR", help="folder of the log, if it is elsewhere")
-    repair.add_argument("--settings", type=Path, metavar="FILE", help="settings that the files do not tell, key=value")
     repair.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="one setting; repeat it"
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="file with settings that the store files do not contain, key=value",
+    )
+    repair.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="a setting; can be repeated"
     )
     repair.add_argument("--json", action="store_true", help="print the result as JSON")
     repair.set_defaults(call=run_repair)

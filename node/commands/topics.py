@@ -19,23 +19,25 @@ DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
 def add_parsers(commands: Any) -> None:
     """Adds `topic` and its sub-commands."""
-    topic = commands.add_parser("topic", help="list, create, delete topics, or show one")
+    topic = commands.add_parser("topic", help="list, create, delete or show topics")
     actions = topic.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    listing = actions.add_parser("list", help="all topics that the name server knows")
+    listing = actions.add_parser("list", help="list all topics that the name server knows")
     listing.set_defaults(call=lambda args: asyncio.run(_list(args)))
 
     create = actions.add_parser("create", help="create a topic on every broker, or change its queues")
     create.add_argument("topic")
-    create.add_argument("--queues", type=number(1, 65535), default=8, help="queues on each broker (8)")
-    create.add_argument("--perm", type=int, default=6, choices=(2, 4, 6), help="2 write, 4 read, 6 both (6)")
+    create.add_argument("--queues", type=number(1, 65535), default=8, help="number of queues on each broker (8)")
+    create.add_argument(
+        "--perm", type=int, default=6, choices=(2, 4, 6), help="permission: 2 write, 4 read, 6 both (6)"
+    )
     create.set_defaults(call=lambda args: asyncio.run(_create(args)))
 
     delete = actions.add_parser("delete", help="delete a topic on every broker and name server")
     delete.add_argument("topic")
     delete.set_defaults(call=lambda args: asyncio.run(_delete(args)))
 
-    status = actions.add_parser("status", help="offsets of a topic's queues")
+    status = actions.add_parser("status", help="show the offsets of a topic's queues")
     status.add_argument("topic")
     status.set_defaults(call=lambda args: asyncio.run(_status(args)))
 
@@ -50,7 +52,7 @@ def nameserver_option(parser: argparse.ArgumentParser) -> None:
         "--nameserver",
         "-n",
         default=os.environ.get("TALLY_NAMESERVER", DEFAULT_NAMESERVER),
-        help=f"host:port of the name servers, ';' between ($TALLY_NAMESERVER or {DEFAULT_NAMESERVER})",
+        help=f"host:port of the name servers, separated by ';' ($TALLY_NAMESERVER or {DEFAULT_NAMESERVER})",
     )
 
 

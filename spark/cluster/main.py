@@ -1,8 +1,7 @@
-"""`tally-spark driver|worker|archive`: the processes of a job in a cluster. What they do is in the plan."""
+"""The command `tally-spark driver|worker|archive`: the processes of a StoreJob. A plan file says what they do."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Sequence
@@ -11,13 +10,14 @@ from pathlib import Path
 try:
     import pyspark as _  # noqa: F401
 except ImportError:
-    sys.exit("tally-spark: pip install 'tallystick[spark]' brings what it needs")
+    sys.exit("tally-spark: pyspark is not installed: run pip install 'tallystick[spark]'")
 
 from tallystick.spark.cluster.java import Ports
+from tallystick.store.command_line import CommandParser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0, 1 or 2, as `driver.py` and `worker.py` say."""
+    """Runs the process and returns its exit status: see `driver.py` and `worker.py`."""
     args = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     match args.role:
@@ -36,36 +36,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise AssertionError(args.role)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tally-spark", description="A job in a cluster: its driver and its workers.")
+def _parser() -> CommandParser:
+    description = "Runs one process of a StoreJob in Kubernetes: its driver or a worker."
+    parser = CommandParser(prog="tally-spark", description=description)
+    parser.add_version()
     roles = parser.add_subparsers(dest="role", metavar="ROLE", required=True)
-    driver = roles.add_parser("driver", help="plan, run, and tell what came of it")
-    worker = roles.add_parser("worker", help="read beside one volume")
+    driver = roles.add_parser("driver", help="plan and run the job, and write its result")
+    worker = roles.add_parser("worker", help="read the store of one volume")
     for role in (driver, worker):
-        role.add_argument("--plan", type=Path, required=True, metavar="FILE", help="what is to be done, as JSON")
+        role.add_argument("--plan", type=Path, required=True, metavar="FILE", help="the plan of the job, as JSON")
         role.add_argument(
             *("--secret", "--secret-file"),
             type=Path,
             default=Path("/etc/tallystick-job-secret/secret"),
             metavar="FILE",
-            help="what driver and workers know each other by",
+            help="secret with which driver and workers authenticate each other",
         )
         role.add_argument(
             "--ports",
             type=_ports,
             default=Ports(),
             metavar="D,B,P",
-            help="driver, its blocks, progress (7077,7078,8080)",
+            help="ports of the driver, its block manager and its progress page (7077,7078,8080)",
         )
     driver.add_argument(
-        "--result", type=Path, default=Path("/dev/termination-log"), metavar="FILE", help="where the last word goes"
+        "--result", type=Path, default=Path("/dev/termination-log"), metavar="FILE", help="file for the result"
     )
-    worker.add_argument("--node", required=True, metavar="NAME", help="whose volume is here")
+    worker.add_argument("--node", required=True, metavar="NAME", help="broker node whose volume is mounted")
     worker.add_argument(
-        "--token", type=Path, default=Path("/etc/tallystick-reader/token"), metavar="FILE", help="for stores over HTTP"
+        "--token",
+        type=Path,
+        default=Path("/etc/tallystick-reader/token"),
+        metavar="FILE",
+        help="token for reading stores over HTTP",
     )
-    archive = roles.add_parser("archive", help="make an archive of Java's classes, so that both start faster")
-    archive.add_argument("file", type=Path, help="made there")
+    archive = roles.add_parser(
+        "archive", help="write an archive of Java classes, with which driver and worker start faster"
+    )
+    archive.add_argument("file", type=Path, help="the archive to write")
     return parser
 
 

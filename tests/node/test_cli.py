@@ -1,6 +1,7 @@
 """The command `tally` itself: arguments, exit codes, and how errors end. What the commands do is in their own tests."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_wrong_arguments_end_with_two(arguments: list[str], capsys: pytest.Captu
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: tally" in capsys.readouterr().err
+    assert re.fullmatch(r"tally( [a-z]+)*: .*\n", capsys.readouterr().err)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +201,7 @@ def test_it_is_a_command_of_its_own(tmp_path: Path) -> None:
     assert tally("run", "--set", "x=1", cwd=tmp_path).stderr == "tally: --set: unknown key 'x'\n"
     started = tally("--help", cwd=tmp_path)
     assert (started.returncode, started.stderr) == (0, "")
-    assert started.stdout.startswith("usage: tally ")
+    assert started.stdout.startswith("Runs a RocketMQ-compatible message broker ")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

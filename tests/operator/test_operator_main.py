@@ -111,4 +111,4 @@ def test_what_it_cannot_start_with(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.delenv("TALLYSTICK_NODE_IMAGE", raising=False)
     assert main.main([]) == 2
     assert "TALLYSTICK_NODE_IMAGE is not set" in capsys.readouterr().err
-    assert main.main(["--help"]) == 2
+    assert main.main(["--help"]) == 0
