@@ -57,8 +57,8 @@ def impossible(message: Message) -> str | None:
             return _indexes(last) or _log_term(last_term, term)
         case PreVoteReply(asked_term=asked):
             return None if 0 <= asked <= TERM_MAX else f"asked term {asked}"
-        case InstallRequest(base_index=base, base_term=base_term, membership=entry):
-            return _indexes(base) or _log_term(base_term, term) or _membership(entry)
+        case InstallRequest(snapshot_index=index, snapshot_term=snapshot_term, membership=entry):
+            return _indexes(index) or _log_term(snapshot_term, term) or _membership(entry)
         case ReadReply(index=index):
             return _indexes(-1 if index is None else index)
         case Removed(commit_index=index) | Forgotten(match_index=index):

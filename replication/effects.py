@@ -3,10 +3,10 @@ contract.
 
 The driver carries out the effects of one call one after the other, and all of them before the next call:
 
-1. `SaveVote`, `Truncate` and `InstallBase` must be durable before the driver begins the next effect (D1, D4).
+1. `SaveVote`, `Truncate` and `InstallSnapshot` must be durable before the driver begins the next effect (D1, D4).
 2. `Write` and `AppendOwn` append entries to the log. They need to be written, not synced; the driver reports the sync
    with `Raft.synced`. After a list with an `AppendOwn` the driver calls `Raft.appended`, after one with an
-   `InstallBase` it calls `Raft.installed`.
+   `InstallSnapshot` it calls `Raft.installed`.
 3. `Send` needs no answer, and the message can be lost. The transport reads an append's bytes from the log when the
    driver carries out the effect.
 4. If an effect fails because of the disk, the driver drops the rest of the list and calls `Raft.disk` next. A `Write`
@@ -188,7 +188,7 @@ class TransferEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Install:
+class SendSnapshot:
     """Ship a snapshot to `request.target` and deliver `request` there when the snapshot is complete (L11).
 
     This can take long and continues while other effects run. An effect for the same target, snapshot and session as a
@@ -199,10 +199,10 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
-class InstallBase:
+class InstallSnapshot:
     """Replace the log by the snapshot of `request`: first store the snapshot durably, then drop the old entries (L11).
 
-    Afterwards `first_index` is base_index + 1 and `last_index` is base_index.
+    Afterwards `first_index` is snapshot_index + 1 and `last_index` is snapshot_index.
     """
 
     request: InstallRequest
@@ -244,8 +244,8 @@ Effect = (
     | ReadReady
     | ReadFailed
     | TransferEnded
-    | Install
-    | InstallBase
+    | SendSnapshot
+    | InstallSnapshot
     | Refused
     | Fatal
 )

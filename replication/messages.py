@@ -118,7 +118,7 @@ class AppendReply:
     """0, or a random number of this start if the member started in doubt."""
     success: bool
     prev_index: int
-    """Echo of the request's `prev_index` (for a snapshot: of its `base_index`)."""
+    """Echo of the request's `prev_index` (for a snapshot: of its `snapshot_index`)."""
     match_index: int
     """Success: the log agrees with the leader's up to here; at most the last entry of the request (S8). Otherwise
     -1."""
@@ -170,8 +170,8 @@ class InstallRequest:
     target: int
     term: int
     session: int
-    base_index: int
-    base_term: int
+    snapshot_index: int
+    snapshot_term: int
     membership: MembershipEntry
     """The newest committed membership."""
     payload: Any = field(default=b"", repr=False)  # bodies of messages do not belong into logs

@@ -32,7 +32,7 @@ from tallystick.replication.effects import (
     Doubted,
     Effect,
     Fatal,
-    InstallBase,
+    InstallSnapshot,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -104,7 +104,7 @@ class Raft:
     - append a leader's proposals to the log only while `accepting`, as entries of `term`, and then call `appended`.
       When it calls `transfer` or `change_membership`, all accepted proposals are in the log;
     - call `synced` after a sync, with the index up to which the log *as it is now* is durable;
-    - call `installed` after it carried out an InstallBase;
+    - call `installed` after it carried out an InstallSnapshot;
     - call `disk` when a write or sync failed, when space ran out, and when there is space again.
     """
 
@@ -326,24 +326,24 @@ class Raft:
         return effects
 
     def installed(self, now: float, request: InstallRequest) -> list[Effect]:
-        """The driver carried out `request`'s InstallBase: the log begins behind the snapshot, which is applied.
+        """The driver carried out `request`'s InstallSnapshot: the log begins behind the snapshot, which is applied.
 
         Raises RuntimeError if the log does not begin there.
         """
         effects: _Effects = []
         if self.mute:
             return effects
-        if self._log.first_index != request.base_index + 1:
-            raise RuntimeError(f"the log begins at {self._log.first_index}, not behind the base {request.base_index}")
-        self._terms.reset(request.base_index, request.base_term)
+        if self._log.first_index != request.snapshot_index + 1:
+            raise RuntimeError(f"the log begins at {self._log.first_index}, not behind entry {request.snapshot_index}")
+        self._terms.reset(request.snapshot_index, request.snapshot_term)
         self._history.reset(request.membership)
         effects.append(MembershipChanged(request.membership))
         self._acknowledgements.clear()
-        self.commit_index = self.synced_index = request.base_index
+        self.commit_index = self.synced_index = request.snapshot_index
         self._verified_index = -1
         if request.term == self.term:
-            self._verified_index = request.base_index
-            effects.append(Send(self._append_reply(request, request.base_index, request.base_index)))
+            self._verified_index = request.snapshot_index
+            effects.append(Send(self._append_reply(request, request.snapshot_index, request.snapshot_index)))
         return effects
 
     def disk(self, now: float, state: DiskState) -> list[Effect]:
@@ -897,16 +897,16 @@ class Raft:
         effects.append(Doubted(message.match_index))
 
     def _on_install_request(self, now: float, request: InstallRequest, effects: _Effects) -> None:
-        base_index = request.base_index
+        snapshot_index = request.snapshot_index
         if not self._heard(now, request, effects):
             if request.term < self.term:
-                effects.append(Send(self._append_reply(request, base_index, None)))
-        elif base_index <= self.commit_index or self._terms.term_of(base_index) == request.base_term:
+                effects.append(Send(self._append_reply(request, snapshot_index, None)))
+        elif snapshot_index <= self.commit_index or self._terms.term_of(snapshot_index) == request.snapshot_term:
             # Nothing is missing. The entries behind the snapshot may have been acknowledged and must stay.
-            self._verified_index = max(self._verified_index, base_index)
-            self._acknowledge(self._append_reply(request, base_index, base_index), effects)
+            self._verified_index = max(self._verified_index, snapshot_index)
+            self._acknowledge(self._append_reply(request, snapshot_index, snapshot_index), effects)
         elif self.disk_state.can_write:
-            effects.append(InstallBase(request))  # L11; `installed` answers
+            effects.append(InstallSnapshot(request))  # L11; `installed` answers
 
     # -- leader: what followers say ------------------------------------------------------------------------------------
 

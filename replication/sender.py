@@ -8,7 +8,7 @@ snapshot. The window is a size in bytes on disk: the sender asks the log how far
 from __future__ import annotations
 
 from tallystick.replication.durable import LogView
-from tallystick.replication.effects import Effect, Install, Send
+from tallystick.replication.effects import Effect, Send, SendSnapshot
 from tallystick.replication.membership import MembershipEntry, MembershipHistory
 from tallystick.replication.messages import AppendRequest, InstallRequest, TermRun
 from tallystick.replication.peers import Peer, PeerState
@@ -47,7 +47,7 @@ class Sender:
             while peer.next_index <= end:
                 first_index = self._log.first_index
                 if peer.next_index < first_index:
-                    self._send_base(now, peer, commit_index, effects)
+                    self._send_snapshot(now, peer, commit_index, effects)
                     return
                 last = self._within_window(peer, first_index, end)
                 if last < peer.next_index:
@@ -58,7 +58,7 @@ class Sender:
                     peer.waiting_since = now
         elif peer.waiting_since is None:
             if peer.next_index < self._log.first_index:
-                self._send_base(now, peer, commit_index, effects)
+                self._send_snapshot(now, peer, commit_index, effects)
             else:
                 self._send_entries(peer, min(peer.next_index, end), commit_index, effects)
                 peer.waiting_since = now
@@ -119,12 +119,14 @@ class Sender:
         )
         effects.append(Send(request))
 
-    def _send_base(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
+    def _send_snapshot(self, now: float, peer: Peer, commit_index: int, effects: list[Effect]) -> None:
         """Sends a snapshot: the member lacks entries that the leader deleted."""
-        base_index = self._log.first_index - 1
-        base_term = self._terms.term_of(base_index)
-        assert base_term is not None, "the base of the log has a term"
+        snapshot_index = self._log.first_index - 1
+        snapshot_term = self._terms.term_of(snapshot_index)
+        assert snapshot_term is not None, "the entry before the start of the log has a term"
         peer.state, peer.waiting_since = PeerState.INSTALL, now
         membership = self._history.at(commit_index)
-        request = InstallRequest(self._member, peer.member, self._term, peer.session, base_index, base_term, membership)
-        effects.append(Install(request))
+        request = InstallRequest(
+            self._member, peer.member, self._term, peer.session, snapshot_index, snapshot_term, membership
+        )
+        effects.append(SendSnapshot(request))

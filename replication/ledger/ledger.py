@@ -328,7 +328,7 @@ class Ledger:
             self._save(flags=mark.flags & ~Flags.CUTTING)
             self._half_done = False
 
-    def install_base(self, index: int, term: int, chain: int, pos: int) -> None:
+    def install_snapshot(self, index: int, term: int, chain: int, pos: int) -> None:
         """Removes all entries and starts the log again behind entry `index`, at `pos` (L11); durable on return.
 
         Raises ValueError if `pos` is not a segment's start, or the index or term is below -1.

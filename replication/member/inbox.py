@@ -1,6 +1,6 @@
 """What other members send. Entries are checked before the core sees their request; snapshots are fetched first.
 
-The core's decision comes back as an effect: `Write` for the last delivered entries, `InstallBase` for the snapshot.
+The core's decision comes back as an effect: `Write` for the last delivered entries, `InstallSnapshot` for the snapshot.
 This module keeps both until then.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tallystick.replication.effects import Effect, InstallBase, Write
+from tallystick.replication.effects import Effect, InstallSnapshot, Write
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.member.core_calls import CoreCalls
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """`fetch_base(request)` must fetch the snapshot and call `base_arrived`. `refuse(reason)` is told when entries are
-    dropped as if they had not arrived."""
+    """`fetch_snapshot(request)` must fetch the snapshot and call `snapshot_arrived`. `refuse(reason)` is told when
+    entries are dropped as if they had not arrived."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class Inbox:
         ledger: Ledger,
         calls: CoreCalls,
         *,
-        fetch_base: Callable[[InstallRequest], None],
+        fetch_snapshot: Callable[[InstallRequest], None],
         refuse: Callable[[str], None],
     ) -> None:
         self._raft, self._ledger, self._calls = raft, ledger, calls
-        self._fetch_base, self._refuse = fetch_base, refuse
+        self._fetch_snapshot, self._refuse = fetch_snapshot, refuse
         self._entries: Entries | None = None
-        self._base: tuple[EntryPoint, bytes] | None = None
+        self._snapshot: tuple[EntryPoint, bytes] | None = None
 
     def deliver(self, message: Message, payload: memoryview | None) -> None:
         """Handles a message from the transport."""
@@ -46,15 +46,15 @@ class Inbox:
                 self._deliver_entries(message, payload)
                 return
         elif type(message) is InstallRequest and not (
-            message.term < self._raft.term or message.base_index <= self._raft.commit_index
+            message.term < self._raft.term or message.snapshot_index <= self._raft.commit_index
         ):
-            self._fetch_base(message)
+            self._fetch_snapshot(message)
             return
         self._calls.call(self._raft.step, message)
 
-    def base_arrived(self, request: InstallRequest, point: EntryPoint, blob: bytes) -> None:
+    def snapshot_arrived(self, request: InstallRequest, point: EntryPoint, blob: bytes) -> None:
         """A snapshot is complete."""
-        self._calls.call(self._step_base, request, point, blob)
+        self._calls.call(self._step_snapshot, request, point, blob)
 
     def entries_of(self, effect: Write) -> Entries:
         """The entries that the effect writes."""
@@ -62,11 +62,11 @@ class Inbox:
         assert entries is not None and entries.last_index == effect.request.last_index
         return entries
 
-    def base_of(self, effect: InstallBase) -> tuple[EntryPoint, bytes]:
+    def snapshot_of(self, effect: InstallSnapshot) -> tuple[EntryPoint, bytes]:
         """The snapshot that the effect installs. It is not kept here any longer."""
-        base, self._base = self._base, None
-        assert base is not None and base[0].index == effect.request.base_index
-        return base
+        snapshot, self._snapshot = self._snapshot, None
+        assert snapshot is not None and snapshot[0].index == effect.request.snapshot_index
+        return snapshot
 
     def _deliver_entries(self, request: AppendRequest, payload: memoryview | None) -> None:
         """Checks entries before the core sees the request, so that the core never has to take it back.
@@ -85,6 +85,6 @@ class Inbox:
         self._entries = entries
         return self._raft.step(now, request)
 
-    def _step_base(self, now: float, request: InstallRequest, point: EntryPoint, blob: bytes) -> Sequence[Effect]:
-        self._base = point, blob
+    def _step_snapshot(self, now: float, request: InstallRequest, point: EntryPoint, blob: bytes) -> Sequence[Effect]:
+        self._snapshot = point, blob
         return self._raft.step(now, request)

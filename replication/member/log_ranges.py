@@ -3,7 +3,7 @@
 The number of a shipment of entries encodes which entries are requested. No offer is needed beforehand, so a member can
 request every durable entry, also of the segment that is still being written:
 
-    bit 62    a snapshot (`bases`)
+    bit 62    a snapshot (`snapshot_transfer`)
     bit 61    entries: 44 bits of the first index, 17 bits of the number of entries after it
     neither   a whole sealed segment, by its position (`repair`)
 

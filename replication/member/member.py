@@ -39,8 +39,7 @@ from tallystick.replication.effects import (
     Doubted,
     Effect,
     Fatal,
-    Install,
-    InstallBase,
+    InstallSnapshot,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -52,6 +51,7 @@ from tallystick.replication.effects import (
     RoleChanged,
     SaveVote,
     Send,
+    SendSnapshot,
     TransferEnded,
     TransferResult,
     Truncate,
@@ -60,7 +60,6 @@ from tallystick.replication.effects import (
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import VoteFile
-from tallystick.replication.member.bases import BaseReceiver, BaseSender
 from tallystick.replication.member.callbacks import Callbacks
 from tallystick.replication.member.core_calls import CoreCalls
 from tallystick.replication.member.errors import (
@@ -84,6 +83,7 @@ from tallystick.replication.member.reserve import NO_ROOM, Reserve
 from tallystick.replication.member.role_log import RoleLog
 from tallystick.replication.member.room import Room
 from tallystick.replication.member.settings import MemberSettings
+from tallystick.replication.member.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from tallystick.replication.member.special import Gap, SpecialEntries
 from tallystick.replication.member.status import GroupStatus, progress_of
 from tallystick.replication.member.waiters import Waiters
@@ -205,8 +205,8 @@ class Member(Callbacks):
         self._outbox: Outbox
         self._transport: Transport
         self._shipping: Shipping
-        self._base_sender: BaseSender
-        self._base_receiver: BaseReceiver
+        self._snapshot_sender: SnapshotSender
+        self._snapshot_receiver: SnapshotReceiver
         self._scrubber: Scrubber
 
     @classmethod
@@ -288,7 +288,7 @@ class Member(Callbacks):
             on_room=self._on_room,
         )
         self._shipping = Shipping(self._transport)
-        self._base_sender = BaseSender(self._transport, self._shipping)
+        self._snapshot_sender = SnapshotSender(self._transport, self._shipping)
         self._scrubber = Scrubber(self.folder, self._door, self.ledger, self._shipping, self._log_repaired)
         if appending is None:
             self._writer = LogWriter(self._log, self, sync=not self._asynchronous)
@@ -328,10 +328,10 @@ class Member(Callbacks):
             self._raft,
             self.ledger,
             self._calls,
-            fetch_base=lambda request: self._base_receiver.receive(request),
+            fetch_snapshot=lambda request: self._snapshot_receiver.receive(request),
             refuse=self._refused_range,
         )
-        self._base_receiver = BaseReceiver(self._shipping, self._inbox.base_arrived)
+        self._snapshot_receiver = SnapshotReceiver(self._shipping, self._inbox.snapshot_arrived)
         self._do = self._hands()
         self._stopped = None
         self._reserve.keep()
@@ -369,8 +369,8 @@ class Member(Callbacks):
             ReadReady: self._questions.read_ready,
             ReadFailed: self._questions.read_failed,
             TransferEnded: self._questions.transfer_ended,
-            Install: self._install,
-            InstallBase: self._install_base,
+            SendSnapshot: self._send_snapshot,
+            InstallSnapshot: self._install_snapshot,
             Refused: self._refused,
             Fatal: self._fatal,
         }
@@ -426,8 +426,8 @@ class Member(Callbacks):
         self._cancel_grace()
         for task in self._tasks:
             task.cancel()
-        self._base_receiver.cancel()
-        self._base_sender.withdraw_all()
+        self._snapshot_receiver.cancel()
+        self._snapshot_sender.withdraw_all()
         unknown = OutcomeUnknownError(reason)
         self._waiters.fail_above(-1, unknown)
         self._applied.fail_above(-1, ReadError(reason))
@@ -651,13 +651,13 @@ class Member(Callbacks):
     def _on_connected(self, member: int, lane: Lane) -> None:
         if lane is Lane.BULK and self._stopped is None:
             self._outbox.connected(member)
-            self._base_sender.send_again(member)
+            self._snapshot_sender.send_again(member)
             self._repair_task.try_now()
 
     def _on_room(self, member: int, lane: Lane) -> None:
         if lane is Lane.BULK and self._stopped is None:
             self._outbox.room(member)
-            self._base_sender.on_room(member)
+            self._snapshot_sender.on_room(member)
 
     # -- events of the log ---------------------------------------------------------------------------------------------
 
@@ -1002,7 +1002,7 @@ class Member(Callbacks):
         log = self._log
         abandoned = log.staged > log.written
         self._abandon("leadership was lost")
-        self._base_sender.withdraw_all()
+        self._snapshot_sender.withdraw_all()
         self._lost_index = log.written_index
         if not abandoned and self._lost_index <= self._committed_index:
             return  # nothing was uncommitted
@@ -1060,15 +1060,15 @@ class Member(Callbacks):
         newest = self._memberships[-1].index if self._memberships else -1
         self._reserve.use(lambda: self._vote.readmit(newest))
 
-    def _install(self, effect: Install) -> None:
-        self._base_sender.send(effect.request, self.ledger.base, self._snapshot)
+    def _send_snapshot(self, effect: SendSnapshot) -> None:
+        self._snapshot_sender.send(effect.request, self.ledger.base, self._snapshot)
 
-    def _install_base(self, effect: InstallBase) -> None:
+    def _install_snapshot(self, effect: InstallSnapshot) -> None:
         request = effect.request
-        point, blob = self._inbox.base_of(effect)
+        point, blob = self._inbox.snapshot_of(effect)
         applied = self._restore(blob)
         self._save_origin(request.membership)
-        self.ledger.install_base(point.index, point.term, point.chain, point.pos)
+        self.ledger.install_snapshot(point.index, point.term, point.chain, point.pos)
         self._outbox.forget_range()
         self._special.clear()
         self._repair_task.forget()
@@ -1100,7 +1100,7 @@ class Member(Callbacks):
             await asyncio.sleep(self.settings.mark_interval_seconds)
             self._look_for_room()
             self._reserve.keep()
-            self._base_sender.withdraw_from_matched(self._raft.match_indexes)
+            self._snapshot_sender.withdraw_from_matched(self._raft.match_indexes)
             state = (self._log.flushed_index, self._committed_index)
             if self._writer is None or state == noted:
                 continue

@@ -276,16 +276,16 @@ def _decode_heartbeat_reply(view: View, payload: View | None) -> HeartbeatReply:
 
 
 def _encode_install_request(m: InstallRequest) -> bytes:
-    head = _INSTALL_REQUEST.pack(m.source, m.target, m.term, m.session, m.base_index, m.base_term)
+    head = _INSTALL_REQUEST.pack(m.source, m.target, m.term, m.session, m.snapshot_index, m.snapshot_term)
     return head + _encode_entry(m.membership)
 
 
 def _decode_install_request(view: View, payload: View | None) -> InstallRequest:
-    source, target, term, session, base_index, base_term = _INSTALL_REQUEST.unpack_from(view)
+    source, target, term, session, snapshot_index, snapshot_term = _INSTALL_REQUEST.unpack_from(view)
     membership, offset = _decode_entry(view, _INSTALL_REQUEST.size)
     _at_end(view, offset)
     return InstallRequest(
-        source, target, term, session, base_index, base_term, membership, b"" if payload is None else payload
+        source, target, term, session, snapshot_index, snapshot_term, membership, b"" if payload is None else payload
     )
 
 

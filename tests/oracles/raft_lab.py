@@ -19,13 +19,13 @@ from tallystick.replication.durable import DiskState, Doubt, HardState
 from tallystick.replication.effects import (
     AppendOwn,
     Effect,
-    Install,
-    InstallBase,
+    InstallSnapshot,
     MembershipChanged,
     Readmitted,
     Role,
     SaveVote,
     Send,
+    SendSnapshot,
     Truncate,
     Write,
 )
@@ -192,7 +192,7 @@ class Member:
         then: Callable[..., list[Effect]] | None = None
         then_arguments: tuple[Any, ...] = ()
         for position, effect in enumerate(effects):
-            if isinstance(effect, Write | AppendOwn | Truncate | InstallBase) and self.fails is not None:
+            if isinstance(effect, Write | AppendOwn | Truncate | InstallSnapshot) and self.fails is not None:
                 then, then_arguments, self.fails = self.raft.disk, (self.fails,), None
                 del effects[position:]
                 break
@@ -220,14 +220,14 @@ class Member:
                     if effect.membership is not None:
                         self.log.memberships.append(MembershipEntry(effect.index, effect.membership))
                     then = self.raft.appended
-                case InstallBase(request=base):
+                case InstallSnapshot(request=request):
                     self.log.terms, self.log.memberships = [], []
-                    self.log.base_index, self.log.base_term = base.base_index, base.base_term
-                    self.bootstrap, self.durable_index = base.membership, base.base_index
-                    then, then_arguments = self.raft.installed, (base,)
+                    self.log.base_index, self.log.base_term = request.snapshot_index, request.snapshot_term
+                    self.bootstrap, self.durable_index = request.membership, request.snapshot_index
+                    then, then_arguments = self.raft.installed, (request,)
                 case Send():
                     self.post(effect.message)
-                case Install():
+                case SendSnapshot():
                     self.post(effect.request)
                 case _:
                     pass

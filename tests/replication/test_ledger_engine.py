@@ -473,7 +473,7 @@ async def test_of_a_damaged_log_only_what_is_before_the_damage_is_served(tmp_pat
         assert len(read_queue(again.store)) == 60
 
 
-async def test_a_member_that_begins_behind_a_base(tmp_path: Path) -> None:
+async def test_a_member_that_begins_behind_a_snapshot(tmp_path: Path) -> None:
     """L11: no entries yet, and the first ones are not at position 0."""
     async with member(tmp_path / "a") as leader:
         leader.lead(1)
@@ -484,8 +484,10 @@ async def test_a_member_that_begins_behind_a_base(tmp_path: Path) -> None:
         first = leader.ledger.index_of(2 * 4096) + 1
         base = leader.ledger.point(first - 1)
         with pytest.raises(ValueError, match="cannot begin"):
-            open_ledger(settings(tmp_path / "b"), Door()).install_base(base.index, base.term, base.chain, base.pos + 1)
-        open_ledger(settings(tmp_path / "b"), Door()).install_base(base.index, base.term, base.chain, 2 * 4096)
+            open_ledger(settings(tmp_path / "b"), Door()).install_snapshot(
+                base.index, base.term, base.chain, base.pos + 1
+            )
+        open_ledger(settings(tmp_path / "b"), Door()).install_snapshot(base.index, base.term, base.chain, 2 * 4096)
         async with member(tmp_path / "b") as late:
             assert late.store.min_pos == late.store.max_pos == 2 * 4096
             late.follow(leader)
@@ -518,7 +520,7 @@ async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Pat
         first = leader.ledger.index_of(2 * 4096) + 1
         base = leader.ledger.point(first - 1)
         anew = open_ledger(settings(tmp_path / "b"), Door())
-        anew.install_base(base.index, base.term, base.chain, 2 * 4096)
+        anew.install_snapshot(base.index, base.term, base.chain, 2 * 4096)
         # Entries came behind the base before the store was opened anew.
         anew.append_entries(anew.check(leader.ledger.read_range(first, 15), base.index, base.term), first)
         anew.log.write_out()
@@ -533,7 +535,7 @@ async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Pat
         assert not forget_derived(Door(), tmp_path / "b", 2 * 4096), "these are of the log that is there"
 
 
-async def test_a_queue_whose_records_all_lie_before_a_base_counts_on(tmp_path: Path) -> None:
+async def test_a_queue_whose_records_all_lie_before_a_snapshot_counts_on(tmp_path: Path) -> None:
     """The others have its last offset in a file that is never deleted; who begins behind the base has to be told."""
     async with member(tmp_path / "a") as leader:
         leader.lead(1)
@@ -546,7 +548,7 @@ async def test_a_queue_whose_records_all_lie_before_a_base_counts_on(tmp_path: P
         leader.store.dispatcher.finish()
         ends = leader.store.ends_before(2 * 4096)
         assert ends == {("idle", 0): 3}
-        open_ledger(settings(tmp_path / "b"), Door()).install_base(base.index, base.term, base.chain, 2 * 4096)
+        open_ledger(settings(tmp_path / "b"), Door()).install_snapshot(base.index, base.term, base.chain, 2 * 4096)
         async with member(tmp_path / "b") as late:
             late.store.count_from({**ends, ("T", 0): 1, ("other", 1): 9})
             late.follow(leader)

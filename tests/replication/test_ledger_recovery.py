@@ -543,7 +543,7 @@ def test_what_is_no_place_to_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("index", "pos"), [(1000, 3 * SEGMENT_BYTES), (5, SEGMENT_BYTES)])
-def test_a_base_is_installed_whole_or_not_at_all(tmp_path: Path, index: int, pos: int) -> None:
+def test_a_snapshot_is_installed_whole_or_not_at_all(tmp_path: Path, index: int, pos: int) -> None:
     """L11: the old log goes only when the base is durable, and all of it, also what has later indexes than the base."""
     seen = set()
     for op in ("write", "sync", "sync_dir", "remove"):
@@ -554,7 +554,7 @@ def test_a_base_is_installed_whole_or_not_at_all(tmp_path: Path, index: int, pos
             ledger.save_mark()
             door.fail(op, "", errno.EIO, after=after, times=1)
             try:
-                ledger.install_base(index, 8, 4711, pos)
+                ledger.install_snapshot(index, 8, 4711, pos)
             except OSError:
                 pass  # and then the power goes, or the process is killed
             door.heal()
@@ -578,7 +578,7 @@ def test_a_log_begins_behind_its_base(tmp_path: Path) -> None:
     at = next(index for index in range(5, 40) if twin.entries[index][0].pos % SEGMENT_BYTES == 0 and index > 15)
     header, before = twin.entries[at][0], twin.entries[at - 1][0]
     follower, _ = made(tmp_path / "follower", seed=8, count=10)
-    follower.install_base(at - 1, before.term, before.chain_crc, header.pos)
+    follower.install_snapshot(at - 1, before.term, before.chain_crc, header.pos)
     assert (follower.first_index, follower.last_index) == (at, at - 1)
     follower.append_entries(follower.check(leader.read_range(at, 39), at - 1, before.term), at)
     follower.log.write_out()
@@ -600,7 +600,7 @@ def test_sealed_segments_are_taken_as_files(tmp_path: Path) -> None:
     base = leader.point(first - 1)
     for broken in (False, True):
         follower, _ = made(tmp_path / f"follower-{broken}", seed=8, count=10)
-        follower.install_base(base.index, base.term, base.chain, SEGMENT_BYTES)
+        follower.install_snapshot(base.index, base.term, base.chain, SEGMENT_BYTES)
         for start in (SEGMENT_BYTES, 2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES):
             name = f"{start:020}"
             shutil.copy(tmp_path / "leader" / "data" / name, follower.folder / "data" / name)

@@ -487,7 +487,7 @@ async def test_proposals_are_refused_while_too_much_is_under_way(tmp_path: Path)
 # -- a log that begins later -------------------------------------------------------------------------------------------
 
 
-async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None:
+async def test_a_member_below_the_logs_start_gets_a_snapshot(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         leader = await group.leader()
         node = others(group, leader)[0]
@@ -495,7 +495,7 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
         await leader.up.committed(index)
         await group.level()
         await node.kill()
-        await leader.up.change(AddLearner(7))  # known from before the base only
+        await leader.up.change(AddLearner(7))  # known from before the snapshot only
         for _ in range(6):
             await group.put_somehow(100, 500)
         leader = await group.leader()
@@ -508,7 +508,7 @@ async def test_a_member_below_the_logs_start_gets_a_base(tmp_path: Path) -> None
         assert await leader.up._scrubber._repair_at(START, leader.up.committed_index, []) == 0, "deleted, not damaged"
         await node.start(group.addresses)
         waiting = node.up._waiters.add(1 << 40)  # as of a leader that handed over while entries were under way
-        await until(lambda: node.installed, "a base came")
+        await until(lambda: node.installed, "a snapshot came")
         assert isinstance(waiting.exception(), OutcomeUnknownError)
         await group.level()
         assert node.state.applied == [(index, b"first"), (second, b"second")]

@@ -177,7 +177,7 @@ async def test_status_names_who_is_where(tmp_path: Path) -> None:
 
 
 async def test_a_leader_keeps_the_log_for_a_member_that_catches_up(tmp_path: Path) -> None:
-    """Without it the member would need a base: all of the state instead of some entries."""
+    """Without it the member would need a snapshot: all of the state instead of some entries."""
     async with Group(tmp_path) as group:
         await group.put_somehow(100)
         await group.level()

@@ -195,7 +195,7 @@ def test_a_history_of_memberships_falls_back_and_keeps_the_oldest() -> None:
     assert history.latest is entries[0]
     history.reset(entries[2])
     history.truncate(-1)
-    assert history.latest is entries[2], "that of a base is committed"
+    assert history.latest is entries[2], "that of a snapshot is committed"
     with pytest.raises(MembershipError):
         MembershipHistory(reversed(entries))
 

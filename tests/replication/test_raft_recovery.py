@@ -12,13 +12,13 @@ from tallystick.replication.effects import (
     Commit,
     Doubted,
     Fatal,
-    Install,
-    InstallBase,
+    InstallSnapshot,
     MembershipChanged,
     ReadFailed,
     Readmitted,
     Role,
     RoleChanged,
+    SendSnapshot,
     TransferEnded,
     Truncate,
     Write,
@@ -407,7 +407,7 @@ def test_if_votes_are_in_doubt_all_the_others_must_have_answered() -> None:
 # -- behind the log's start (L11) --------------------------------------------------------------------------------------
 
 
-def test_a_member_behind_the_start_of_the_log_gets_a_base_and_then_entries() -> None:
+def test_a_member_behind_the_start_of_the_log_gets_a_snapshot_and_then_entries() -> None:
     group = Group()
     leader = group.elect(0)
     group.isolate(2)
@@ -416,14 +416,14 @@ def test_a_member_behind_the_start_of_the_log_gets_a_base_and_then_entries() -> 
     leader.log.drop_before(30)
     group.heal()
     group.wait(2 * T)
-    (base,) = [effect for effect in group[2].history if isinstance(effect, InstallBase)]
-    assert (base.request.base_index, base.request.base_term) == (29, 1)
+    (installed,) = [effect for effect in group[2].history if isinstance(effect, InstallSnapshot)]
+    assert (installed.request.snapshot_index, installed.request.snapshot_term) == (29, 1)
     assert group[2].log.first_index == 30
     assert group[2].log.terms == leader.log.terms
     assert group[2].raft.commit_index == leader.raft.commit_index
 
 
-def test_others_are_served_while_a_base_is_on_its_way() -> None:
+def test_others_are_served_while_a_snapshot_is_on_its_way() -> None:
     group = Group()
     leader = group.elect(0)
     group.isolate(2)
@@ -441,13 +441,13 @@ def test_others_are_served_while_a_base_is_on_its_way() -> None:
     leader.propose(5)
     group.deliver(slow)
     assert leader.raft.commit_index == leader.log.last_index
-    installs = [effect for effect in leader.history if isinstance(effect, Install)]
+    installs = [effect for effect in leader.history if isinstance(effect, SendSnapshot)]
     assert len(installs) == 1, "it is not sent again before its time"
     group.wait(SETTINGS.install_timeout_seconds + HEARTBEAT)
     assert group[2].log.last_index == leader.log.last_index
 
 
-def test_the_base_brings_the_membership_along() -> None:
+def test_the_snapshot_brings_the_membership_along() -> None:
     group = Group()
     leader = group.elect(0)
     leader.propose(20)
@@ -458,39 +458,39 @@ def test_the_base_brings_the_membership_along() -> None:
     group.deliver()
     group.wait(T)
     (installed,) = [effect for effect in newcomer.history if isinstance(effect, MembershipChanged)]
-    assert installed.entry.index > 14, "the newest committed one, although its entry comes behind the base"
+    assert installed.entry.index > 14, "the newest committed one, although its entry comes behind the snapshot"
     assert newcomer.raft.membership == Membership.of([0, 1, 2], [3])
     assert newcomer.raft.membership_index == leader.raft.membership_index
 
 
-def test_a_base_does_not_take_away_what_agrees_with_it() -> None:
+def test_a_snapshot_does_not_take_away_what_agrees_with_it() -> None:
     """Entries behind it were acknowledged, and may be committed without this member knowing it."""
-    base = InstallRequest(1, 0, 3, 0, 1, 1, MembershipEntry(-1, Membership.of([0, 1, 2])))
+    snapshot = InstallRequest(1, 0, 3, 0, 1, 1, MembershipEntry(-1, Membership.of([0, 1, 2])))
     member = Member(0, terms=[1, 1, 2, 2], term=3)
-    member.step(base)
-    assert member.effects(InstallBase) == []
+    member.step(snapshot)
+    assert member.effects(InstallSnapshot) == []
     assert member.reply(AppendReply).match_index == 1
     other = Member(0, terms=[1, 2, 2, 2], term=3)
-    other.step(base)
+    other.step(snapshot)
     assert other.log.terms == []
     assert (other.raft.commit_index, other.log.first_index) == (1, 2)
     assert other.reply(AppendReply).match_index == 1
 
 
-def test_a_base_below_what_is_committed_is_not_needed() -> None:
+def test_a_snapshot_below_what_is_committed_is_not_needed() -> None:
     member = Member(0, terms=[1, 1, 1], term=3, commit_index=2)
     member.step(InstallRequest(1, 0, 3, 0, 1, 9, MembershipEntry(-1, Membership.of([0, 1, 2]))))
-    assert member.effects(InstallBase) == []
+    assert member.effects(InstallSnapshot) == []
     assert member.log.terms == [1, 1, 1]
 
 
-def test_a_base_of_an_old_leader_is_answered_with_the_newer_term() -> None:
+def test_a_snapshot_of_an_old_leader_is_answered_with_the_newer_term() -> None:
     member = Member(0, term=5)
     member.step(InstallRequest(1, 0, 3, 0, 1, 1, MembershipEntry(-1, Membership.of([0, 1, 2]))))
     assert (member.reply(AppendReply).term, member.reply(AppendReply).success) == (5, False)
 
 
-def test_a_base_that_could_not_be_written_changes_nothing() -> None:
+def test_a_snapshot_that_could_not_be_written_changes_nothing() -> None:
     member = Member(0, terms=[1], term=3)
     member.fails = DiskState.FULL
     member.step(InstallRequest(1, 0, 3, 0, 9, 2, MembershipEntry(5, Membership.of([0, 1]))))
@@ -499,14 +499,14 @@ def test_a_base_that_could_not_be_written_changes_nothing() -> None:
     assert member.log.terms == [1]
 
 
-def test_a_base_that_is_not_there_is_a_mistake_of_the_driver() -> None:
+def test_a_snapshot_that_is_not_there_is_a_mistake_of_the_driver() -> None:
     member = Member(0, terms=[1], term=3)
     with pytest.raises(RuntimeError):
         member.raft.installed(0.0, InstallRequest(1, 0, 3, 0, 9, 2, MembershipEntry(5, Membership.of([0, 1]))))
     assert member.raft.commit_index == -1
 
 
-def test_entries_that_are_deleted_under_a_slow_member_lead_to_a_base() -> None:
+def test_entries_that_are_deleted_under_a_slow_member_lead_to_a_snapshot() -> None:
     small = replace(SETTINGS, max_append_bytes=2 * ENTRY_BYTES, max_inflight_bytes=4 * ENTRY_BYTES)
     group = Group(settings=small)
     leader = group.elect(0)
@@ -603,7 +603,7 @@ def test_a_follower_with_a_full_disk_does_not_stand() -> None:
 
 
 def test_a_leader_of_the_past_hears_of_the_newer_term() -> None:
-    """Its entries and its bases are answered with a refusal that names the term: it steps down by that."""
+    """Its entries and its snapshots are answered with a refusal that names the term: it steps down by that."""
     member = Member(0, terms=[1], term=5)
     for request in (ENTRIES, InstallRequest(1, 0, 2, 0, 9, 2, MembershipEntry(3, Membership.of([0, 1, 2])))):
         member.step(request)

@@ -209,21 +209,21 @@ def test_bases(group: Group) -> None:
     group.log(0, 1, 1, 1)
     group.log(1, 1, 1, 1)
     group.commit(0, 1)
-    group.oracle.installed(group[2], base(1, 1))
-    with breaks("a base is committed"):
-        group.oracle.installed(group[2], base(2, 1))
-    with breaks("a base is committed"):
-        group.oracle.installed(group[2], base(1, 2))
-    with breaks("the membership of a base is committed"):
-        group.oracle.installed(group[2], replace(base(1, 1), membership=MembershipEntry(2, THREE)))
-    with breaks("the membership of a base is committed"):
-        group.oracle.installed(group[2], replace(base(1, 1), membership=MembershipEntry(-1, Membership.of([0, 1]))))
+    group.oracle.installed(group[2], snapshot(1, 1))
+    with breaks("a snapshot is committed"):
+        group.oracle.installed(group[2], snapshot(2, 1))
+    with breaks("a snapshot is committed"):
+        group.oracle.installed(group[2], snapshot(1, 2))
+    with breaks("the membership of a snapshot is committed"):
+        group.oracle.installed(group[2], replace(snapshot(1, 1), membership=MembershipEntry(2, THREE)))
+    with breaks("the membership of a snapshot is committed"):
+        group.oracle.installed(group[2], replace(snapshot(1, 1), membership=MembershipEntry(-1, Membership.of([0, 1]))))
     group.commit(1, 1)
     with breaks("committed entries stay"):
-        group.oracle.installed(group[1], base(0, 1))
+        group.oracle.installed(group[1], snapshot(0, 1))
 
 
-def base(index: int, term: int) -> InstallRequest:
+def snapshot(index: int, term: int) -> InstallRequest:
     return InstallRequest(0, 2, 1, 0, index, term, MembershipEntry(-1, THREE))
 
 

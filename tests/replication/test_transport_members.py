@@ -68,11 +68,11 @@ async def test_a_payload_may_stand_in_the_message() -> None:
     a, b = Member(0), Member(1)
     await group(a, b)
     assert a.transport.send(replace(append(0, 1), payload=b"entries"))
-    base = InstallRequest(0, 1, 3, 4, 5, 3, MembershipEntry(2, Membership.of([0, 1])))
-    assert a.transport.send(base, memoryview(b"where to fetch it"))
+    request = InstallRequest(0, 1, 3, 4, 5, 3, MembershipEntry(2, Membership.of([0, 1])))
+    assert a.transport.send(request, memoryview(b"where to fetch it"))
     await until(lambda: len(b.inbox) == 2)
     assert [bytes(payload or b"") for _, payload in b.inbox] == [b"entries", b"where to fetch it"]
-    assert b.inbox[1][0] == replace(base, payload=b"where to fetch it")
+    assert b.inbox[1][0] == replace(request, payload=b"where to fetch it")
     await close(a, b)
 
 

@@ -31,7 +31,7 @@ What is modelled
 - Clocks: of different rates; jumping ahead.
 - Disks: slow; full; failing for good; losing what was not synced, with a torn end; bits flipped in what was synced;
   emptied under a known member; the end of what was synced lost in silence, in the runs whose leader stays. Old segments
-  deleted, so that others need a base.
+  deleted, so that others need a snapshot.
 - People: membership changes and transfers, in the middle of all that, also asked of leaders that are none any more.
 
 What is not

@@ -57,8 +57,8 @@ class Disk:
         self.membership_seen = -1
         """Index of the newest membership that was in the log, kept beside it: damage to the log does not take it."""
         self.memberships = [MembershipEntry(-1, bootstrap or Membership(frozenset()))]
-        """The one that came with the bootstrap or with a base, and all newer ones in the log. The first stays: a base
-        brings the newest that its sender knows to be committed, whose own entry may still be to come."""
+        """The one that came with the bootstrap or with a snapshot, and all newer ones in the log. The first stays: it
+        is the newest that the sender of the snapshot knows to be committed; its entry may still be to come."""
         self.base_index = -1
         self.base_term = -1
         self.entries: list[Entry] = []

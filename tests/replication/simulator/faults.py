@@ -13,8 +13,7 @@ from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import (
     AppendOwn,
     Commit,
-    Install,
-    InstallBase,
+    InstallSnapshot,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -23,6 +22,7 @@ from tallystick.replication.effects import (
     RoleChanged,
     SaveVote,
     Send,
+    SendSnapshot,
     TransferEnded,
     Truncate,
     Write,
@@ -252,8 +252,8 @@ BOUNDARIES = (
     RoleChanged,
     Ready,
     MembershipChanged,
-    Install,
-    InstallBase,
+    SendSnapshot,
+    InstallSnapshot,
     Readmitted,
     ReadReady,
     ReadFailed,
@@ -423,7 +423,7 @@ def bit_flip(simulation: Simulation, seconds: float) -> None:
         lowest, newest_membership = disk.first_index, disk.memberships[-1].index
         # Near the end lies what others may not have yet; with a membership a member forgets who belongs to the group.
         low = dice.choice((lowest, max(lowest, disk.last_index - 3), max(lowest, newest_membership - 1)))
-        low = min(low, disk.last_index)  # a base may bring a membership whose entry is still to come
+        low = min(low, disk.last_index)  # a snapshot may bring a membership whose entry is still to come
         disk.damaged.add(min(dice.randint(low, disk.last_index), dice.randint(low, disk.last_index)))
         if dice.random() < 0.7 and member.running:
             member.crash()

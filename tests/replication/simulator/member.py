@@ -19,8 +19,7 @@ from tallystick.replication.effects import (
     Doubted,
     Effect,
     Fatal,
-    Install,
-    InstallBase,
+    InstallSnapshot,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -32,6 +31,7 @@ from tallystick.replication.effects import (
     RoleChanged,
     SaveVote,
     Send,
+    SendSnapshot,
     TransferEnded,
     Truncate,
     Write,
@@ -276,7 +276,7 @@ class Member(Process):
     def _carry_out(self, effect: Effect) -> float:
         return _DO[type(effect)](self, effect)
 
-    def _begin(self, effect: SaveVote | Truncate | InstallBase | MembershipChanged | Readmitted | Doubted) -> float:
+    def _begin(self, effect: SaveVote | Truncate | InstallSnapshot | MembershipChanged | Readmitted | Doubted) -> float:
         if self.sync_fails:
             return self._fail(DiskState.FAILED)
         self._under_way = effect
@@ -289,7 +289,7 @@ class Member(Process):
                 self.disk.term, self.disk.voted_for = effect.term, effect.voted_for
             case Truncate():
                 self._truncate(effect.last_kept)
-            case InstallBase():
+            case InstallSnapshot():
                 self._install(effect.request)
             case MembershipChanged():
                 self.disk.see_membership()
@@ -306,8 +306,8 @@ class Member(Process):
 
     def _install(self, request: InstallRequest) -> None:
         self._oracle.installed(self, request)
-        self.disk.install(request.base_index, request.base_term, request.membership)
-        self.commit_index = request.base_index
+        self.disk.install(request.snapshot_index, request.snapshot_term, request.membership)
+        self.commit_index = request.snapshot_index
         self._drop_sync()
         self._then.append((self._call, ("installed", request)))
 
@@ -423,9 +423,9 @@ class Member(Process):
         del self._reads[effect.token]
         return 0.0
 
-    def _ship_base(self, effect: Install) -> float:
+    def _ship_snapshot(self, effect: SendSnapshot) -> float:
         request = effect.request
-        shipment = (request.target, request.base_index, request.session)
+        shipment = (request.target, request.snapshot_index, request.session)
         if shipment not in self._installs:
             self._installs.add(shipment)
             self._queue.after(self._dice.uniform(0.01, 0.3), self._base_shipped, self.life, shipment, request)
@@ -451,7 +451,7 @@ class Member(Process):
 _DO: dict[type, Callable[[Member, Any], float]] = {
     SaveVote: Member._begin,
     Truncate: Member._begin,
-    InstallBase: Member._begin,
+    InstallSnapshot: Member._begin,
     Readmitted: Member._begin,
     Doubted: Member._begin,
     Write: Member._write,
@@ -464,7 +464,7 @@ _DO: dict[type, Callable[[Member, Any], float]] = {
     RemovedFromGroup: Member._leave,
     ReadReady: Member._read_ready,
     ReadFailed: Member._read_failed,
-    Install: Member._ship_base,
+    SendSnapshot: Member._ship_snapshot,
     TransferEnded: Member._hear,
     ChangeRefused: Member._hear,
     Refused: Member._refuse,

@@ -338,7 +338,7 @@ MUTATIONS = (
         (Edit("raft", "            self._ask_whether_still_a_member(effects)\n", ""),),
     ),
     Mutation(
-        "a base is sent with the newest membership, committed or not",
+        "a snapshot is sent with the newest membership, committed or not",
         "M1, L11",
         "behind",
         (Edit("sender", "membership = self._history.at(commit_index)", "membership = self._history.latest"),),

@@ -115,17 +115,19 @@ class Oracle:
             )
 
     def installed(self, member: Member, request: InstallRequest) -> None:
-        """Before the base takes the place of the log."""
-        index = request.base_index
-        if index >= len(self.committed) or self.committed[index].term != request.base_term:
-            raise Violation("a base is committed (L11)", f"{member}: ({index}, {request.base_term})")
+        """Before the snapshot takes the place of the log."""
+        index = request.snapshot_index
+        if index >= len(self.committed) or self.committed[index].term != request.snapshot_term:
+            raise Violation("a snapshot is committed (L11)", f"{member}: ({index}, {request.snapshot_term})")
         if index < member.commit_index:
-            raise Violation("committed entries stay (S7)", f"{member}: base {index}, committed {member.commit_index}")
+            raise Violation(
+                "committed entries stay (S7)", f"{member}: snapshot {index}, committed {member.commit_index}"
+            )
         entry = request.membership
         known = self.committed[entry.index].payload if 0 <= entry.index < len(self.committed) else None
         if (self._bootstrap if entry.index == -1 else known) != entry.membership:
             # It is not cut off with the log, as one that came by an entry is: nothing would take it back (M1).
-            raise Violation("the membership of a base is committed (L11)", f"{member}: {entry}")
+            raise Violation("the membership of a snapshot is committed (L11)", f"{member}: {entry}")
 
     def readmitted(self, member: Member) -> None:
         """Before its doubts are over: what it had of the committed log, it has again (D9, S14)."""

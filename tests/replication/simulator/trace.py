@@ -6,7 +6,7 @@ from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from tallystick.replication.effects import Install, InstallBase, Send, Write
+from tallystick.replication.effects import InstallSnapshot, Send, SendSnapshot, Write
 
 WORLD = -1
 """In the place of a member: what happened to all."""
@@ -29,7 +29,7 @@ def _brief(value: object) -> str:
     """Without what can be guessed: an effect's message stands for the effect; defaults and payloads are left out."""
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return ", ".join(_brief(each) for each in value)
-    if isinstance(value, Send | Write | Install | InstallBase):
+    if isinstance(value, Send | Write | SendSnapshot | InstallSnapshot):
         inner = value.message if isinstance(value, Send) else value.request
         return f"{type(value).__name__} {_brief(inner)}"
     if isinstance(value, Enum):

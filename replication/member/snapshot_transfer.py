@@ -1,14 +1,15 @@
-"""Ships a snapshot to a member that lacks entries which the leader has deleted (L11). Its position is the base.
+"""Ships a snapshot to a member that lacks entries which the leader has deleted (L11).
 
     leader                                              the member
     Install ─▶ snapshot, offered as a shipment
                InstallRequest, with the shipment's number ─▶ fetch
                                                       ◀─ ... ─▶
-                                                             InstallRequest, whole, to the core ─▶ InstallBase
+                                                             InstallRequest, whole, to the core ─▶ InstallSnapshot
 
-The leader ships its applied state as bytes. It can be newer than the base; the bytes contain their own index. The
-entries behind the base follow as appends. The request's payload is the ticket: the number of the shipment, and the
-position and chain CRC of the base, big-endian: shipment 8, pos 8, chain 4 bytes.
+The log that the member keeps afterwards begins behind the request's `snapshot_index`, as the leader's log does. The
+leader ships its applied state as bytes. This state can be newer: the bytes contain their own index. The entries behind
+`snapshot_index` follow as appends. The request's payload is the ticket, big-endian: the number of the shipment (8
+bytes), and the position (8) and chain CRC (4) of the log at `snapshot_index`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _BlobTarget:
         self.blob.clear()
 
 
-class BaseSender:
+class SnapshotSender:
     """The leader's side: one offer for each member that needs a snapshot."""
 
     def __init__(self, transport: Transport, shipping: Shipping) -> None:
@@ -73,16 +74,19 @@ class BaseSender:
         self._offers: dict[int, tuple[InstallRequest, int, bytes]] = {}
         self._refused: set[int] = set()  # members whose lane refused the request
 
-    def send(self, request: InstallRequest, base: EntryPoint, snapshot: Callable[[], bytes]) -> None:
-        """Offers the snapshot and sends the request to the member. The same request again keeps the same offer."""
-        if base.index != request.base_index:
+    def send(self, request: InstallRequest, start: EntryPoint, snapshot: Callable[[], bytes]) -> None:
+        """Offers the snapshot and sends the request to the member. `start`: the entry before the start of the log.
+
+        A repeated call with the same request keeps the offer.
+        """
+        if start.index != request.snapshot_index:
             return  # old segments were deleted meanwhile: the core asks again, with the log's new start
         known = self._offers.get(request.target)
         if known is None or known[0] != request:
             self.withdraw(request.target)
             number = 1 << 62 | secrets.randbits(48)  # shipments of segments use their positions as numbers
             self._shipping.offer(number, _BlobSource(snapshot()))
-            self._offers[request.target] = request, number, _TICKET.pack(number, base.pos, base.chain)
+            self._offers[request.target] = request, number, _TICKET.pack(number, start.pos, start.chain)
         self.send_again(request.target)
 
     def send_again(self, member: int) -> None:
@@ -107,7 +111,7 @@ class BaseSender:
     def withdraw_from_matched(self, match_indexes: Mapping[int, int]) -> None:
         """Ends the offers to members that have their snapshot, or more."""
         for member, (request, _, _) in list(self._offers.items()):
-            if match_indexes.get(member, -1) >= request.base_index:
+            if match_indexes.get(member, -1) >= request.snapshot_index:
                 self.withdraw(member)
 
     def withdraw_all(self) -> None:
@@ -115,7 +119,7 @@ class BaseSender:
             self.withdraw(member)
 
 
-class BaseReceiver:
+class SnapshotReceiver:
     """The receiving side. Calls `arrived(request, point, blob)` once a snapshot is complete."""
 
     def __init__(self, shipping: Shipping, arrived: Callable[[InstallRequest, EntryPoint, bytes], None]) -> None:
@@ -135,15 +139,15 @@ class BaseReceiver:
             _logger.error("n%d sent a snapshot in an unknown format", request.source)
             return
         self._under_way = request
-        point = EntryPoint(request.base_index, request.base_term, chain, pos)
-        self._task = asyncio.get_running_loop().create_task(self._fetch(request, number, point), name="fetch-base")
+        point = EntryPoint(request.snapshot_index, request.snapshot_term, chain, pos)
+        self._task = asyncio.get_running_loop().create_task(self._fetch(request, number, point), name="fetch-snapshot")
 
     async def _fetch(self, request: InstallRequest, number: int, point: EntryPoint) -> None:
         target = _BlobTarget()
         try:
             await self._shipping.fetch(request.source, number, target)
         except (ShipmentError, OSError) as error:
-            _logger.warning("could not fetch the snapshot at entry %d: %s", request.base_index, error)
+            _logger.warning("could not fetch the snapshot at entry %d: %s", request.snapshot_index, error)
             self._under_way = None  # the leader sends the request again
             return
         self._under_way = None

@@ -1,4 +1,4 @@
-"""The base of a log on its way to a member that lacks what is not kept any more: offered once, told again, given up."""
+"""The transfer of a snapshot to a member that lacks deleted entries: offered once, announced again, withdrawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tallystick.replication.ledger.mark import EntryPoint
-from tallystick.replication.member.bases import BaseReceiver, BaseSender
+from tallystick.replication.member.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import InstallRequest
 
@@ -43,11 +43,11 @@ class Ways:
         await self.go.wait()
 
 
-def sender_of(ways: Ways) -> BaseSender:
-    return BaseSender(ways, ways)  # type: ignore[arg-type]
+def sender_of(ways: Ways) -> SnapshotSender:
+    return SnapshotSender(ways, ways)  # type: ignore[arg-type]
 
 
-async def test_a_base_is_offered_once_and_told_of_as_often_as_it_is_asked_for() -> None:
+async def test_a_snapshot_is_offered_once_and_told_of_as_often_as_it_is_asked_for() -> None:
     ways = Ways()
     sender = sender_of(ways)
     for _ in range(2):
@@ -57,7 +57,7 @@ async def test_a_base_is_offered_once_and_told_of_as_often_as_it_is_asked_for() 
     assert len(ways.offers) == 1, "the older offer is over"
 
 
-async def test_a_base_that_a_full_lane_did_not_take_is_told_of_when_there_is_room() -> None:
+async def test_a_snapshot_that_a_full_lane_did_not_take_is_told_of_when_there_is_room() -> None:
     ways = Ways()
     sender = sender_of(ways)
     ways.full = True
@@ -66,10 +66,10 @@ async def test_a_base_that_a_full_lane_did_not_take_is_told_of_when_there_is_roo
     sender.on_room(REQUEST.target)
     assert len(ways.sent) == 1
     sender.on_room(REQUEST.target)
-    assert len(ways.sent) == 1, "chunks of the base itself fill the lane all the time"
+    assert len(ways.sent) == 1, "chunks of the snapshot itself fill the lane all the time"
 
 
-async def test_the_offer_ends_when_the_member_has_the_base() -> None:
+async def test_the_offer_ends_when_the_member_has_the_snapshot() -> None:
     ways = Ways()
     sender = sender_of(ways)
     sender.send(REQUEST, BASE, lambda: b"state")
@@ -85,7 +85,7 @@ async def test_a_request_that_comes_again_does_not_begin_the_fetch_again() -> No
     ways = Ways()
     sender_of(ways).send(REQUEST, BASE, lambda: b"state")
     arrived: list[EntryPoint] = []
-    receiver = BaseReceiver(ways, lambda request, point, blob: arrived.append(point))  # type: ignore[arg-type]
+    receiver = SnapshotReceiver(ways, lambda request, point, blob: arrived.append(point))  # type: ignore[arg-type]
     request = replace(REQUEST, payload=ways.sent[0])
     receiver.receive(request)
     await asyncio.sleep(0)
@@ -100,9 +100,9 @@ async def test_a_request_that_comes_again_does_not_begin_the_fetch_again() -> No
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 19])
-async def test_a_base_of_an_unknown_form_is_not_fetched(payload: bytes) -> None:
+async def test_a_snapshot_of_an_unknown_form_is_not_fetched(payload: bytes) -> None:
     ways = Ways()
-    receiver = BaseReceiver(ways, lambda request, point, blob: None)  # type: ignore[arg-type]
+    receiver = SnapshotReceiver(ways, lambda request, point, blob: None)  # type: ignore[arg-type]
     receiver.receive(replace(REQUEST, payload=payload))
     await asyncio.sleep(0)
     assert ways.fetched == []
