@@ -19,7 +19,7 @@ from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
-    Forgotten,
+    EntriesLost,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -61,7 +61,7 @@ def impossible(message: Message) -> str | None:
             return _indexes(index) or _log_term(snapshot_term, term) or _membership(entry)
         case ReadReply(index=index):
             return _indexes(-1 if index is None else index)
-        case Removed(commit_index=index) | Forgotten(match_index=index):
+        case Removed(commit_index=index) | EntriesLost(match_index=index):
             return _indexes(index)
     return None
 

@@ -39,7 +39,7 @@ class DiskState(enum.IntEnum):
 _RANKS = {DiskState.OK: 3, DiskState.LOW: 2, DiskState.FULL: 1, DiskState.FAILED: 0}
 
 
-class Doubt(enum.IntEnum):
+class PossibleLoss(enum.IntEnum):
     """What a member may have lost of what it acknowledged. The values are part of the protocol: replies contain
     them."""
 

@@ -146,7 +146,7 @@ class RemovedFromGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubted:
+class LossDetected:
     """This member lost durable entries, and no start detected it. Before the next effect, the driver writes the mark
     for `must_catch_up` (LOG) to the disk (D8). `match_index`: the leader knew that the member had the entries up to
     here."""
@@ -156,7 +156,7 @@ class Doubted:
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """The doubt about this member is resolved: the driver removes the mark for `must_catch_up` from the disk first.
+    """The group has readmitted this member: the driver removes the mark for `must_catch_up` from the disk first.
 
     This is the mark of an emptied disk. The mark of an unclean stop is written at each start and removed only by a
     clean stop.
@@ -239,7 +239,7 @@ Effect = (
     | MembershipChanged
     | ChangeRefused
     | RemovedFromGroup
-    | Doubted
+    | LossDetected
     | Readmitted
     | ReadReady
     | ReadFailed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.membership import Membership
 
 
@@ -50,22 +50,22 @@ class Campaign:
     member with an emptied disk does not know whether the set of voters is still the same (S14).
     """
 
-    __slots__ = ("_doubtful", "_granted", "_refused", "number", "pre", "term")
+    __slots__ = ("_granted", "_may_have_lost", "_refused", "number", "pre", "term")
 
     def __init__(self, term: int, number: int, *, pre: bool) -> None:
         self.term = term
         self.number = number
         self.pre = pre
         self._granted: set[int] = set()
-        self._doubtful: set[int] = set()
+        self._may_have_lost: set[int] = set()
         self._refused: set[int] = set()
 
-    def count(self, voter: int, *, granted: bool, doubt: Doubt) -> None:
-        if doubt is Doubt.VOTES:
+    def count(self, voter: int, *, granted: bool, possible_loss: PossibleLoss) -> None:
+        if possible_loss is PossibleLoss.VOTES:
             return
         (self._granted if granted else self._refused).add(voter)
-        if doubt:
-            self._doubtful.add(voter)
+        if possible_loss:
+            self._may_have_lost.add(voter)
 
     @property
     def granted(self) -> frozenset[int]:
@@ -74,7 +74,7 @@ class Campaign:
 
     def won(self, membership: Membership) -> bool:
         agreed = self._granted & membership.voters
-        return agreed == membership.voters or len(agreed - self._doubtful) >= membership.quorum
+        return agreed == membership.voters or len(agreed - self._may_have_lost) >= membership.quorum
 
     def lost(self, membership: Membership) -> bool:
         """Whether so many voters refused that the campaign cannot be won."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.membership import Membership
 from tallystick.replication.peers import Peer
 from tallystick.replication.reads import Reads
@@ -82,11 +82,11 @@ class Leadership:
         return self._held(matches, synced_index)
 
     def confirmed_round(self) -> int:
-        """The newest round that a majority answered; members in doubt do not count (R1)."""
-        return self._held([0 if peer.doubt else peer.acked_round for peer in self.voters], self.round)
+        """The newest round that a majority answered; members that may have lost data do not count (R1)."""
+        return self._held([0 if peer.possible_loss else peer.acked_round for peer in self.voters], self.round)
 
     def heard_at(self, now: float) -> float:
-        """When the newest round was sent that a majority answered (L4). Members in doubt count here."""
+        """When the newest round was sent that a majority answered (L4). Members that may have lost data count here."""
         return self._held([peer.acked_at for peer in self.voters], now)
 
     def has_lease(self, now: float, settings: RaftSettings) -> bool:
@@ -97,29 +97,29 @@ class Leadership:
         """
         if self.lease_void or (self.voters and self.confirmed_round() < self.lease_from_round):
             return False
-        promised_at = self._held([float("-inf") if peer.doubt else peer.acked_at for peer in self.voters], now)
+        promised_at = self._held([float("-inf") if peer.possible_loss else peer.acked_at for peer in self.voters], now)
         return now < promised_at + settings.election_timeout_seconds * (1 - settings.clock_drift)
 
     def confirmed_without(self, peer: Peer, round_: int) -> bool:
-        """Whether the others have confirmed, after `peer` returned in doubt, that this is still the newest term (D9,
-        S14).
+        """Whether the others have confirmed that this is still the newest term, since `peer` reported a possible loss
+        (D9, S14).
 
-        If only its log is in doubt, the confirmation of a majority without `peer` is enough: it overlaps with the
-        majority that elected any newer leader. If its votes are in doubt, it may have voted for any candidate: all
-        others must have answered. All others are also enough if so many are in doubt that there is no majority without
-        them.
+        If only entries may be lost, the confirmation of a majority without `peer` is enough: it overlaps with the
+        majority that elected any newer leader. If its votes may be lost, it may have voted for any candidate: all
+        others must have answered. All others are also enough if so many may have lost data that the rest is no
+        majority.
         """
         others = [other for other in self.voters if other is not peer]
         answered = [other for other in others if other.acked_round >= round_]
         if len(answered) == len(others):
             return True
-        sound = sum(not other.doubt for other in answered) + self.counts_itself
-        return peer.doubt is Doubt.LOG and sound >= self.quorum
+        sound = sum(not other.possible_loss for other in answered) + self.counts_itself
+        return peer.possible_loss is PossibleLoss.LOG and sound >= self.quorum
 
     def best_successor(self, reachable_since: float) -> Peer | None:
         """The best voter of those that answer and are sound: the one with the most disk space, then the longest log
         (T1, L10)."""
-        fit = [peer for peer in self.voters if not peer.doubt and peer.disk.can_write]
+        fit = [peer for peer in self.voters if not peer.possible_loss and peer.disk.can_write]
         reachable = [peer for peer in fit if peer.acked_at >= reachable_since]
         return max(reachable, key=lambda peer: (peer.disk.rank, peer.match_index), default=None)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.membership import MembershipEntry
 
 
@@ -51,7 +51,7 @@ class PreVoteReply:
     asked_term: int
     campaign: int
     granted: bool
-    doubt: Doubt = Doubt.NONE
+    possible_loss: PossibleLoss = PossibleLoss.NONE
     """If not NONE, the vote counts only if all voters agree (D9)."""
 
 
@@ -74,7 +74,7 @@ class VoteReply:
     term: int
     campaign: int
     granted: bool
-    doubt: Doubt = Doubt.NONE
+    possible_loss: PossibleLoss = PossibleLoss.NONE
     """If not NONE, the vote counts only if all voters agree (D9)."""
 
 
@@ -115,7 +115,7 @@ class AppendReply:
     term: int
     session: int
     incarnation: int
-    """0, or a random number of this start if the member started in doubt."""
+    """0, or a random number of this start if the member may have lost data at this start."""
     success: bool
     prev_index: int
     """Echo of the request's `prev_index` (for a snapshot: of its `snapshot_index`)."""
@@ -143,7 +143,8 @@ class Heartbeat:
     incarnation: int = 0
     """Echo of the receiver's incarnation, as far as the leader knows it."""
     readmit_index: int | None = None
-    """For a member in doubt with this incarnation: with all entries up to here it votes and counts again (D9, S14)."""
+    """For a member with this incarnation that may have lost data: when it has all entries up to here, it votes and
+    counts again (D9, S14)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class HeartbeatReply:
     sent_at: float
     commit_index: int
     incarnation: int = 0
-    doubt: Doubt = Doubt.NONE
+    possible_loss: PossibleLoss = PossibleLoss.NONE
     disk: DiskState = DiskState.OK
 
 
@@ -220,7 +221,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class EntriesLost:
     """Informs a member that it refused entries which it had acknowledged to this leader, up to `match_index` (D8)."""
 
     source: int
@@ -243,7 +244,7 @@ Message = (
     | ReadReply
     | TimeoutNow
     | Removed
-    | Forgotten
+    | EntriesLost
 )
 
 BULK = (AppendRequest, AppendReply, InstallRequest)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.messages import AppendReply
 from tallystick.replication.term_runs import TermRuns
 
@@ -30,12 +30,12 @@ class Peer:
         "acked_at",
         "acked_round",
         "disk",
-        "doubt",
         "healthy_since",
         "incarnation",
         "match_index",
         "member",
         "next_index",
+        "possible_loss",
         "readmit_index",
         "readmit_round",
         "readmit_target",
@@ -57,7 +57,7 @@ class Peer:
         """An answer is outstanding, and there was no progress since this time."""
         self.session = 0
         self.incarnation: int | None = None
-        self.doubt = Doubt.NONE
+        self.possible_loss = PossibleLoss.NONE
         self.disk = DiskState.OK
         self.acked_round = 0
         """The newest round of heartbeats that the member answered. `acked_at` is when that round was sent; at first it
@@ -72,16 +72,16 @@ class Peer:
     @property
     def counted_match(self) -> int:
         """What the member contributes to a majority: nothing while it may have lost entries (D9)."""
-        return -1 if self.doubt else self.match_index
+        return -1 if self.possible_loss else self.match_index
 
     def meet(self, incarnation: int) -> bool:
         """Notes from which start of the member an answer came. True if it differs from the previous one: then
-        everything that the member acknowledged is in doubt, and answers to earlier requests no longer count."""
+        everything that the member acknowledged may be lost, and answers to earlier requests no longer count."""
         if incarnation == self.incarnation:
             return False
         met_before, self.incarnation = self.incarnation is not None, incarnation
-        # Until an answer to a newer heartbeat states its doubt, the leader assumes the worst.
-        self.doubt = Doubt.VOTES if incarnation or met_before else Doubt.NONE
+        # Until an answer to a newer heartbeat states what it may have lost, the leader assumes the worst.
+        self.possible_loss = PossibleLoss.VOTES if incarnation or met_before else PossibleLoss.NONE
         self.readmit_round = self.readmit_index = None
         if met_before:
             self.session += 1

@@ -24,15 +24,15 @@ from typing import Any, ClassVar
 
 from tallystick.replication.acknowledgements import Acknowledgements
 from tallystick.replication.bounds import TERM_JUMP_MAX, TERM_MAX, FarTerms
-from tallystick.replication.durable import DiskState, Doubt, HardState, LogView
+from tallystick.replication.durable import DiskState, HardState, LogView, PossibleLoss
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
     Commit,
-    Doubted,
     Effect,
     Fatal,
     InstallSnapshot,
+    LossDetected,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -63,7 +63,7 @@ from tallystick.replication.membership import (
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
-    Forgotten,
+    EntriesLost,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -119,7 +119,7 @@ class Raft:
         random: Random,
         now: float,
         commit_index: int = -1,
-        must_catch_up: Doubt = Doubt.NONE,
+        must_catch_up: PossibleLoss = PossibleLoss.NONE,
         membership_seen: int = -1,
         readable: bool = True,
     ) -> None:
@@ -159,7 +159,7 @@ class Raft:
         self.commit_index = min(max(commit_index, self._terms.base_index), self._terms.last_index)
         self.synced_index = self._terms.last_index
         """This member's log is durable up to here."""
-        self.doubt = must_catch_up
+        self.possible_loss = must_catch_up
         """What this member may have lost; NONE after it was readmitted."""
         self._membership_seen = membership_seen
         self.incarnation = random.getrandbits(62) + 1 if must_catch_up else 0
@@ -491,8 +491,9 @@ class Raft:
             (self.id in newest.voters or leaving)
             and self.disk_state.can_write  # L10
             and self._readable  # L12
-            and self.doubt is not Doubt.VOTES  # S14: its own vote does not count
-            and not (self.doubt and self._membership_seen > self.membership_index)  # D8: who else must agree is unknown
+            and self.possible_loss is not PossibleLoss.VOTES  # S14: its own vote does not count
+            # D8: otherwise it is unknown who else must agree.
+            and not (self.possible_loss and self._membership_seen > self.membership_index)
             and not self.removed  # M6
         )
 
@@ -531,7 +532,7 @@ class Raft:
 
     def _begin_campaign(self, term: int, *, pre: bool) -> Campaign:
         campaign = self._campaign = Campaign(term, self._random.getrandbits(62), pre=pre)
-        campaign.count(self.id, granted=True, doubt=self.doubt)
+        campaign.count(self.id, granted=True, possible_loss=self.possible_loss)
         return campaign
 
     def _other_voters(self) -> list[int]:
@@ -547,7 +548,7 @@ class Raft:
         A member cannot compare what it has lost, but a membership that it knew of must be there: a candidate without
         that membership may count the voters of an older one (D8).
         """
-        if self.doubt and request.last_index < self._membership_seen:
+        if self.possible_loss and request.last_index < self._membership_seen:
             return False
         return (request.last_term, request.last_index) >= (self._terms.last_term, self._terms.last_index)
 
@@ -569,7 +570,7 @@ class Raft:
             return
         granted = up_to_date and request.asked_term > self.term and not self._sticks(now)
         reply = PreVoteReply(
-            self.id, request.source, self.term, request.asked_term, request.campaign, granted, self.doubt
+            self.id, request.source, self.term, request.asked_term, request.campaign, granted, self.possible_loss
         )
         effects.append(Send(reply))  # L3: nothing durable, no new term, no timer
 
@@ -592,7 +593,7 @@ class Raft:
         granted = request.term == self.term and self.voted_for == request.source and up_to_date
         if granted:
             self._timer.reset(now)  # L2
-        reply = VoteReply(self.id, request.source, self.term, request.campaign, granted, self.doubt)
+        reply = VoteReply(self.id, request.source, self.term, request.campaign, granted, self.possible_loss)
         effects.append(Send(reply))
 
     def _on_pre_vote_reply(self, now: float, reply: PreVoteReply, effects: _Effects) -> None:
@@ -602,7 +603,7 @@ class Raft:
             return
         campaign, answered = self._campaign, (reply.asked_term, reply.campaign)
         if campaign is not None and campaign.pre and answered == (campaign.term, campaign.number):
-            campaign.count(reply.source, granted=reply.granted, doubt=reply.doubt)
+            campaign.count(reply.source, granted=reply.granted, possible_loss=reply.possible_loss)
             if campaign.won(self.membership):
                 self._stand(now, effects)
 
@@ -612,7 +613,7 @@ class Raft:
             return
         if campaign.pre or reply.campaign != campaign.number:  # S3
             return
-        campaign.count(reply.source, granted=reply.granted, doubt=reply.doubt)
+        campaign.count(reply.source, granted=reply.granted, possible_loss=reply.possible_loss)
         if campaign.won(self.membership):
             self._lead(now, effects)
         elif campaign.lost(self.membership):
@@ -714,9 +715,9 @@ class Raft:
         self.elected_by = frozenset() if self._campaign is None else self._campaign.granted
         self._campaign = None
         self._take_role(Role.LEADER, self.id, effects)
-        if self.doubt:
-            # A majority without doubt, or all voters, elected this log: no member has entries that it may have lost.
-            self.doubt = Doubt.NONE
+        if self.possible_loss:
+            # A majority that lost nothing, or all voters, elected this log: it has all that this member may have lost.
+            self.possible_loss = PossibleLoss.NONE
             effects.append(Readmitted())
         term_start = self._terms.last_index + 1
         sender = Sender(self.id, self.term, self._settings, self._log, self._terms, self._history)
@@ -848,8 +849,8 @@ class Raft:
         if self._heard(now, heartbeat, effects):
             self._leader_commit = max(self._leader_commit, heartbeat.commit_index)
             self._follow_commit(effects)
-            if self.doubt and heartbeat.incarnation == self.incarnation and heartbeat.readmit_index is not None:
-                self._end_doubt(heartbeat.readmit_index, effects)
+            if self.possible_loss and heartbeat.incarnation == self.incarnation and heartbeat.readmit_index is not None:
+                self._readmit_self(heartbeat.readmit_index, effects)
         elif heartbeat.term == self.term:
             return  # S4
         # L5: an old leader learns the newer term, but not the round: it may lead that term by now, and would count the
@@ -862,15 +863,15 @@ class Raft:
             heartbeat.sent_at,
             self.commit_index,
             self.incarnation,
-            self.doubt,
+            self.possible_loss,
             self._told_disk,
         )
         effects.append(Send(reply))
 
-    def _end_doubt(self, readmit_index: int, effects: _Effects) -> None:
-        """Ends the doubt when the log has all entries that a majority could have had from this member (D9, S14)."""
+    def _readmit_self(self, readmit_index: int, effects: _Effects) -> None:
+        """Counts again when the log has all entries that a majority could have had from this member (D9, S14)."""
         if min(self._verified_index, self.synced_index) >= readmit_index:
-            self.doubt = Doubt.NONE
+            self.possible_loss = PossibleLoss.NONE
             effects.append(Readmitted())
 
     def _follow_commit(self, effects: _Effects) -> None:
@@ -881,20 +882,25 @@ class Raft:
             self.commit_index = index
             effects.append(Commit(index))
 
-    def _on_forgotten(self, now: float, message: Forgotten, effects: _Effects) -> None:
+    def _on_entries_lost(self, now: float, message: EntriesLost, effects: _Effects) -> None:
         """D8. While its leader leads, a follower's log does not end before what the follower acknowledged. If it does,
         the disk lost durable entries in a way that looks like the log's end."""
         lacks = message.match_index > self._terms.last_index
-        if not self._is_current(now, message.term, effects) or self.leader != message.source or not lacks or self.doubt:
+        if (
+            not self._is_current(now, message.term, effects)
+            or self.leader != message.source
+            or not lacks
+            or self.possible_loss
+        ):
             return
         if self.term != self._term_at_start:
             # This process knows what it acknowledged in a term that began after its start: only a start can have lost
             # it.
             self._refuse(message.source, f"it claims that entry {message.match_index} was acknowledged here", effects)
             return
-        self.doubt, self.incarnation = Doubt.LOG, self._random.getrandbits(62) + 1
+        self.possible_loss, self.incarnation = PossibleLoss.LOG, self._random.getrandbits(62) + 1
         self._acknowledgements.clear()
-        effects.append(Doubted(message.match_index))
+        effects.append(LossDetected(message.match_index))
 
     def _on_install_request(self, now: float, request: InstallRequest, effects: _Effects) -> None:
         snapshot_index = request.snapshot_index
@@ -932,7 +938,7 @@ class Raft:
             if peer.refused(reply, self._terms):
                 leading.sender.feed(now, peer, self.commit_index, effects)
             elif peer.contradicts(reply):
-                effects.append(Send(Forgotten(self.id, peer.member, self.term, peer.match_index)))
+                effects.append(Send(EntriesLost(self.id, peer.member, self.term, peer.match_index)))
             return
         rose = peer.accepted(reply.match_index, self._log.first_index, now)
         if reply.disk is not DiskState.OK:
@@ -962,8 +968,8 @@ class Raft:
         peer.acked_round, peer.acked_at = reply.round, reply.sent_at
         can_write_again = not peer.disk.can_write and reply.disk.can_write
         peer.disk = reply.disk
-        if reply.doubt is not peer.doubt:
-            peer.doubt = reply.doubt
+        if reply.possible_loss is not peer.possible_loss:
+            peer.possible_loss = reply.possible_loss
             self._advance_commit(now, leading, effects)
             if self._leading is None:
                 return
@@ -1001,11 +1007,12 @@ class Raft:
         self._send_heartbeats(now, leading, effects)
 
     def _send_heartbeats(self, now: float, leading: Leadership, effects: _Effects) -> None:
-        """Sends a round to all members. It serves the waiting reads (R1), and readmits members in doubt (D9, S14)."""
+        """Sends a round to all members. It serves the waiting reads (R1), and readmits members with a possible loss
+        (D9, S14)."""
         leading.round += 1
         leading.reads.sent(leading.round, self.commit_index)
         for peer in leading.peers.values():
-            if peer.doubt:
+            if peer.possible_loss:
                 self._consider_readmission(leading, peer)
             heartbeat = Heartbeat(
                 self.id,
@@ -1164,7 +1171,7 @@ class Raft:
         if peer is not None:  # M5
             if peer.incarnation is None or peer.acked_at < now - self._settings.election_timeout_seconds:
                 return f"member {change.member} does not answer"
-            if peer.doubt or not leading.sender.lacks_at_most(peer, self._settings.promote_within_bytes):
+            if peer.possible_loss or not leading.sender.lacks_at_most(peer, self._settings.promote_within_bytes):
                 return f"member {change.member} lacks too many entries to become a voter"
         return None
 
@@ -1225,5 +1232,5 @@ class Raft:
         ReadReply: _on_read_reply,
         TimeoutNow: _on_timeout_now,
         Removed: _on_removed,
-        Forgotten: _on_forgotten,
+        EntriesLost: _on_entries_lost,
     }

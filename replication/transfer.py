@@ -35,7 +35,7 @@ def transfer_refusal(
         return TransferResult.NOT_A_VOTER
     if peer.acked_at < now - settings.election_timeout_seconds:
         return TransferResult.UNREACHABLE
-    if peer.doubt or not peer.disk.can_write:
+    if peer.possible_loss or not peer.disk.can_write:
         return TransferResult.UNHEALTHY
     if not leading.sender.lacks_at_most(peer, settings.transfer_within_bytes):
         return TransferResult.TOO_FAR_BEHIND

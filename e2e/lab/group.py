@@ -294,7 +294,7 @@ class Group:
             if status.term != leader.term or status.leader != leader.member:
                 return f"n{status.member} is in term {status.term} of {status.leader}, the leader in {leader.term}"
             if status.doubt not in ("", "none", "false"):
-                return f"n{status.member} is in doubt: {status.doubt}"
+                return f"n{status.member} may have lost data: {status.doubt}"
             if status.disk != "ok":
                 return f"the disk of n{status.member} is {status.disk}"
             if leader.commit_index - status.applied_index > within:

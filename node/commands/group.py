@@ -156,7 +156,7 @@ def _row(status: dict[str, Any], peer: dict[str, Any]) -> tuple[str, ...]:
     number = peer["member"]
     part = "voter" if peer["voter"] else "learner" if number in status["learners"] else "no member"
     address = "-" if peer["address"] is None else f"{peer['address'][0]}:{peer['address'][1]}"
-    disk = shown(peer["disk"]) if peer["doubt"] in (None, "none") else f"{peer['disk']}, in doubt"
+    disk = shown(peer["disk"]) if peer["doubt"] in (None, "none") else f"{peer['disk']}, may have lost data"
     return (
         f"n{number}",
         address,

@@ -12,7 +12,7 @@ offset  size  field
     24     8  term
     32     8  voted for, in that term; -1: no vote
     40     4  member
-    44     4  doubt: 0 none, 1 entries, 2 votes may be lost (`durable.Doubt`)
+    44     4  what may be lost: 0 nothing, 1 entries, 2 votes as well (`durable.PossibleLoss`)
     48     8  index of the newest membership that was ever in the log; -1: the group's first
     56     2  bytes of the cluster id, then the cluster id, UTF-8
            2  bytes of the group's name, then the name, UTF-8
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.replication.bounds import TERM_JUMP_MAX, TERM_MAX
-from tallystick.replication.durable import Doubt, HardState
+from tallystick.replication.durable import HardState, PossibleLoss
 from tallystick.replication.ledger.mark import LedgerMark
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class VoteRecord:
     store_id: bytes
     term: int = 0
     voted_for: int | None = None
-    doubt: Doubt = Doubt.NONE
+    possible_loss: PossibleLoss = PossibleLoss.NONE
     membership_index: int = -1
     """Index of the newest membership that was ever in the log: a log that damage shortened may have lost it."""
 
@@ -85,7 +85,7 @@ class VoteRecord:
     def encode(self) -> bytes:
         vote = -1 if self.voted_for is None else self.voted_for
         data = _HEAD.pack(
-            _MAGIC, self.store_id, self.term, vote, self.identity.member, self.doubt, self.membership_index
+            _MAGIC, self.store_id, self.term, vote, self.identity.member, self.possible_loss, self.membership_index
         )
         for text in (self.identity.cluster_id.encode(), self.identity.group.encode()):
             data += _LENGTH.pack(len(text)) + text
@@ -105,7 +105,7 @@ class VoteRecord:
         body = data[: -_CRC.size]
         if not data.startswith(_MAGIC) or len(body) < _HEAD.size or data[-_CRC.size :] != _CRC.pack(zlib.crc32(body)):
             return None
-        _, store_id, term, vote, member, doubt, membership_index = _HEAD.unpack_from(body)
+        _, store_id, term, vote, member, loss, membership_index = _HEAD.unpack_from(body)
         texts, at = [], _HEAD.size
         for _ in range(2):
             (length,) = _LENGTH.unpack_from(body, at)
@@ -113,7 +113,7 @@ class VoteRecord:
             texts.append(body[at : at + length].decode())
             at += length
         identity, voted_for = Identity(texts[0], texts[1], member), None if vote < 0 else vote
-        return cls(identity, store_id, term, voted_for, Doubt(doubt), membership_index)
+        return cls(identity, store_id, term, voted_for, PossibleLoss(loss), membership_index)
 
 
 class VoteFile:
@@ -128,9 +128,9 @@ class VoteFile:
         """Reads the record of `identity` in `folder`, or creates the first one.
 
         `new_member`: this identity has never run before, so an empty disk is correct. Otherwise a missing record means
-        that the disk was emptied: the new record notes it (`Doubt.VOTES`) until `readmit`. A record whose log is
-        missing or another one is in doubt as well (`Doubt.LOG`). Call this before the log is opened, and open the log
-        with `record.store_id`. Raises VoteError if the record is damaged or belongs to another member; OSError.
+        that the disk was emptied: the new record notes it (`PossibleLoss.VOTES`) until `readmit`. If the log is missing
+        or has another store id, the record notes `PossibleLoss.LOG`. Call this before the log is opened, and open the
+        log with `record.store_id`. Raises VoteError if the record is damaged or belongs to another member; OSError.
         """
         path = folder / FILE_NAME
         mark = LedgerMark.load(folder)
@@ -138,9 +138,9 @@ class VoteFile:
             data = path.read_bytes()
         except FileNotFoundError:
             # Also for a new member: a log without a vote file means that part of the disk was lost.
-            doubt = Doubt.NONE if new_member and mark is None else Doubt.VOTES
+            loss = PossibleLoss.NONE if new_member and mark is None else PossibleLoss.VOTES
             store_id = mark.store_id if mark is not None else secrets.token_bytes(16)
-            file = cls(folder, door, VoteRecord(identity, store_id, doubt=doubt))
+            file = cls(folder, door, VoteRecord(identity, store_id, possible_loss=loss))
             file._replace(file.record)
             return file
         record = VoteRecord.decode(data)
@@ -151,7 +151,7 @@ class VoteFile:
         file = cls(folder, door, record)
         # Term 0: the member never took part, and its creation was interrupted between this file and the log.
         if (mark is None and record.term > 0) or (mark is not None and mark.store_id != record.store_id):
-            file.doubt(Doubt.LOG)
+            file.note_loss(PossibleLoss.LOG)
         return file
 
     def save(self, term: int, voted_for: int | None) -> None:
@@ -166,17 +166,18 @@ class VoteFile:
     def note_membership(self, index: int) -> None:
         """Durably notes that entry `index` is the newest membership in the log. Raises OSError.
 
-        While the member is in doubt, it fetches its log again with old memberships: the noted index then only rises.
+        A member that may have lost data fetches its log again, with old memberships: until it is readmitted, the noted
+        index only rises.
         """
-        if self.record.doubt:
+        if self.record.possible_loss:
             index = max(index, self.record.membership_index)
         if index != self.record.membership_index:
             self._replace(replace(self.record, membership_index=index))
 
-    def doubt(self, doubt: Doubt) -> None:
-        """Durably notes that this member may have lost something, until `readmit`. The more serious doubt stays."""
-        if doubt > self.record.doubt:
-            self._replace(replace(self.record, doubt=doubt))
+    def note_loss(self, loss: PossibleLoss) -> None:
+        """Durably notes that this member may have lost something, until `readmit`. The more serious loss stays."""
+        if loss > self.record.possible_loss:
+            self._replace(replace(self.record, possible_loss=loss))
 
     def heal_term(self, log_term: int) -> None:
         """Replaces a term that no group can reach (`VoteRecord.reachable`). Raises OSError.
@@ -188,9 +189,9 @@ class VoteFile:
         self._replace(replace(self.record, term=max(log_term, 0) + TERM_JUMP_MAX, voted_for=None))
 
     def readmit(self, membership_index: int) -> None:
-        """The group has readmitted this member: it is no longer in doubt, and the log has the right membership."""
-        if self.record.doubt is not Doubt.NONE:
-            self._replace(replace(self.record, doubt=Doubt.NONE, membership_index=membership_index))
+        """The group has readmitted this member: it has all that it acknowledged, and the right membership."""
+        if self.record.possible_loss is not PossibleLoss.NONE:
+            self._replace(replace(self.record, possible_loss=PossibleLoss.NONE, membership_index=membership_index))
 
     def _replace(self, record: VoteRecord) -> None:
         path, temporary = self._folder / FILE_NAME, self._folder / (FILE_NAME + ".tmp")

@@ -32,14 +32,14 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import (
     AppendOwn,
     Commit,
-    Doubted,
     Effect,
     Fatal,
     InstallSnapshot,
+    LossDetected,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -302,7 +302,7 @@ class Member(Callbacks):
             random=Random(),
             now=time.monotonic(),
             commit_index=self._committed_index,
-            must_catch_up=self._vote.record.doubt,
+            must_catch_up=self._vote.record.possible_loss,
             membership_seen=self._vote.record.membership_index,
             readable=self.unreadable is None,
         )
@@ -364,7 +364,7 @@ class Member(Callbacks):
             Ready: self._become_ready,
             MembershipChanged: self._membership_changed,
             RemovedFromGroup: self._removed,
-            Doubted: self._doubted,
+            LossDetected: self._loss_detected,
             Readmitted: self._readmitted,
             ReadReady: self._questions.read_ready,
             ReadFailed: self._questions.read_failed,
@@ -459,9 +459,9 @@ class Member(Callbacks):
         return self._leader
 
     @property
-    def doubt(self) -> Doubt:
+    def possible_loss(self) -> PossibleLoss:
         """What this member may have lost, as noted on its disk."""
-        return self._vote.record.doubt
+        return self._vote.record.possible_loss
 
     @property
     def accepting(self) -> bool:
@@ -1047,13 +1047,13 @@ class Member(Callbacks):
         for callback in self.on_removed:
             callback(effect.commit_index)
 
-    def _doubted(self, effect: Doubted) -> None:
+    def _loss_detected(self, effect: LossDetected) -> None:
         _logger.error(
             "n%d: the log ends at entry %d, but the leader knows of entry %d here: the disk lost durable entries; they "
             "are fetched again, and this member does not count until then",
             self.identity.member, self.ledger.last_index, effect.match_index,
         )  # fmt: skip
-        self._reserve.use(lambda: self._vote.doubt(Doubt.LOG))
+        self._reserve.use(lambda: self._vote.note_loss(PossibleLoss.LOG))
 
     def _readmitted(self, effect: Readmitted) -> None:
         _logger.warning("n%d readmitted: its votes and acknowledgements count again", self.identity.member)
@@ -1201,7 +1201,7 @@ class Member(Callbacks):
             applied_index=self._applied_index,
             transfer_target=raft.transfer_target,
             disk=raft.disk_state,
-            doubt=raft.doubt,
+            doubt=raft.possible_loss,
             fatal=None if self._stopped is _CLOSED else self._stopped,
             last_error=self.last_error,
             refused_messages=self.refused_messages + self.refused_ranges,

@@ -4,14 +4,14 @@ The order of the writes matters for a crash between them. The origin is durable 
 creation was interrupted is created again. The vote file is durable before the log, so a log without a vote file means
 that part of the disk was lost.
 
-A member is in doubt, until the group readmits it, in these cases:
+A member may have lost data that it acknowledged (`PossibleLoss`), until the group readmits it, in these cases:
 
     its vote file is missing (an emptied disk)                  VOTES, by `VoteFile`            S14
     its log is missing, or another one                          LOG, by `VoteFile`              S14
     its log is damaged before entries that were durable         LOG; the rest is dropped and fetched again      D8
     it acknowledged before the sync, and the machine lost power LOG                             D9
 
-An unreadable membership causes no doubt: the member has the entry, and fetches its bytes again (L12).
+An unreadable membership is no such case: the member has the entry, and fetches its bytes again (L12).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import Flags, LedgerMark
 from tallystick.replication.ledger.recovery import LedgerError
@@ -90,7 +90,7 @@ def open_disk(
     if not vote.record.reachable:
         _heal_term(ledger, vote)
     if origin.asynchronous and last_mark is not None and _lost_power_unclean(last_mark, boot_id):
-        vote.doubt(Doubt.LOG)
+        vote.note_loss(PossibleLoss.LOG)
     if ledger.damage is not None:
         _give_up_damaged(ledger, vote, origin)
     if origin.asynchronous is not asynchronous:
@@ -147,7 +147,7 @@ def _lost_power_unclean(mark: LedgerMark, boot_id: bytes) -> bool:
 
 
 def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
-    """Marks the member as in doubt before anything is truncated: from then on it cannot count for lost entries."""
+    """Notes the possible loss before anything is truncated: from then on the member does not count for lost entries."""
     damage = ledger.damage
     assert damage is not None
     known, damaged = memberships_of(ledger, origin.entry)
@@ -163,7 +163,7 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
     path = ledger.folder / "data" / segment_name(start)
     ledger.findings.add(FindingKind.DAMAGE, path, reason, offset=damage.pos - start, pos=damage.pos)
     _logger.error("n%d does not count for a majority until its log is complete again", vote.record.identity.member)
-    vote.doubt(Doubt.LOG)
+    vote.note_loss(PossibleLoss.LOG)
     ledger.truncate(ledger.last_index)
 
 

@@ -1,8 +1,8 @@
 """A small reserve of disk space, so that a member can save a vote on a full disk.
 
 Term and vote are saved in a new file beside the old one, which needs a block or two. The same applies to the index of
-the newest membership, to a doubt and its end, and to the log's origin. Without the reserve, an election on a full disk
-would stop the member, just when the leader's disk is full and an election is due.
+the newest membership, to the note of a possible loss, and to the log's origin. Without the reserve, an election on a
+full disk would stop the member, just when the leader's disk is full and an election is due.
 """
 
 from __future__ import annotations

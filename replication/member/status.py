@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import Role
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.raft import Raft
@@ -31,7 +31,8 @@ class PeerProgress:
     seconds_since_heard: float | None
     """Seconds since the newest round of heartbeats that it answered was sent."""
     disk: DiskState | None
-    doubt: Doubt | None
+    doubt: PossibleLoss | None
+    """What it may have lost of what it acknowledged. The HTTP API has a field of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class GroupStatus:
     applied_index: int
     transfer_target: int | None
     disk: DiskState
-    doubt: Doubt
+    doubt: PossibleLoss
+    """What it may have lost of what it acknowledged."""
     fatal: str | None
     last_error: str
     """The last error, as a text for people; empty if there was none."""
@@ -111,5 +113,5 @@ def _progress(raft: Raft, ledger: Ledger, member: int, status: PeerStatus | None
         state=None if peer is None else peer.state.value,
         seconds_since_heard=None if peer is None else max(0.0, now - peer.acked_at),
         disk=None if peer is None else peer.disk,
-        doubt=None if peer is None else peer.doubt,
+        doubt=None if peer is None else peer.possible_loss,
     )

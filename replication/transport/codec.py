@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tallystick.replication.bounds import impossible
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
 from tallystick.replication.messages import (
     BULK,
     AppendReply,
     AppendRequest,
-    Forgotten,
+    EntriesLost,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -169,12 +169,12 @@ def _decode_pre_vote_request(view: View, payload: View | None) -> PreVoteRequest
 
 
 def _encode_pre_vote_reply(m: PreVoteReply) -> bytes:
-    return _PRE_VOTE_REPLY.pack(m.source, m.target, m.term, m.asked_term, m.campaign, m.granted, m.doubt)
+    return _PRE_VOTE_REPLY.pack(m.source, m.target, m.term, m.asked_term, m.campaign, m.granted, m.possible_loss)
 
 
 def _decode_pre_vote_reply(view: View, payload: View | None) -> PreVoteReply:
-    source, target, term, asked_term, campaign, granted, doubt = _PRE_VOTE_REPLY.unpack(view)
-    return PreVoteReply(source, target, term, asked_term, campaign, granted, Doubt(doubt))
+    source, target, term, asked_term, campaign, granted, loss = _PRE_VOTE_REPLY.unpack(view)
+    return PreVoteReply(source, target, term, asked_term, campaign, granted, PossibleLoss(loss))
 
 
 def _encode_vote_request(m: VoteRequest) -> bytes:
@@ -186,12 +186,12 @@ def _decode_vote_request(view: View, payload: View | None) -> VoteRequest:
 
 
 def _encode_vote_reply(m: VoteReply) -> bytes:
-    return _VOTE_REPLY.pack(m.source, m.target, m.term, m.campaign, m.granted, m.doubt)
+    return _VOTE_REPLY.pack(m.source, m.target, m.term, m.campaign, m.granted, m.possible_loss)
 
 
 def _decode_vote_reply(view: View, payload: View | None) -> VoteReply:
-    source, target, term, campaign, granted, doubt = _VOTE_REPLY.unpack(view)
-    return VoteReply(source, target, term, campaign, granted, Doubt(doubt))
+    source, target, term, campaign, granted, loss = _VOTE_REPLY.unpack(view)
+    return VoteReply(source, target, term, campaign, granted, PossibleLoss(loss))
 
 
 # -- replication -------------------------------------------------------------------------------------------------------
@@ -264,14 +264,14 @@ def _decode_heartbeat(view: View, payload: View | None) -> Heartbeat:
 
 def _encode_heartbeat_reply(m: HeartbeatReply) -> bytes:
     return _HEARTBEAT_REPLY.pack(
-        m.source, m.target, m.term, m.round, m.sent_at, m.commit_index, m.incarnation, m.doubt, m.disk
+        m.source, m.target, m.term, m.round, m.sent_at, m.commit_index, m.incarnation, m.possible_loss, m.disk
     )
 
 
 def _decode_heartbeat_reply(view: View, payload: View | None) -> HeartbeatReply:
-    source, target, term, round_, sent_at, commit_index, incarnation, doubt, disk = _HEARTBEAT_REPLY.unpack(view)
+    source, target, term, round_, sent_at, commit_index, incarnation, loss, disk = _HEARTBEAT_REPLY.unpack(view)
     return HeartbeatReply(
-        source, target, term, round_, sent_at, commit_index, incarnation, Doubt(doubt), DiskState(disk)
+        source, target, term, round_, sent_at, commit_index, incarnation, PossibleLoss(loss), DiskState(disk)
     )
 
 
@@ -295,7 +295,7 @@ _READ_REQUEST = struct.Struct(">iiqq")
 _READ_REPLY = struct.Struct(">iiqq?q")
 _TIMEOUT_NOW = struct.Struct(">iiq")
 _REMOVED = struct.Struct(">iiqq")
-_FORGOTTEN = struct.Struct(">iiqq")
+_ENTRIES_LOST = struct.Struct(">iiqq")
 
 
 def _encode_read_request(m: ReadRequest) -> bytes:
@@ -331,12 +331,12 @@ def _decode_removed(view: View, payload: View | None) -> Removed:
     return Removed(*_REMOVED.unpack(view))
 
 
-def _encode_forgotten(m: Forgotten) -> bytes:
-    return _FORGOTTEN.pack(m.source, m.target, m.term, m.match_index)
+def _encode_entries_lost(m: EntriesLost) -> bytes:
+    return _ENTRIES_LOST.pack(m.source, m.target, m.term, m.match_index)
 
 
-def _decode_forgotten(view: View, payload: View | None) -> Forgotten:
-    return Forgotten(*_FORGOTTEN.unpack(view))
+def _decode_entries_lost(view: View, payload: View | None) -> EntriesLost:
+    return EntriesLost(*_ENTRIES_LOST.unpack(view))
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -371,5 +371,5 @@ LAYOUTS = (
     _layout(26, ReadReply, _encode_read_reply, _decode_read_reply),
     _layout(27, TimeoutNow, _encode_timeout_now, _decode_timeout_now),
     _layout(28, Removed, _encode_removed, _decode_removed),
-    _layout(29, Forgotten, _encode_forgotten, _decode_forgotten),
+    _layout(29, EntriesLost, _encode_entries_lost, _decode_entries_lost),
 )

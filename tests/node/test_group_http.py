@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from tallystick.node.cli import _parser
 from tallystick.node.http import Probes, application
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import Role, TransferResult
 from tallystick.replication.member.errors import ChangeError, OutcomeUnknownError, TransferError
 from tallystick.replication.member.status import GroupStatus, PeerProgress
@@ -32,7 +32,7 @@ PEER = PeerProgress(
     state="pipeline",
     seconds_since_heard=0.1,
     disk=DiskState.OK,
-    doubt=Doubt.NONE,
+    doubt=PossibleLoss.NONE,
 )
 STATUS = GroupStatus(
     cluster="C1",
@@ -54,7 +54,7 @@ STATUS = GroupStatus(
     applied_index=57,
     transfer_target=None,
     disk=DiskState.OK,
-    doubt=Doubt.NONE,
+    doubt=PossibleLoss.NONE,
     fatal=None,
     last_error="",
     peers=(PEER, replace(PEER, member=3, voter=False, match_index=None, lag_bytes=None, disk=None, doubt=None)),

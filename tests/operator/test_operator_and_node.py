@@ -87,18 +87,18 @@ def test_what_a_member_answers_is_understood() -> None:
     from dataclasses import dataclass
     from types import SimpleNamespace
 
-    from tallystick.replication.durable import DiskState, Doubt
+    from tallystick.replication.durable import DiskState, PossibleLoss
     from tallystick.replication.effects import Role
     from tallystick.replication.member.status import GroupStatus, PeerProgress
 
-    def peer(member: int, disk: DiskState, doubt: Doubt, heard: float = 0.1) -> PeerProgress:
+    def peer(member: int, disk: DiskState, doubt: PossibleLoss, heard: float = 0.1) -> PeerProgress:
         return PeerProgress(member, True, None, True, 5, 0, "pipeline", heard, disk, doubt)
 
     peers = (
-        peer(0, DiskState.OK, Doubt.NONE),
-        peer(2, DiskState.FULL, Doubt.NONE),
-        peer(3, DiskState.OK, Doubt.VOTES),
-        peer(4, DiskState.OK, Doubt.NONE, heard=9.0),
+        peer(0, DiskState.OK, PossibleLoss.NONE),
+        peer(2, DiskState.FULL, PossibleLoss.NONE),
+        peer(3, DiskState.OK, PossibleLoss.VOTES),
+        peer(4, DiskState.OK, PossibleLoss.NONE, heard=9.0),
     )
     status = GroupStatus(
         cluster="orders",
@@ -120,7 +120,7 @@ def test_what_a_member_answers_is_understood() -> None:
         applied_index=8,
         transfer_target=None,
         disk=DiskState.OK,
-        doubt=Doubt.NONE,
+        doubt=PossibleLoss.NONE,
         fatal=None,
         last_error="",
         peers=peers,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ports import free_port
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.effects import Role
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.member.errors import MemberError
@@ -101,7 +101,7 @@ class Node:
         self.installed: list[int] = []
         self.truncated: list[int] = []
         self.segment_bytes = SEGMENT_BYTES
-        self.doubt_at_start = Doubt.NONE
+        self.loss_at_start = PossibleLoss.NONE
 
     @property
     def boot_id(self) -> bytes:
@@ -140,7 +140,7 @@ class Node:
         member.on_truncate.append(lambda pos, was: self.truncated.append(pos))
         member.on_unknown.append(self._count_unknown)
         self.member = member
-        self.doubt_at_start = member.doubt
+        self.loss_at_start = member.possible_loss
         await member.start([self.listen()], addresses)
         return member
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from tallystick.replication.durable import DiskState, Doubt, HardState
+from tallystick.replication.durable import DiskState, HardState, PossibleLoss
 from tallystick.replication.effects import (
     AppendOwn,
     Effect,
@@ -93,7 +93,7 @@ class Member:
         term: int | None = None,
         voted_for: int | None = None,
         commit_index: int = -1,
-        doubt: Doubt = Doubt.NONE,
+        possible_loss: PossibleLoss = PossibleLoss.NONE,
         settings: RaftSettings = SETTINGS,
         syncs: bool = True,
         now: float = 0.0,
@@ -113,9 +113,9 @@ class Member:
         self.fails: DiskState | None = None  # the next entries to be written meet this
         self.post: Callable[[Message], None] = self.sent.append
         self.raft: Raft
-        self.start(commit_index, doubt)
+        self.start(commit_index, possible_loss)
 
-    def start(self, commit_index: int = -1, doubt: Doubt = Doubt.NONE) -> None:
+    def start(self, commit_index: int = -1, possible_loss: PossibleLoss = PossibleLoss.NONE) -> None:
         self.raft = Raft(
             self.number,
             self.settings,
@@ -125,15 +125,15 @@ class Member:
             random=Random(self.number),
             now=self.now,
             commit_index=commit_index,
-            must_catch_up=doubt,
+            must_catch_up=possible_loss,
             membership_seen=self.membership_seen,
         )
 
-    def crash(self, *, doubt: Doubt = Doubt.NONE, keep: int | None = None) -> None:
+    def crash(self, *, possible_loss: PossibleLoss = PossibleLoss.NONE, keep: int | None = None) -> None:
         """Lose what was not durable (or, with `keep`, all entries behind it), and start again."""
         self.log.truncate(self.durable_index if keep is None else keep)
         self.durable_index = self.log.last_index
-        self.start(commit_index=min(self.raft.commit_index, self.log.last_index), doubt=doubt)
+        self.start(commit_index=min(self.raft.commit_index, self.log.last_index), possible_loss=possible_loss)
 
     # -- what happens to it --------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Member:
                     self.log.truncate(effect.last_kept)
                     self.durable_index = min(self.durable_index, effect.last_kept)
                 case MembershipChanged(entry=entry):
-                    in_doubt = self.raft.doubt is not Doubt.NONE
+                    in_doubt = self.raft.possible_loss is not PossibleLoss.NONE
                     self.membership_seen = max(entry.index, self.membership_seen if in_doubt else -1)
                 case Readmitted():
                     self.membership_seen = self.raft.membership_index

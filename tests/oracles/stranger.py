@@ -9,7 +9,7 @@ import struct
 from dataclasses import fields, replace
 from typing import Any, get_args, get_type_hints
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import Message, TermRun
 from tallystick.replication.transport import codec
@@ -99,6 +99,6 @@ def _value(dice: random.Random, name: str, hint: Any, term: int, index: int) -> 
         return dice.random() < 0.6
     if hint is float:
         return dice.choice((0.0, -1.0, 1e300, float("inf"), float("nan")))
-    if hint is DiskState or hint is Doubt:
+    if hint is DiskState or hint is PossibleLoss:
         return dice.choice(list(hint))
     return _number(dice, term if "term" in name else index if "index" in name else dice.randint(0, 5))

@@ -9,7 +9,7 @@ import pytest
 from ledger_lab import made
 
 from tallystick.replication.bounds import TERM_JUMP_MAX
-from tallystick.replication.durable import Doubt, HardState
+from tallystick.replication.durable import HardState, PossibleLoss
 from tallystick.replication.ledger.mark import LedgerMark
 from tallystick.replication.ledger.vote import FILE_NAME, Identity, VoteError, VoteFile, VoteRecord
 from tallystick.store._kernel import Door
@@ -23,7 +23,7 @@ def opened(folder: Path, door: Door | None = None, *, new: bool = False) -> Vote
 
 def test_what_was_saved_is_read(tmp_path: Path) -> None:
     file = opened(tmp_path, new=True)
-    assert file.record.hard_state == HardState(0, None) and file.record.doubt is Doubt.NONE
+    assert file.record.hard_state == HardState(0, None) and file.record.possible_loss is PossibleLoss.NONE
     file.save(3, None)
     file.save(3, 1)
     file.save(3, 1)
@@ -34,7 +34,7 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     assert again.record.hard_state == HardState(3, 1) and again.record.membership_index == 17
     again.note_membership(4)
     assert opened(tmp_path).record.membership_index == 4, "a membership that was cut with the log goes back"
-    again.doubt(Doubt.LOG)
+    again.note_loss(PossibleLoss.LOG)
     for index, noted in ((2, 4), (9, 9), (3, 9)):
         again.note_membership(index)
         assert again.record.membership_index == noted, "in doubt the past comes again"
@@ -53,7 +53,9 @@ def test_an_impossible_term_is_replaced_by_one_above_every_vote_that_was_given(t
     again.heal_term(6)
     healed = opened(tmp_path).record
     assert healed.reachable and healed.hard_state == HardState(6 + TERM_JUMP_MAX, None)
-    assert healed.doubt is Doubt.NONE, "it has forgotten no vote: it never was in the term that it has now"
+    assert healed.possible_loss is PossibleLoss.NONE, (
+        "it has forgotten no vote: it never was in the term that it has now"
+    )
 
 
 def test_term_and_vote_never_go_back(tmp_path: Path) -> None:
@@ -141,36 +143,36 @@ def test_another_members_disk_is_refused(tmp_path: Path) -> None:
 def test_an_emptied_disk_is_in_doubt_until_it_is_readmitted(tmp_path: Path) -> None:
     """S14: it may have voted before, in any term."""
     file = opened(tmp_path)
-    assert file.record.doubt is Doubt.VOTES
+    assert file.record.possible_loss is PossibleLoss.VOTES
     file.save(7, None)
-    assert opened(tmp_path).record.doubt is Doubt.VOTES, "a restart does not forget it"
+    assert opened(tmp_path).record.possible_loss is PossibleLoss.VOTES, "a restart does not forget it"
     file.readmit(-1)
     LedgerMark(4096, 512, file.record.store_id).save(Door(), tmp_path)
-    assert opened(tmp_path).record.doubt is Doubt.NONE
+    assert opened(tmp_path).record.possible_loss is PossibleLoss.NONE
 
 
 def test_a_log_that_is_gone_or_anothers_is_a_doubt(tmp_path: Path) -> None:
     file = opened(tmp_path, new=True)
-    assert opened(tmp_path).record.doubt is Doubt.NONE, "killed before its log was made"
+    assert opened(tmp_path).record.possible_loss is PossibleLoss.NONE, "killed before its log was made"
     file.save(1, 0)
-    assert opened(tmp_path).record.doubt is Doubt.LOG
+    assert opened(tmp_path).record.possible_loss is PossibleLoss.LOG
     other = tmp_path / "other"
     voted = opened(other, new=True)
     voted.save(1, 0)
     LedgerMark(4096, 512, b"another store id").save(Door(), other)
-    assert opened(other).record.doubt is Doubt.LOG
+    assert opened(other).record.possible_loss is PossibleLoss.LOG
 
 
 def test_a_vote_that_is_gone_beside_a_log_is_a_doubt(tmp_path: Path) -> None:
     """Even of a member that is called new; and the log keeps its id."""
     ledger, _ = made(tmp_path)
     file = opened(tmp_path, new=True)
-    assert file.record.doubt is Doubt.VOTES
+    assert file.record.possible_loss is PossibleLoss.VOTES
     assert file.record.store_id == ledger.store_id
     assert opened(tmp_path).record == file.record
 
 
 def test_of_two_doubts_the_graver_one_stays(tmp_path: Path) -> None:
     file = opened(tmp_path)
-    file.doubt(Doubt.LOG)
-    assert file.record.doubt is Doubt.VOTES
+    file.note_loss(PossibleLoss.LOG)
+    assert file.record.possible_loss is PossibleLoss.VOTES

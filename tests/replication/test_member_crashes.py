@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from member_lab import ASYNCHRONOUS, Group, Node, load, until
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.member.settings import MemberSettings
 
 
@@ -79,15 +79,15 @@ async def _cut_power_in_asynchronous_mode(group: Group) -> Node:
     return node
 
 
-async def test_asynchronous_members_that_lost_their_power_are_in_doubt(tmp_path: Path) -> None:
+async def test_asynchronous_members_that_lost_their_power_may_have_lost_entries(tmp_path: Path) -> None:
     async with Group(tmp_path, settings=ASYNCHRONOUS) as group:
         node = await _cut_power_in_asynchronous_mode(group)
         node.door.heal()
         others = [each for each in group.nodes if each is not node]
         await node.start(group.addresses)
-        assert node.doubt_at_start is Doubt.LOG
+        assert node.loss_at_start is PossibleLoss.LOG
         await group.put_somehow(5)
-        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted when it has all again")
+        await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted when it has all again")
         await group.level()
         # The mark is gone: it counts with one other, which is the majority.
         await others[0].kill()
@@ -99,7 +99,7 @@ async def test_asynchronous_members_that_were_only_killed_are_not(tmp_path: Path
         await group.put_somehow(30)
         await asyncio.gather(*(node.kill() for node in group.nodes))
         await asyncio.gather(*(node.start(group.addresses) for node in group.nodes))
-        assert [node.doubt_at_start for node in group.nodes] == [Doubt.NONE] * 3
+        assert [node.loss_at_start for node in group.nodes] == [PossibleLoss.NONE] * 3
         await group.put_somehow(5)
         await group.level()
 
@@ -114,6 +114,6 @@ async def test_asynchronous_groups_lose_nothing_with_a_minority(tmp_path: Path, 
             await node.kill(dice.getrandbits(32))
             await group.put_somehow(20)
             await node.start(group.addresses)
-            assert node.doubt_at_start is Doubt.LOG
-            await until(lambda n=node: n.up.status().doubt is Doubt.NONE, "readmitted")  # type: ignore[misc]
+            assert node.loss_at_start is PossibleLoss.LOG
+            await until(lambda n=node: n.up.status().doubt is PossibleLoss.NONE, "readmitted")  # type: ignore[misc]
         await group.level()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from member_lab import QUICK, SEGMENT_BYTES, Group, Node, leads, until
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.member.errors import TransferError
 from tallystick.replication.member.log_ranges import entries_of, number_of
 from tallystick.replication.member.repair import Scrubber
@@ -56,7 +56,7 @@ async def test_a_damaged_entry_of_a_table_is_fetched_again_before_anything_behin
     async with Group(tmp_path) as group:
         node, indexes, _ = await damaged_follower(group)
         await node.start(group.addresses)
-        assert node.doubt_at_start is Doubt.NONE, "it lost nothing that it would have to forget"
+        assert node.loss_at_start is PossibleLoss.NONE, "it lost nothing that it would have to forget"
         await group.level()
         assert [index for index, _ in node.state.applied] == indexes, "each row, in order"
         assert node.up.unreadable is None

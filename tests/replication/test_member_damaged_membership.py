@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from member_lab import SEGMENT_BYTES, Group, Node, State, leads, until
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.member.repair import Scrubber
 from tallystick.replication.membership import AddLearner
 from tallystick.replication.transport.shipping import ShipmentRefusedError
@@ -52,7 +52,7 @@ async def test_a_member_without_its_membership_waits_until_it_has_it(
         with monkeypatch.context() as nobody_answers:
             nobody_answers.setattr(Scrubber, "_fetch", _no_answer)
             await node.start(group.addresses)
-            assert node.doubt_at_start is Doubt.NONE, "it has all entries, and forgot nothing"
+            assert node.loss_at_start is PossibleLoss.NONE, "it has all entries, and forgot nothing"
             last = await group.put_somehow(1)
             await until(lambda: node.up.ledger.synced_index >= last, "it takes entries")
             if offset != KIND:

@@ -12,8 +12,8 @@ import pytest
 from member_lab import PATIENCE_S, QUICK, SEGMENT_BYTES, Group, Node, leads, until
 from transport_lab import Proxy
 
-from tallystick.replication.durable import DiskState, Doubt
-from tallystick.replication.effects import Doubted
+from tallystick.replication.durable import DiskState, PossibleLoss
+from tallystick.replication.effects import LossDetected
 from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.ledger.vote import VoteRecord
 from tallystick.replication.member.errors import (
@@ -132,17 +132,17 @@ async def test_an_emptied_member_is_readmitted_and_filled(tmp_path: Path) -> Non
         shutil.rmtree(node.folder)
         node.door = Door(record=True)
         await node.start(group.addresses)
-        assert node.doubt_at_start is Doubt.VOTES
-        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        assert node.loss_at_start is PossibleLoss.VOTES
+        await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted")
         await group.level()
         assert node.up.status().voters == (0, 1, 2), "the first membership came with the log"
         await node.kill(2)
         await node.start(group.addresses)
-        assert node.doubt_at_start is Doubt.NONE
+        assert node.loss_at_start is PossibleLoss.NONE
         await group.level()
         # It may lead again.
         leader = await group.leader()
-        await until(lambda: {p.member: p.doubt for p in leader.up.status().peers}[node.id] is Doubt.NONE)
+        await until(lambda: {p.member: p.doubt for p in leader.up.status().peers}[node.id] is PossibleLoss.NONE)
         await leader.up.transfer(node.id)
         await group.put(await group.leader(among=[node]), 5)
 
@@ -213,7 +213,7 @@ async def test_a_leader_repairs_what_it_cannot_send(tmp_path: Path) -> None:
         shutil.rmtree(node.folder)
         node.door = Door(record=True)
         await node.start(group.addresses)
-        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted, with all that the others have")
+        await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted, with all that the others have")
         await group.level()
         assert leads(leader), "and nobody else had to lead"
 
@@ -239,9 +239,9 @@ async def test_damage_found_at_a_start_is_fetched_again_and_does_not_count_meanw
         await node.kill()
         flip(node, pos + 100)
         await node.start(group.addresses)
-        assert node.doubt_at_start is Doubt.LOG
+        assert node.loss_at_start is PossibleLoss.LOG
         assert not node.fatal
-        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted")
         await group.level()
 
 
@@ -267,36 +267,36 @@ async def test_what_looks_like_the_end_of_the_log_is_known_to_the_leader(
                 file.seek(begin)
                 file.write(bytes(end - begin))
         await node.start(group.addresses)
-        assert (node.doubt_at_start, node.up.ledger.last_index) == (Doubt.NONE, last - 1), "nothing to be seen"
+        assert (node.loss_at_start, node.up.ledger.last_index) == (PossibleLoss.NONE, last - 1), "nothing to be seen"
         await group.level()
         told = f"n{node.id}: the log ends at entry {last - 1}, but the leader knows of entry {last + lost - 1} here:"
         assert [record for record in caplog.messages if record.startswith(told)]
-        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted")
         assert leads(leader)
 
 
-async def test_a_member_whose_mark_was_lost_is_in_doubt(tmp_path: Path) -> None:
+async def test_a_member_whose_mark_was_lost_may_have_lost_data(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.put_somehow(100)
         node = others(group, await group.leader())[0]
         await node.kill()
         (node.folder / "tally-ledger").unlink()
         await node.start(group.addresses)
-        assert node.doubt_at_start is not Doubt.NONE
-        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        assert node.loss_at_start is not PossibleLoss.NONE
+        await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted")
         await group.level()
 
 
-async def test_a_doubt_of_a_running_member_is_durable(tmp_path: Path) -> None:
+async def test_a_loss_of_a_running_member_is_noted_durably(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.put_somehow(20)
         node = others(group, await group.leader())[0]
-        node.up._doubted(Doubted(10))
+        node.up._loss_detected(LossDetected(10))
         await node.kill(1)
         assert (record := VoteRecord.load(node.folder)) is not None
-        assert record.doubt is Doubt.LOG
+        assert record.possible_loss is PossibleLoss.LOG
         await node.start(group.addresses)
-        await until(lambda: node.up.status().doubt is Doubt.NONE, "readmitted")
+        await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted")
         await group.level()
 
 
@@ -584,7 +584,7 @@ async def test_a_member_is_added_promoted_and_removed(tmp_path: Path) -> None:
             node.up.set_addresses(group.addresses)
         leader = await group.leader(among=group.nodes[:3])
         await leader.up.change(AddLearner(3))
-        await until(lambda: new.up.status().doubt is Doubt.NONE, "readmitted")
+        await until(lambda: new.up.status().doubt is PossibleLoss.NONE, "readmitted")
         await group.level()
 
         async with asyncio.timeout(20):
@@ -595,7 +595,7 @@ async def test_a_member_is_added_promoted_and_removed(tmp_path: Path) -> None:
                 except MemberError:
                     await asyncio.sleep(0.02)
         assert leader.up.status().voters == (0, 1, 2, 3)
-        for node in group.nodes:  # a member in doubt votes only for those that know this one, too (D8)
+        for node in group.nodes:  # a member that may have lost data votes only for those that know this one, too (D8)
             index = leader.up._memberships[-1].index
             await until(lambda n=node, i=index: n.up._vote.record.membership_index == i)  # type: ignore[misc]
 

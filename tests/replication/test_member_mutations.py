@@ -211,7 +211,7 @@ async def test_doubt_that_is_forgotten(tmp_path: Path, monkeypatch: pytest.Monke
             assert not leader.fatal, leader.fatal
 
     await scenario(tmp_path / "sound")
-    monkeypatch.setattr(VoteFile, "doubt", lambda self, doubt: None)
+    monkeypatch.setattr(VoteFile, "note_loss", lambda self, loss: None)
     await noticed(scenario, tmp_path)
 
 

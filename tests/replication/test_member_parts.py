@@ -14,7 +14,7 @@ import pytest
 from ledger_lab import HOST, NOW_MS, entries_of, grow, open_ledger
 from ledger_twin import TwinLedger
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.effects import Send
 from tallystick.replication.ledger.recovery import Damage
 from tallystick.replication.member.core_calls import CoreCalls
@@ -244,12 +244,14 @@ def test_nothing_of_a_damaged_log_is_cut_before_the_doubt_is_durable(tmp_path: P
     """Else the member counts for what it lost, after a crash in between."""
     calls: list[object] = []
 
-    def doubt(doubt: Doubt) -> None:
-        calls.append(doubt)
+    def note_loss(loss: PossibleLoss) -> None:
+        calls.append(loss)
         if len(calls) == 1:
             raise OSError(errno.EIO, "Input/output error")
 
-    vote = SimpleNamespace(record=SimpleNamespace(identity=SimpleNamespace(member=1), membership_index=-1), doubt=doubt)
+    vote = SimpleNamespace(
+        record=SimpleNamespace(identity=SimpleNamespace(member=1), membership_index=-1), note_loss=note_loss
+    )
     ledger = SimpleNamespace(
         damage=Damage(20, 4096, "magic", 22),
         segment_bytes=4096,
@@ -261,9 +263,9 @@ def test_nothing_of_a_damaged_log_is_cut_before_the_doubt_is_durable(tmp_path: P
     )
     with pytest.raises(OSError):
         _give_up_damaged(ledger, vote, Origin(None, asynchronous=False))  # type: ignore[arg-type]
-    assert calls == [Doubt.LOG]
+    assert calls == [PossibleLoss.LOG]
     _give_up_damaged(ledger, vote, Origin(None, asynchronous=False))  # type: ignore[arg-type]
-    assert calls == [Doubt.LOG, Doubt.LOG, 19]
+    assert calls == [PossibleLoss.LOG, PossibleLoss.LOG, 19]
 
 
 def test_a_start_goes_by_the_memberships_in_the_log(tmp_path: Path) -> None:
@@ -307,7 +309,7 @@ def test_a_lone_member_gives_up_only_where_a_newer_membership_may_be_in_the_dama
     origin = Origin(MembershipEntry(3, Membership.of([1])), asynchronous=False)
     with contextlib.nullcontext() if gives_up else pytest.raises(DiskError, match="entry 20"):
         _give_up_damaged(ledger, vote, origin)
-    assert vote.doubt.called is ledger.truncate.called is gives_up
+    assert vote.note_loss.called is ledger.truncate.called is gives_up
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------

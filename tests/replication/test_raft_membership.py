@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from raft_lab import ENTRY_BYTES, HEARTBEAT, SETTINGS, Group, Member, T, leader_of
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
@@ -112,14 +112,14 @@ def test_a_learner_that_was_not_heard_yet_is_not_promoted() -> None:
     """It may have forgotten its votes, and says so with its first answer."""
     group = Group()
     leader = group.elect(0)
-    newcomer = group.join(3, doubt=Doubt.VOTES)
+    newcomer = group.join(3, possible_loss=PossibleLoss.VOTES)
     change(leader, AddLearner(3))
     assert leader.raft.commit_index < leader.raft.membership_index
     group.deliver(lambda message: 3 not in (message.source, message.target))
     assert leader.raft.commit_index == leader.raft.membership_index
     assert "answer" in refusal(leader, Promote(3))
     group.wait(SETTINGS.append_timeout_seconds + 3 * HEARTBEAT)
-    assert newcomer.raft.doubt is Doubt.NONE
+    assert newcomer.raft.possible_loss is PossibleLoss.NONE
     change(leader, Promote(3))
     assert leader.effects(AppendOwn)
 
@@ -324,12 +324,12 @@ def test_a_member_that_forgot_its_votes_and_is_removed_is_told() -> None:
     group = Group()
     leader = group.elect(0)
     group.heartbeat(0)
-    group[2].crash(doubt=Doubt.VOTES)
+    group[2].crash(possible_loss=PossibleLoss.VOTES)
     change(leader, Remove(2))
     group.deliver()
     group.wait(3 * T)
     assert [effect for effect in group[2].history if isinstance(effect, RemovedFromGroup)]
-    assert group[2].raft.doubt is Doubt.VOTES, "nobody readmitted it meanwhile"
+    assert group[2].raft.possible_loss is PossibleLoss.VOTES, "nobody readmitted it meanwhile"
 
 
 def test_a_learner_whose_entry_was_never_committed_is_told() -> None:

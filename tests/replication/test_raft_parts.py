@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raft_lab import SETTINGS, MemoryLog, T
 
 from tallystick.replication.acknowledgements import Acknowledgements
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.election import Campaign, ElectionTimer
 from tallystick.replication.leadership import Leadership
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError, MembershipHistory
@@ -115,17 +115,17 @@ def test_quorums(size: int, quorum: int) -> None:
 
 @given(
     size=st.integers(1, 6),
-    answers=st.lists(st.tuples(st.integers(0, 7), st.booleans(), st.sampled_from(list(Doubt))), max_size=12),
+    answers=st.lists(st.tuples(st.integers(0, 7), st.booleans(), st.sampled_from(list(PossibleLoss))), max_size=12),
 )
 def test_a_campaign_is_won_by_a_majority_without_doubts_or_by_all(
-    size: int, answers: list[tuple[int, bool, Doubt]]
+    size: int, answers: list[tuple[int, bool, PossibleLoss]]
 ) -> None:
     membership = Membership.of(range(size))
     campaign = Campaign(5, 1, pre=False)
-    for voter, granted, doubt in answers:
-        campaign.count(voter, granted=granted, doubt=doubt)
-    doubtful = {voter for voter, _, doubt in answers if doubt is Doubt.LOG}  # the others' answers are none
-    agreed = {voter for voter, granted, doubt in answers if granted and doubt is not Doubt.VOTES and voter < size}
+    for voter, granted, loss in answers:
+        campaign.count(voter, granted=granted, possible_loss=loss)
+    doubtful = {voter for voter, _, loss in answers if loss is PossibleLoss.LOG}  # the others' answers are none
+    agreed = {voter for voter, granted, loss in answers if granted and loss is not PossibleLoss.VOTES and voter < size}
     assert campaign.won(membership) is (len(agreed) == size or len(agreed - doubtful) > size / 2)
 
 
@@ -227,7 +227,7 @@ def test_the_defaults_work() -> None:
 def test_a_leader_that_left_does_not_confirm_for_the_others() -> None:
     leading = Leadership(0, Membership.of([1, 2, 3]), 0, None, 0.0)  # type: ignore[arg-type]
     back, answered, silent = (leading.peers[number] for number in (1, 2, 3))
-    back.doubt, answered.acked_round, silent.acked_round = Doubt.LOG, 5, 4
+    back.possible_loss, answered.acked_round, silent.acked_round = PossibleLoss.LOG, 5, 4
     assert not leading.confirmed_without(back, 5), "one of three voters said so"
     silent.acked_round = 5
     assert leading.confirmed_without(back, 5)
@@ -237,7 +237,7 @@ def test_leadership_goes_to_the_furthest_that_answers_and_is_sound() -> None:
     leading = Leadership(0, Membership.of([0, 1, 2, 3, 4]), 0, None, 0.0)  # type: ignore[arg-type]
     for number, (match, acked_at) in enumerate([(9, 10.0), (30, 4.9), (20, 5.0), (40, 10.0)], 1):
         leading.peers[number].match_index, leading.peers[number].acked_at = match, acked_at
-    leading.peers[4].doubt = Doubt.LOG
+    leading.peers[4].possible_loss = PossibleLoss.LOG
     best = leading.best_successor(5.0)
     assert best is not None and best.member == 3
     assert leading.best_successor(11.0) is None

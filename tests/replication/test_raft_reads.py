@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from raft_lab import HEARTBEAT, SETTINGS, Group, Member, T, leader_of
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.effects import Effect, ReadFailed, ReadReady, Ready, Role
 from tallystick.replication.membership import AddLearner
 from tallystick.replication.messages import (
@@ -118,7 +118,7 @@ def test_learners_and_members_in_doubt_confirm_nothing() -> None:
     read(member, 1)
     beat = next(m for m in member.messages(Heartbeat) if m.target == 2)
     member.step(HeartbeatReply(5, 0, 1, beat.round, beat.sent_at, 0))
-    member.step(HeartbeatReply(2, 0, 1, beat.round, beat.sent_at, 0, 99, Doubt.LOG))
+    member.step(HeartbeatReply(2, 0, 1, beat.round, beat.sent_at, 0, 99, PossibleLoss.LOG))
     assert member.effects(ReadReady) == []
     answer(member, 1)
     assert member.effects(ReadReady)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from raft_lab import ENTRY_BYTES, HEARTBEAT, SETTINGS, Group, Member, T, leader_of
 
-from tallystick.replication.durable import DiskState, Doubt, HardState
+from tallystick.replication.durable import DiskState, HardState, PossibleLoss
 from tallystick.replication.effects import (
     Commit,
-    Doubted,
     Fatal,
     InstallSnapshot,
+    LossDetected,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -27,7 +27,7 @@ from tallystick.replication.membership import AddLearner, Membership, Membership
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
-    Forgotten,
+    EntriesLost,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -177,7 +177,7 @@ def forgetful_group(size: int = 3, *, lost: int = 5) -> Group:
     group[0].propose(10)
     group.deliver()
     assert group[0].raft.commit_index == group[0].log.last_index
-    group[1].crash(doubt=Doubt.LOG, keep=group[1].log.last_index - lost)
+    group[1].crash(possible_loss=PossibleLoss.LOG, keep=group[1].log.last_index - lost)
     return group
 
 
@@ -196,14 +196,14 @@ def test_a_member_that_may_have_forgotten_elects_nobody_with_less() -> None:
 
 def test_it_is_readmitted_when_it_has_what_the_leader_has() -> None:
     group = forgetful_group()
-    assert group[1].raft.doubt is Doubt.LOG
+    assert group[1].raft.possible_loss is PossibleLoss.LOG
     group.isolate(1)
     group[0].propose()
     group.deliver()
     assert group[0].raft.commit_index < group[0].log.last_index, "its acknowledgement from before does not count"
     group.heal()
     group.wait(2 * T)
-    assert group[1].raft.doubt is Doubt.NONE
+    assert group[1].raft.possible_loss is PossibleLoss.NONE
     assert [effect for effect in group[1].history if isinstance(effect, Readmitted)]
     assert group[0].raft.commit_index == group[0].log.last_index
     group.down = {0}
@@ -219,9 +219,9 @@ def test_a_log_that_lost_its_end_in_silence_is_in_doubt_by_word_of_the_leader() 
     group.heartbeat(0)
     match = leader.raft.match_indexes[1]
     group[1].crash(keep=match - 3)
-    assert group[1].raft.doubt is Doubt.NONE
+    assert group[1].raft.possible_loss is PossibleLoss.NONE
     group.wait(SETTINGS.append_timeout_seconds + 2 * HEARTBEAT)
-    (doubted,) = [effect for effect in group[1].history if isinstance(effect, Doubted)]
+    (doubted,) = [effect for effect in group[1].history if isinstance(effect, LossDetected)]
     assert doubted.match_index == match
     group.wait(2 * T)
     assert [effect for effect in group[1].history if isinstance(effect, Readmitted)]
@@ -239,11 +239,11 @@ def test_in_doubt_by_word_of_the_leader_it_helps_nobody_to_lead() -> None:
     assert leader.raft.commit_index == leader.log.last_index
     group[1].crash(keep=leader.log.last_index - 3)
     group.deliver()
-    group[1].step(Forgotten(0, 1, 1, leader.log.last_index))
-    assert group[1].effects(Doubted) == [], "it does not follow the sender yet"
+    group[1].step(EntriesLost(0, 1, 1, leader.log.last_index))
+    assert group[1].effects(LossDetected) == [], "it does not follow the sender yet"
     group[1].step(Heartbeat(0, 1, 1, 99, 0.0, -1))
-    group[1].step(Forgotten(0, 1, 1, leader.log.last_index))
-    assert group[1].effects(Doubted) == [Doubted(leader.log.last_index)]
+    group[1].step(EntriesLost(0, 1, 1, leader.log.last_index))
+    assert group[1].effects(LossDetected) == [LossDetected(leader.log.last_index)]
     group.down = {0}
     group.wait(10 * T)
     assert {member.raft.role for member in group.members[1:]} <= {Role.FOLLOWER, Role.PRE_CANDIDATE}
@@ -257,11 +257,11 @@ def test_an_old_refusal_puts_nobody_in_doubt() -> None:
     """It was on its way while the member came to have what it refused; whoever has it knows that better."""
     member = Member(1, terms=[1, 1, 1, 1])
     member.step(Heartbeat(0, 1, 1, 1, 0.0, -1))
-    assert member.step(Forgotten(0, 1, 1, 3)) == []
-    assert member.raft.doubt is Doubt.NONE
-    member.step(Forgotten(0, 1, 1, 4))
-    assert member.effects(Doubted) == [Doubted(4)]
-    assert member.step(Forgotten(0, 1, 1, 4)) == [], "once"
+    assert member.step(EntriesLost(0, 1, 1, 3)) == []
+    assert member.raft.possible_loss is PossibleLoss.NONE
+    member.step(EntriesLost(0, 1, 1, 4))
+    assert member.effects(LossDetected) == [LossDetected(4)]
+    assert member.step(EntriesLost(0, 1, 1, 4)) == [], "once"
 
 
 def test_what_it_acknowledged_before_is_not_counted_again() -> None:
@@ -271,7 +271,7 @@ def test_what_it_acknowledged_before_is_not_counted_again() -> None:
     member.propose(5)
     late = AppendReply(1, 0, 1, 0, 0, True, 0, 5)
     beat = [m for m in member.sent if isinstance(m, Heartbeat) and m.target == 1][-1]
-    member.step(HeartbeatReply(1, 0, 1, beat.round, beat.sent_at, -1, incarnation=77, doubt=Doubt.LOG))
+    member.step(HeartbeatReply(1, 0, 1, beat.round, beat.sent_at, -1, incarnation=77, possible_loss=PossibleLoss.LOG))
     assert member.raft.match_indexes[1] == -1
     member.step(AppendReply(1, 0, 1, session=0, incarnation=77, success=True, prev_index=0, match_index=5))
     assert member.raft.match_indexes[1] == -1, "an answer to what was sent before it stopped"
@@ -294,12 +294,12 @@ def test_a_leader_that_is_not_sure_to_be_the_newest_readmits_nobody() -> None:
     committed = group[2].raft.commit_index
     group.down = {2}
     group[1].hard_state = HardState()
-    group[1].crash(doubt=Doubt.VOTES, keep=-1)
+    group[1].crash(possible_loss=PossibleLoss.VOTES, keep=-1)
     group.heal()
     assert group[0].raft.role is Role.LEADER
     group.wait(5 * T)
     assert group[1].log.terms == group[0].log.terms, "it has everything that 0 has"
-    assert group[1].raft.doubt is Doubt.VOTES
+    assert group[1].raft.possible_loss is PossibleLoss.VOTES
     assert group[0].raft.role is Role.LEADER
     group[0].propose(5)
     group.wait(T)
@@ -317,42 +317,42 @@ def test_when_all_have_forgotten_the_longest_log_leads_if_all_are_there() -> Non
     group[0].propose(9)
     group.deliver()
     for number, keep in ((0, 3), (1, 7), (2, 5)):
-        group[number].crash(doubt=Doubt.LOG, keep=keep)
+        group[number].crash(possible_loss=PossibleLoss.LOG, keep=keep)
     group.committed.clear()
     group.down = {0}
     group.wait(10 * T)
     assert all(member.raft.role is not Role.LEADER for member in group.members), "one is missing: it may have more"
     group.down = set()
     group.wait(10 * T)
-    assert {member.raft.doubt for member in group.members} == {Doubt.NONE}
+    assert {member.raft.possible_loss for member in group.members} == {PossibleLoss.NONE}
     assert group[1].log.terms[:8] == [1] * 8
     assert len({tuple(log) for log in group.logs()}) == 1
 
 
 def test_votes_of_members_in_doubt_are_marked() -> None:
-    member = Member(0, doubt=Doubt.LOG)
+    member = Member(0, possible_loss=PossibleLoss.LOG)
     member.step(PreVoteRequest(1, 0, 1, 7, 0, -1))
-    assert member.reply(PreVoteReply).doubt is Doubt.LOG
+    assert member.reply(PreVoteReply).possible_loss is PossibleLoss.LOG
     member.step(VoteRequest(1, 0, 1, 7, 0, -1))
-    assert member.reply(VoteReply).doubt is Doubt.LOG
+    assert member.reply(VoteReply).possible_loss is PossibleLoss.LOG
     member.step(Heartbeat(1, 0, 1, 1, 0.0, -1))
-    assert member.reply(HeartbeatReply).doubt is Doubt.LOG
+    assert member.reply(HeartbeatReply).possible_loss is PossibleLoss.LOG
 
 
 def test_readmission_is_for_this_start_and_for_who_has_everything() -> None:
-    member = Member(0, terms=[1, 1], doubt=Doubt.LOG, syncs=False)
+    member = Member(0, terms=[1, 1], possible_loss=PossibleLoss.LOG, syncs=False)
     here = member.raft.incarnation
     member.step(Heartbeat(1, 0, 1, 1, 0.0, -1, incarnation=here, readmit_index=1))
-    assert member.raft.doubt is Doubt.LOG, "that its log agrees with the leader's is not known"
+    assert member.raft.possible_loss is PossibleLoss.LOG, "that its log agrees with the leader's is not known"
     member.step(AppendRequest(1, 0, 1, 0, 1, 1, (TermRun(1, 2),), -1))
     member.step(Heartbeat(1, 0, 1, 2, 0.0, -1, incarnation=here + 1, readmit_index=1))
-    assert member.raft.doubt is Doubt.LOG, "meant for another start of it"
+    assert member.raft.possible_loss is PossibleLoss.LOG, "meant for another start of it"
     member.step(Heartbeat(1, 0, 1, 3, 0.0, -1, incarnation=here, readmit_index=2))
-    assert member.raft.doubt is Doubt.LOG, "entry 2 is not durable"
+    assert member.raft.possible_loss is PossibleLoss.LOG, "entry 2 is not durable"
     member.sync()
     member.step(Heartbeat(1, 0, 1, 4, 0.0, -1, incarnation=here, readmit_index=2))
     assert member.effects(Readmitted)
-    assert member.reply(HeartbeatReply).doubt is Doubt.NONE
+    assert member.reply(HeartbeatReply).possible_loss is PossibleLoss.NONE
 
 
 # -- an emptied disk (S14) ---------------------------------------------------------------------------------------------
@@ -364,10 +364,10 @@ def test_a_member_with_an_emptied_disk_catches_up_and_then_votes() -> None:
     leader.propose(20)
     group.deliver()
     group[1].hard_state = HardState()
-    group[1].crash(doubt=Doubt.VOTES, keep=-1)
+    group[1].crash(possible_loss=PossibleLoss.VOTES, keep=-1)
     group.wait(3 * T)
     assert group[1].log.terms == leader.log.terms
-    assert group[1].raft.doubt is Doubt.NONE
+    assert group[1].raft.possible_loss is PossibleLoss.NONE
     group.down = {0}
     group.wait(10 * T)
     assert any(member.raft.role is Role.LEADER for member in group.members[1:])
@@ -380,7 +380,7 @@ def test_a_member_that_may_have_voted_does_not_vote_again_nor_stand() -> None:
     late = next(m for m in group.network if isinstance(m, VoteReply) and m.granted)
     group.network.clear()
     group[1].hard_state = HardState()
-    group[1].crash(doubt=Doubt.VOTES, keep=-1)
+    group[1].crash(possible_loss=PossibleLoss.VOTES, keep=-1)
     group.down = {2}
     group.wait(10 * T)
     assert all(member.raft.role is Role.FOLLOWER for member in (group[1],))
@@ -390,18 +390,18 @@ def test_a_member_that_may_have_voted_does_not_vote_again_nor_stand() -> None:
 
 def test_if_votes_are_in_doubt_all_the_others_must_have_answered() -> None:
     """Of five: a majority is not enough, since the candidate that it once voted for may be the one that is missing."""
-    for doubt, readmitted in ((Doubt.LOG, True), (Doubt.VOTES, False)):
+    for loss, readmitted in ((PossibleLoss.LOG, True), (PossibleLoss.VOTES, False)):
         group = Group(5)
         group.elect(0)
         group.down = {4}
-        if doubt is Doubt.VOTES:
+        if loss is PossibleLoss.VOTES:
             group[1].hard_state = HardState()
-        group[1].crash(doubt=doubt, keep=0 if doubt is Doubt.LOG else -1)
+        group[1].crash(possible_loss=loss, keep=0 if loss is PossibleLoss.LOG else -1)
         group.wait(3 * T)
-        assert (group[1].raft.doubt is Doubt.NONE) is readmitted
+        assert (group[1].raft.possible_loss is PossibleLoss.NONE) is readmitted
         group.down = set()
         group.wait(3 * T)
-        assert group[1].raft.doubt is Doubt.NONE
+        assert group[1].raft.possible_loss is PossibleLoss.NONE
 
 
 # -- behind the log's start (L11) --------------------------------------------------------------------------------------
@@ -561,13 +561,13 @@ def test_who_forgot_the_membership_does_not_count_the_voters_of_the_past() -> No
     committed = leader.raft.commit_index
     assert committed > seen > group[1].log.last_index
     group.down.add(2)
-    leader.crash(doubt=Doubt.LOG, keep=0)
+    leader.crash(possible_loss=PossibleLoss.LOG, keep=0)
     group.heal()
     group.wait(20 * T)
     assert not [member for member in group.members[:2] if member.raft.role is Role.LEADER]
     group.down.clear()
     group.wait(20 * T)
-    assert group[0].raft.doubt is Doubt.NONE
+    assert group[0].raft.possible_loss is PossibleLoss.NONE
     assert {member.log.last_index >= committed for member in group.members} == {True}
     assert group[2].log.terms[: committed + 1] == group[0].log.terms[: committed + 1]
 
@@ -583,13 +583,13 @@ def test_who_forgot_that_it_is_not_alone_does_not_lead_alone() -> None:
     group.deliver()
     committed = leader.raft.commit_index
     group.down.add(1)
-    leader.crash(doubt=Doubt.LOG, keep=0)
+    leader.crash(possible_loss=PossibleLoss.LOG, keep=0)
     assert leader.raft.membership == Membership.of([0])
     group.wait(20 * T)
     assert leader.raft.role is not Role.LEADER
     group.down.clear()
     group.wait(20 * T)
-    assert leader.raft.doubt is Doubt.NONE and leader.raft.commit_index >= committed
+    assert leader.raft.possible_loss is PossibleLoss.NONE and leader.raft.commit_index >= committed
 
 
 def test_a_follower_with_a_full_disk_does_not_stand() -> None:

@@ -14,7 +14,7 @@ from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import (
     AppendReply,
     AppendRequest,
-    Forgotten,
+    EntriesLost,
     Heartbeat,
     HeartbeatReply,
     InstallRequest,
@@ -212,5 +212,5 @@ def test_nobody_forgets_what_it_was_asked_for_in_a_term_that_it_saw_begin() -> N
     member = Member(0, terms=[1, 1])
     member.step(VoteRequest(2, 0, 2, 1, 1, 1, transfer=True))
     member.step(Heartbeat(2, 0, 2, 1, 0.0, -1))
-    member.step(Forgotten(2, 0, 2, 40))
-    assert member.effects(Refused) and not member.raft.doubt
+    member.step(EntriesLost(2, 0, 2, 40))
+    assert member.effects(Refused) and not member.raft.possible_loss

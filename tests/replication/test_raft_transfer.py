@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from raft_lab import ENTRY_BYTES, HEARTBEAT, SETTINGS, Group, Member, T, leader_of
 
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import Role, RoleChanged, TransferEnded, TransferResult
 from tallystick.replication.messages import (
     AppendReply,
@@ -95,7 +95,7 @@ def test_a_target_that_lacks_much_is_refused() -> None:
     assert member.raft.transfer_target == 1
 
 
-@pytest.mark.parametrize("reply", [{"disk": DiskState.FULL}, {"doubt": Doubt.LOG, "incarnation": 5}])
+@pytest.mark.parametrize("reply", [{"disk": DiskState.FULL}, {"possible_loss": PossibleLoss.LOG, "incarnation": 5}])
 def test_a_target_that_is_not_sound_is_refused(reply: dict[str, object]) -> None:
     member = leader_of()
     member.step(AppendReply(2, 0, 1, 0, 0, True, 0, 0))

@@ -83,7 +83,7 @@ def test_members_die_at_every_effect_boundary(kind: type, after: bool) -> None:
     died = f"crash {'after' if after else 'before'} {kind.__name__}"
     total = 0
     for seed in range(60):
-        for name in ("everything", "behind", "membership", "doubt"):
+        for name in ("everything", "behind", "membership", "loss"):
             simulation = Simulation(seed, PROFILES[name])
             simulation.queue.after(1.0, arm, simulation, kind, after)
             outcome = simulation.run()

@@ -20,7 +20,7 @@ from simulator.oracle import Oracle, Violation  # noqa: E402
 from simulator.profiles import ASYNCHRONOUS, PEACE  # noqa: E402
 from simulator.simulation import Simulation  # noqa: E402
 
-from tallystick.replication.durable import DiskState, Doubt  # noqa: E402
+from tallystick.replication.durable import DiskState, PossibleLoss  # noqa: E402
 from tallystick.replication.effects import AppendOwn, Role  # noqa: E402
 from tallystick.replication.membership import Membership, MembershipEntry  # noqa: E402
 from tallystick.replication.messages import (  # noqa: E402
@@ -260,7 +260,7 @@ def test_a_commit_that_is_durable_on_the_wrong_ones(group: Group) -> None:
     group.log(0, 2)
     group.log(1, 1)
     group.log(2, 2)
-    group[2].disk.doubt = Doubt.VOTES
+    group[2].disk.possible_loss = PossibleLoss.VOTES
     with breaks("a commit is durable on a majority"):
         group.commit(0, 0)
     group[2].disk.former_last_index = 0  # it had it before: what it said then is still true of the group
@@ -408,7 +408,7 @@ def test_power_loss_takes_a_part_of_what_was_not_synced() -> None:
         volume = disk(synced=4, last=8)
         volume.lose_power(random.Random(seed))
         volume.recover()
-        assert not volume.doubt
+        assert not volume.possible_loss
         assert [entry.payload for entry in volume.entries] == list(range(volume.last_index + 1))
         ends.add(volume.last_index)
     assert ends == {4, 5, 6, 7, 8}
@@ -429,11 +429,11 @@ def test_damage_is_not_cut_in_silence() -> None:
         volume.read(2, 5)
     assert [entry.payload for entry in volume.read(4, 5)] == [4, 5]
     volume.recover()
-    assert (volume.last_index, volume.doubt, volume.lost) == (2, Doubt.LOG, {(3, 1), (4, 1)})
+    assert (volume.last_index, volume.possible_loss, volume.lost) == (2, PossibleLoss.LOG, {(3, 1), (4, 1)})
     torn = disk(synced=4, last=6)
     torn.damaged = {5}
     torn.recover()
-    assert (torn.last_index, torn.doubt) == (4, Doubt.NONE)
+    assert (torn.last_index, torn.possible_loss) == (4, PossibleLoss.NONE)
 
 
 def test_an_unclean_stop_of_the_asynchronous_mode_is_a_doubt() -> None:
@@ -443,7 +443,7 @@ def test_an_unclean_stop_of_the_asynchronous_mode_is_a_doubt() -> None:
     member.disk.distrust_unsynced()
     member.disk.lose_power(random.Random(1))
     member.disk.recover()
-    assert member.disk.doubt is Doubt.LOG
+    assert member.disk.possible_loss is PossibleLoss.LOG
     assert all(member.holds(index, 1) for index in range(4)), "it was counted for these"
     assert not member.holds(4, 1)
 

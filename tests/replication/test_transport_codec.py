@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tallystick.replication import messages as m
 from tallystick.replication.bounds import INDEX_MAX, TERM_MAX, impossible
-from tallystick.replication.durable import DiskState, Doubt
+from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.messages import TermRun
 from tallystick.replication.transport import codec, shipping_messages
@@ -54,7 +54,7 @@ EXACT: dict[type, st.SearchStrategy[Any]] = {
     int: numbers,
     bool: st.booleans(),
     float: st.floats(allow_nan=False),
-    Doubt: st.sampled_from(Doubt),
+    PossibleLoss: st.sampled_from(PossibleLoss),
     DiskState: st.sampled_from(DiskState),
     MembershipEntry: memberships(),
 }
@@ -146,7 +146,7 @@ IMPOSSIBLE = [
     m.ReadRequest(1, 2, -1, 4),
     m.TimeoutNow(1, 2, TERM_MAX + 1),
     m.Removed(1, 2, 3, INDEX_MAX + 1),
-    m.Forgotten(1, 2, 3, -2),
+    m.EntriesLost(1, 2, 3, -2),
 ]
 
 
@@ -172,9 +172,9 @@ Q = "{:016x}".format
 # Kind and bytes as other members send and expect them. A line here never changes: a new layout is a new version.
 FIXED: list[tuple[int, Any, str]] = [
     (16, m.PreVoteRequest(1, 2, 9, 4, 5, 6), "0000000100000002" + Q(9) + Q(4) + Q(5) + Q(6)),
-    (17, m.PreVoteReply(1, 2, 3, 4, 5, True, Doubt.LOG), "0000000100000002" + Q(3) + Q(4) + Q(5) + "0101"),
+    (17, m.PreVoteReply(1, 2, 3, 4, 5, True, PossibleLoss.LOG), "0000000100000002" + Q(3) + Q(4) + Q(5) + "0101"),
     (18, m.VoteRequest(1, 2, 9, 4, 5, 6, True), "0000000100000002" + Q(9) + Q(4) + Q(5) + Q(6) + "01"),
-    (19, m.VoteReply(1, 2, 3, 4, False, Doubt.VOTES), "0000000100000002" + Q(3) + Q(4) + "0002"),
+    (19, m.VoteReply(1, 2, 3, 4, False, PossibleLoss.VOTES), "0000000100000002" + Q(3) + Q(4) + "0002"),
     (
         20,
         m.AppendRequest(1, 2, 9, 4, 5, 6, (TermRun(7, 8), TermRun(9, 10)), 11, (ENTRY,)),
@@ -195,7 +195,7 @@ FIXED: list[tuple[int, Any, str]] = [
     ),
     (
         23,
-        m.HeartbeatReply(1, 2, 3, 4, 1.5, 6, 7, Doubt.VOTES, DiskState.FAILED),
+        m.HeartbeatReply(1, 2, 3, 4, 1.5, 6, 7, PossibleLoss.VOTES, DiskState.FAILED),
         "0000000100000002" + Q(3) + Q(4) + "3ff8000000000000" + Q(6) + Q(7) + "02" + "02",
     ),
     (24, m.InstallRequest(1, 2, 9, 4, 5, 6, ENTRY), "0000000100000002" + Q(9) + Q(4) + Q(5) + Q(6) + ENTRY_HEX),
@@ -203,7 +203,7 @@ FIXED: list[tuple[int, Any, str]] = [
     (26, m.ReadReply(1, 2, 3, 4, None), "0000000100000002" + Q(3) + Q(4) + "00" + Q(0)),
     (27, m.TimeoutNow(1, 2, 3), "0000000100000002" + Q(3)),
     (28, m.Removed(1, 2, 3, 4), "0000000100000002" + Q(3) + Q(4)),
-    (29, m.Forgotten(1, 2, 3, 4), "0000000100000002" + Q(3) + Q(4)),
+    (29, m.EntriesLost(1, 2, 3, 4), "0000000100000002" + Q(3) + Q(4)),
     (64, s.ListRequest(1, 2, 3, 4), "0000000100000002" + Q(3) + Q(4)),
     (65, s.ListReply(1, 2, 3, (s.ShippedFile("a", 5),)), "0000000100000002" + Q(3) + "00000001" + Q(5) + "000161"),
     (66, s.ChunkRequest(1, 2, 3, 4, 5, 6, 7), "0000000100000002" + Q(3) + Q(4) + "00000005" + Q(6) + "00000007"),

@@ -10,7 +10,7 @@ flipped bit makes an entry unreadable; where it lies decides what recovery may d
 
 - beyond the synced point it is a torn tail, as a crash leaves it: recovery cuts it, nobody was promised anything;
 - at or below the synced point it is damage to what the group counts on. The member keeps what is sound before it, and
-  comes back in doubt: without a vote until a leader has readmitted it.
+  comes back with a possible loss: without a vote until a leader has readmitted it.
 
 That a volume can tell the two apart is assumed here; it is the ledger's business (and its tests') to know its synced
 point after a crash.
@@ -22,7 +22,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tallystick.replication.durable import Doubt
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.store.ledger_format import EntryKind
 
@@ -52,7 +52,7 @@ class Disk:
     def __init__(self, bootstrap: Membership | None) -> None:
         self.term = 0
         self.voted_for: int | None = None
-        self.doubt = Doubt.NONE
+        self.possible_loss = PossibleLoss.NONE
         self.commit_hint = -1
         self.membership_seen = -1
         """Index of the newest membership that was in the log, kept beside it: damage to the log does not take it."""
@@ -73,9 +73,9 @@ class Disk:
 
     @classmethod
     def emptied(cls, old: Disk, bootstrap: Membership | None) -> Disk:
-        """What a known member finds when somebody replaced its volume: nothing, and so it is in doubt (S14)."""
+        """What a known member finds when somebody replaced its volume: nothing, and so it may have lost data (S14)."""
         disk = cls(bootstrap)
-        disk.doubt = Doubt.VOTES
+        disk.possible_loss = PossibleLoss.VOTES
         disk.former_last_index = max(old.synced_index, old.former_last_index)
         disk.lost = set(old.lost)
         if old.base_index >= 0:
@@ -165,10 +165,10 @@ class Disk:
     def see_membership(self) -> None:
         """Durably. In doubt the log is fetched anew, with the memberships of the past: the mark only rises then."""
         newest = self.memberships[-1].index
-        self.membership_seen = max(newest, self.membership_seen) if self.doubt else newest
+        self.membership_seen = max(newest, self.membership_seen) if self.possible_loss else newest
 
     def readmit(self) -> None:
-        self.doubt = Doubt.NONE
+        self.possible_loss = PossibleLoss.NONE
         self.lost.clear()
         self.see_membership()
 
@@ -198,19 +198,19 @@ class Disk:
 
     def forgot(self) -> None:
         """A leader told it so; `former_last_index` is known since `shorten`."""
-        self._doubt(self.former_last_index)
+        self._note_loss(self.former_last_index)
 
     def distrust_unsynced(self) -> None:
         """After an unclean stop of a member that answers before it syncs: what it said last may be forgotten (D9)."""
-        self._doubt(self.last_index)
+        self._note_loss(self.last_index)
         self.lost |= self._identities(self.synced_index + 1, self.last_index)
 
     def recover(self) -> None:
-        """As at a start: keeps the sound part of the log. What is cut of the synced part leaves the member in doubt."""
+        """As at a start: keeps the sound part of the log. What is cut of the synced part is a possible loss."""
         if self.damaged:
             broken = min(self.damaged)
             if broken <= self.synced_index:
-                self._doubt(self.synced_index)
+                self._note_loss(self.synced_index)
                 self.lost |= self._identities(broken, self.synced_index)
             self.truncate(broken - 1)
         self.see_membership()
@@ -219,6 +219,6 @@ class Disk:
     def _identities(self, first: int, last: int) -> set[tuple[int, int]]:
         return {(index, self.entries[index - self.first_index].term) for index in range(first, last + 1)}
 
-    def _doubt(self, former_last_index: int) -> None:
-        if self.doubt is Doubt.NONE:
-            self.doubt, self.former_last_index = Doubt.LOG, former_last_index
+    def _note_loss(self, former_last_index: int) -> None:
+        if self.possible_loss is PossibleLoss.NONE:
+            self.possible_loss, self.former_last_index = PossibleLoss.LOG, former_last_index

@@ -560,7 +560,7 @@ def promotion_then_emptied_disk(simulation: Simulation, seconds: float) -> None:
     """A voter more, of whom an old one does not hear yet; then the leader forgets everything. The old one may take the
     voters of the past for all there are, and the leader's word for sound."""
     leader = some_leader(simulation)
-    if leader is None or simulation.in_doubt():
+    if leader is None or simulation.may_have_lost():
         return
     membership = leader.disk.membership
     laggards = sorted(membership.voters - {leader.id})
@@ -578,7 +578,7 @@ def promotion_then_emptied_disk(simulation: Simulation, seconds: float) -> None:
 def some_change(simulation: Simulation, member: Member) -> Change | None:
     """A change that makes sense for the membership as `member` sees it; starts a process for who is added."""
     dice = simulation.dice
-    if simulation.in_doubt():
+    if simulation.may_have_lost():
         return None
     membership = member.disk.membership
     choices: list[Change] = []

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tallystick.replication.durable import DiskState, Doubt, HardState
+from tallystick.replication.durable import DiskState, HardState, PossibleLoss
 from tallystick.replication.effects import (
     AppendOwn,
     ChangeRefused,
     Commit,
-    Doubted,
     Effect,
     Fatal,
     InstallSnapshot,
+    LossDetected,
     MembershipChanged,
     ReadFailed,
     Readmitted,
@@ -86,9 +86,9 @@ class Member(Process):
         return self.running and self.role is Role.LEADER
 
     @property
-    def in_doubt(self) -> bool:
+    def may_have_lost(self) -> bool:
         """Something that it once promised is gone, or will turn out to be."""
-        return self.disk.doubt is not Doubt.NONE or bool(self.disk.damaged)
+        return self.disk.possible_loss is not PossibleLoss.NONE or bool(self.disk.damaged)
 
     @property
     def promised_index(self) -> int:
@@ -96,9 +96,9 @@ class Member(Process):
         return self.disk.last_index if self._simulation.profile.asynchronous_flush else self.disk.synced_index
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether it may be counted for the entry: has it for good, and was not in doubt when it said so."""
+        """Whether it may be counted for the entry: has it for good, and had no possible loss when it said so."""
         disk = self.disk
-        if disk.doubt and index > disk.former_last_index:
+        if disk.possible_loss and index > disk.former_last_index:
             return False
         if index <= disk.base_index:
             return True  # only what is committed is ever deleted
@@ -108,7 +108,7 @@ class Member(Process):
         """Follows it, and has all that it has: durable, committed, and without a doubt."""
         disk, theirs = self.disk, leader.disk
         return (
-            (self.running, self.leader, disk.term, self.in_doubt) == (True, leader.id, theirs.term, False)
+            (self.running, self.leader, disk.term, self.may_have_lost) == (True, leader.id, theirs.term, False)
             and disk.synced_index == disk.last_index == theirs.last_index
             and self.commit_index == leader.commit_index == theirs.last_index
         )
@@ -123,7 +123,7 @@ class Member(Process):
         return (
             f"{self}{'' if self.running else ' (down)'} {self.role.value} in term {disk.term} under {self.leader}, log "
             f"{disk.first_index} to {disk.last_index}, synced {disk.synced_index}, committed {self.commit_index}, "
-            f"doubt {disk.doubt.name}, voters {sorted(disk.membership.voters)} by {disk.memberships[-1].index}"
+            f"lost {disk.possible_loss.name}, voters {sorted(disk.membership.voters)} by {disk.memberships[-1].index}"
         )
 
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Member(Process):
         self.removed = False
         disk = self.disk
         disk.recover()
-        self._simulation.note(self.id, "starts", (disk.first_index, disk.last_index, disk.doubt))
+        self._simulation.note(self.id, "starts", (disk.first_index, disk.last_index, disk.possible_loss))
         self.raft = self._simulation.raft(
             self.id,
             self._simulation.profile.settings,
@@ -180,7 +180,7 @@ class Member(Process):
             random=random.Random(self._dice.getrandbits(64)),
             now=self._now(),
             commit_index=disk.commit_hint,
-            must_catch_up=disk.doubt,
+            must_catch_up=disk.possible_loss,
             membership_seen=disk.membership_seen,
         )
         self.commit_index = disk.base_index
@@ -267,8 +267,8 @@ class Member(Process):
         return self.raft.synced(self._now(), self.promised_index)
 
     def _change(self, change: Change) -> Sequence[Effect]:
-        """Not while somebody is in doubt: a group of two that waits for one of them would be no finding."""
-        return () if self._simulation.in_doubt() else self.raft.change_membership(self._now(), change)
+        """Not while a member may have lost data: a group of two that waits for one of them would be no finding."""
+        return () if self._simulation.may_have_lost() else self.raft.change_membership(self._now(), change)
 
     # -- effects -------------------------------------------------------------------------------------------------------
     # Each returns the virtual seconds that it takes; those that must be durable are finished at their end.
@@ -276,7 +276,9 @@ class Member(Process):
     def _carry_out(self, effect: Effect) -> float:
         return _DO[type(effect)](self, effect)
 
-    def _begin(self, effect: SaveVote | Truncate | InstallSnapshot | MembershipChanged | Readmitted | Doubted) -> float:
+    def _begin(
+        self, effect: SaveVote | Truncate | InstallSnapshot | MembershipChanged | Readmitted | LossDetected
+    ) -> float:
         if self.sync_fails:
             return self._fail(DiskState.FAILED)
         self._under_way = effect
@@ -293,7 +295,7 @@ class Member(Process):
                 self._install(effect.request)
             case MembershipChanged():
                 self.disk.see_membership()
-            case Doubted():
+            case LossDetected():
                 self.disk.forgot()
             case Readmitted():
                 self._oracle.readmitted(self)
@@ -453,7 +455,7 @@ _DO: dict[type, Callable[[Member, Any], float]] = {
     Truncate: Member._begin,
     InstallSnapshot: Member._begin,
     Readmitted: Member._begin,
-    Doubted: Member._begin,
+    LossDetected: Member._begin,
     Write: Member._write,
     AppendOwn: Member._append_own,
     Send: Member._send,

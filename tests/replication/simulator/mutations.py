@@ -141,8 +141,8 @@ MUTATIONS = (
         (
             Edit(
                 "election",
-                "len(agreed - self._doubtful) >= membership.quorum",
-                "len(agreed - self._doubtful) >= (len(membership.voters) + 1) // 2",
+                "len(agreed - self._may_have_lost) >= membership.quorum",
+                "len(agreed - self._may_have_lost) >= (len(membership.voters) + 1) // 2",
             ),
         ),
     ),
@@ -343,12 +343,18 @@ MUTATIONS = (
         "behind",
         (Edit("sender", "membership = self._history.at(commit_index)", "membership = self._history.latest"),),
     ),
-    # -- doubt -----------------------------------------------------------------
+    # -- possible losses -------------------------------------------------------
     Mutation(
         "a member that lost acknowledged entries carries on as if nothing had happened",
         "D8, D9, S14",
         "disks",
-        (Edit("raft", "        self.doubt = must_catch_up\n", "        self.doubt = Doubt.NONE\n"),),
+        (
+            Edit(
+                "raft",
+                "        self.possible_loss = must_catch_up\n",
+                "        self.possible_loss = PossibleLoss.NONE\n",
+            ),
+        ),
     ),
     Mutation(
         "a member that refuses what it acknowledged is taken for slow",
@@ -357,21 +363,21 @@ MUTATIONS = (
         (Edit("raft", "            elif peer.contradicts(reply):\n", "            elif False:\n"),),
     ),
     Mutation(
-        "votes of members in doubt count",
+        "votes of members that may have lost them count",
         "D9, S14",
-        "doubt",
-        (Edit("election", "        if doubt:\n            self._doubtful.add(voter)\n", ""),),
+        "loss",
+        (Edit("election", "        if possible_loss:\n            self._may_have_lost.add(voter)\n", ""),),
     ),
     Mutation(
-        "entries that a member in doubt acknowledges count",
+        "entries that a member that may have lost data acknowledges count",
         "D9, S14",
-        "doubt",
-        (Edit("peers", "return -1 if self.doubt else self.match_index", "return self.match_index"),),
+        "loss",
+        (Edit("peers", "return -1 if self.possible_loss else self.match_index", "return self.match_index"),),
     ),
     Mutation(
-        "a member in doubt is readmitted before it has everything again",
+        "a member that may have lost data is readmitted before it has everything again",
         "D9, S14",
-        "doubt",
+        "loss",
         (
             Edit(
                 "raft",
@@ -383,7 +389,7 @@ MUTATIONS = (
     Mutation(
         "a leader readmits without asking whether it still leads",
         "D9, S14",
-        "doubt",
+        "loss",
         (
             Edit(
                 "raft",

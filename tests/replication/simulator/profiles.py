@@ -140,7 +140,7 @@ DISKS = Profile(
 )
 
 DOUBT = Profile(
-    "doubt",
+    "loss",
     {**_NETWORK, "bit flip": 6, "emptied disk": 4, "emptied disk beside a sleeping leader": 12, "crash": 2, "stall": 2},
     sizes=(3, 3, 4, 5),
     fault_gap_seconds=(0.2, 1.0),

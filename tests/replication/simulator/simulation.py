@@ -225,16 +225,16 @@ class Simulation:
     def bootstrap_of(self, member_id: int) -> Membership | None:
         return self._bootstrap if member_id in self._bootstrap.voters else None
 
-    def in_doubt(self) -> bool:
-        return any(member.in_doubt for member in self.members.values())
+    def may_have_lost(self) -> bool:
+        return any(member.may_have_lost for member in self.members.values())
 
     def may_damage(self, member: Member) -> bool:
-        """Whether the group can bear it: of every membership in force, who is in doubt is a minority."""
+        """Whether the group tolerates it: in every membership in force, a minority may have lost data."""
         committed = self.oracle.membership
         in_force = {committed.membership}
         for each in self.members.values():
             in_force |= {entry.membership for entry in each.disk.memberships if entry.index > committed.index}
-        doubtful = {each.id for each in self.members.values() if each.in_doubt} | {member.id}
+        doubtful = {each.id for each in self.members.values() if each.may_have_lost} | {member.id}
         return all(len(doubtful & each.voters) <= (len(each.voters) - 1) // 2 for each in in_force)
 
     def may_crash(self, member: Member) -> bool:
