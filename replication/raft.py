@@ -171,7 +171,7 @@ class Raft:
         """The voters of this member in the last election that it won."""
         self.leadership_lost = ""
         """Why this member last lost leadership, as a text for people."""
-        self.mute = False
+        self.halted = False
         """The core is stopped, or its disk failed. Every call then returns no effects."""
 
         # Follower: the index up to which the log agrees with this term's leader, and that leader's commit index.
@@ -214,12 +214,12 @@ class Raft:
     @property
     def accepting(self) -> bool:
         """Whether proposals can be appended: this member leads, is ready, transfers nothing, and can write."""
-        return self.ready and self._transfer is None and self.disk_state.can_write and not self.mute
+        return self.ready and self._transfer is None and self.disk_state.can_write and not self.halted
 
     @property
     def deadline(self) -> float:
         """When `tick` has something to do, if nothing else happens before."""
-        if self.mute:
+        if self.halted:
             return float("inf")
         due = self._timer.deadline if self._leading is None else self._leading.heartbeat_due
         return due if self._transfer is None else min(due, self._transfer.deadline)
@@ -269,7 +269,7 @@ class Raft:
         """Time has passed: stands for election (L1, L9), sends heartbeats, detects a lost majority (L4), sends
         again."""
         effects: _Effects = []
-        if self.mute:
+        if self.halted:
             return effects
         if self._transfer is not None and now >= self._transfer.deadline:
             self._transfer_timed_out(now, effects)
@@ -284,14 +284,14 @@ class Raft:
     def step(self, now: float, message: Message) -> list[Effect]:
         """Handles a message. It drops one for another target, and refuses one that cannot be true."""
         effects: _Effects = []
-        if not self.mute and message.target == self.id and self._is_near(now, message, effects):
+        if not self.halted and message.target == self.id and self._is_near(now, message, effects):
             self._HANDLERS[type(message)](self, now, message, effects)
         return effects
 
     def appended(self, now: float) -> list[Effect]:
         """Entries of this leader's term were appended to the log. Raises RuntimeError if this member does not lead."""
         effects: _Effects = []
-        if self.mute:
+        if self.halted:
             return effects
         leading = self._leading
         if leading is None:
@@ -308,7 +308,7 @@ class Raft:
         """The log is durable up to `index`: sends the replies that waited for it; a leader counts itself (D2, D3,
         S10)."""
         effects: _Effects = []
-        if self.mute:
+        if self.halted:
             return effects
         if self._leading is not None and index > self._terms.last_index:
             # The sync finished before the call of `appended`, which follows: the entries are of this term.
@@ -331,7 +331,7 @@ class Raft:
         Raises RuntimeError if the log does not begin there.
         """
         effects: _Effects = []
-        if self.mute:
+        if self.halted:
             return effects
         if self._log.first_index != request.snapshot_index + 1:
             raise RuntimeError(f"the log begins at {self._log.first_index}, not behind entry {request.snapshot_index}")
@@ -356,7 +356,7 @@ class Raft:
         Reads the log's end again: entries that a failed write did not append are dropped.
         """
         effects: _Effects = []
-        if self.mute:
+        if self.halted:
             return effects
         self.disk_state = state
         if state is DiskState.FAILED:
@@ -364,7 +364,7 @@ class Raft:
                 self._hand_over(now, self._leading, effects)
             self._become_follower(now, None, effects, "its disk failed")
             self._end_transfer(TransferResult.TIMED_OUT, effects)
-            self.mute = True
+            self.halted = True
             return effects
         self._look_at_log_again(now, effects)
         if state is DiskState.OK or self.fatal is not None:
@@ -383,7 +383,7 @@ class Raft:
         """
         effects: _Effects = []
         self._readable = readable
-        if self.mute or readable or self.role is Role.FOLLOWER:
+        if self.halted or readable or self.role is Role.FOLLOWER:
             return effects
         if self._leading is not None:
             self._hand_over(now, self._leading, effects)
@@ -396,7 +396,7 @@ class Raft:
         This call is optional: without it a loss is detected after `append_timeout_seconds`.
         """
         effects: _Effects = []
-        if not self.mute and self._leading is not None and (peer := self._leading.peers.get(member)) is not None:
+        if not self.halted and self._leading is not None and (peer := self._leading.peers.get(member)) is not None:
             self._leading.sender.feed_again(now, peer, self.commit_index, effects)
         return effects
 
@@ -405,7 +405,7 @@ class Raft:
     def read(self, now: float, token: int) -> list[Effect]:
         """Asks which index a read must see. Ends in one ReadReady or ReadFailed of `token`, which must be unique."""
         effects: _Effects = []
-        if self.mute or self.leader is None:
+        if self.halted or self.leader is None:
             effects.append(ReadFailed(token))
         elif self._leading is not None:
             self._read(now, self._leading, Read(token, None), effects)
@@ -421,7 +421,7 @@ class Raft:
         """
         effects: _Effects = []
         leading = self._leading
-        if self.mute or leading is None:
+        if self.halted or leading is None:
             effects.append(TransferEnded(target, TransferResult.NOT_LEADER, self.leader))
             return effects
         if target is None:
@@ -727,7 +727,7 @@ class Raft:
         effects.append(AppendOwn(term_start, self.term, EntryKind.NO_OP))
 
     def _stop(self, reason: str, effects: _Effects) -> None:
-        self.fatal, self.mute = reason, True
+        self.fatal, self.halted = reason, True
         effects.append(Fatal(reason))
 
     # -- follower: what a leader says ----------------------------------------------------------------------------------
@@ -1157,7 +1157,7 @@ class Raft:
         self._history = MembershipHistory(memberships)
 
     def _change_refusal(self, now: float, leading: Leadership | None, change: Change) -> str | None:
-        if self.mute or leading is None:
+        if self.halted or leading is None:
             return "this member does not lead"
         if not leading.ready:
             return "the leader has not committed an entry of its current term yet"  # M3

@@ -140,7 +140,7 @@ class Member:
     def call(self, method: Callable[..., list[Effect]], *arguments: Any) -> list[Effect]:
         self.done = []
         self._carry_out(method, *arguments)
-        while self.syncs and self.durable_index < self.log.last_index and not self.raft.mute:
+        while self.syncs and self.durable_index < self.log.last_index and not self.raft.halted:
             self.durable_index = self.log.last_index
             self._carry_out(self.raft.synced, self.durable_index)
         return self.done

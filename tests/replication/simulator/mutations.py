@@ -436,8 +436,8 @@ MUTATIONS = (
         (
             Edit(
                 "raft",
-                "and self.disk_state.can_write and not self.mute",
-                "and self.disk_state is DiskState.OK and not self.mute",
+                "and self.disk_state.can_write and not self.halted",
+                "and self.disk_state is DiskState.OK and not self.halted",
             ),
         ),
     ),
