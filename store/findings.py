@@ -23,12 +23,12 @@ Progress = Callable[[str, int, int], None]
 
 class FindingKind(enum.StrEnum):
     DAMAGE = "damage"
-    """Bytes are not what was written. Messages there are lost or hidden unless the file is repairable or rebuilt."""
+    """Bytes are not what was written. Messages there are lost or hidden unless the file is repaired or rebuilt."""
     CUT = "cut"
     """Bytes behind the end of a log or table were removed: a write that did not finish, or what lay behind it."""
     REBUILT = "rebuilt"
     """A file that is derived from the log (ConsumeQueue, index) was made again from it."""
-    REPAIRED = "repairable"
+    REPAIRED = "repaired"
     """Damaged bytes were replaced with a sound copy: of another member, or of a backup."""
     REMOVED = "removed"
     """A file was removed."""
@@ -42,7 +42,7 @@ _DONE = {
     FindingKind.DAMAGE: "found damage in",
     FindingKind.CUT: "cut",
     FindingKind.REBUILT: "rebuilt",
-    FindingKind.REPAIRED: "repairable",
+    FindingKind.REPAIRED: "repaired",
     FindingKind.REMOVED: "removed",
     FindingKind.MARK: "did not use",
     FindingKind.NOTE: "note on",

@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.store import finding_log
 from tallystick.store.finding_log import FindingLog
-from tallystick.store.findings import FindingKind
+from tallystick.store.findings import Finding, FindingKind
 
 
 @pytest.fixture
@@ -57,3 +57,16 @@ def test_the_newest_are_kept_and_all_are_counted(
     assert found.to_json()["total"] == more and len(found.to_json()["newest"]) == finding_log.MAX_KEPT
     assert len(caplog.records) == 6
     assert "only counted" in caplog.records[-1].getMessage()
+
+
+def test_kinds_and_their_words_are_fixed() -> None:
+    """Labels of metrics, GET /node and log lines contain them, so dashboards and alerts depend on them."""
+    assert {kind.value: Finding("f", 0, "why", kind).sentence() for kind in FindingKind} == {
+        "damage": "found damage in f: why",
+        "cut": "cut f: why",
+        "rebuilt": "rebuilt f: why",
+        "repaired": "repaired f: why",
+        "removed": "removed f: why",
+        "mark": "did not use f: why",
+        "note": "note on f: why",
+    }
