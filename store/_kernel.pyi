@@ -14,9 +14,14 @@ class Door:
     """The one way to change a file. Calls that touch the disk release the GIL; errors are OSError (errno, filename).
 
     What is durable when: see store/kernel/src/door.rs. `record`: for tests, see `crash`.
+    `most_single_syncs`: for tests, the property of that name.
     """
 
-    def __init__(self, *, record: bool = False) -> None: ...
+    def __init__(self, *, record: bool = False, most_single_syncs: int = 0) -> None: ...
+    @property
+    def most_single_syncs(self) -> int:
+        """More files and folders than this are synced by `sync_fs`."""
+
     def write_file(self, path: str | PathLike[str], data: bytes | bytearray) -> None:
         """Replaces the file's content (or creates it) and syncs it. A crash may leave any part: rename for more."""
 
@@ -34,6 +39,17 @@ class Door:
     def sync_dir(self, path: str | PathLike[str]) -> None:
         """Makes creations, renames and removals in the folder durable."""
 
+    def keep_fs(self, folder: str | PathLike[str]) -> None:
+        """Keeps a descriptor of the folder's file system, so that `sync_fs` gets the errors of writes from now on."""
+
+    def sync_fs(self, folder: str | PathLike[str]) -> bool:
+        """Makes all that was written to the folder's file system durable, files and names. Then sync one file of it: on
+        some file systems only that empties the cache of the device.
+
+        False: nothing was done, because `keep_fs` does not know the file system, or the system would not return all
+        errors of it; sync each file. OSError: some file of the file system is perhaps not durable, and a later sync
+        would not tell."""
+
     def rename(self, path: str | PathLike[str], to: str | PathLike[str]) -> None:
         """Gives the file another name; a file that has it is replaced."""
 
@@ -47,14 +63,14 @@ class Door:
     def fail(self, op: str, path_part: str, errno: int, after: int = 0, times: int | None = None) -> None:
         """Test side: calls of `op` on paths with `path_part` fail, after `after` more, `times` times (None: ever).
 
-        ops: open create allocate truncate read write sync map rename remove sync_dir mkdir. A store into a mapping is a
-        write. ValueError: no such op."""
+        ops: open create allocate truncate read write sync map rename remove sync_dir mkdir sync_fs. A store into a
+        mapping is a write. ValueError: no such op."""
 
     def tear(self, path_part: str, keep_bytes: int) -> None:
         """Test side: the next write to such a path keeps only its first bytes, then fails with EIO."""
 
     def lie(self, op: str, path_part: str) -> None:
-        """Test side: `sync` or `sync_dir` of such paths does nothing and returns. To prove that a test would notice."""
+        """Test side: `sync`, `sync_dir` or `sync_fs` of such paths does nothing. To prove that a test would notice."""
 
     def slow(self, op: str, path_part: str, millis: int) -> None:
         """Test side: calls of `op` (see `fail`) on such paths take so much longer, as on a busy disk."""

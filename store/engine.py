@@ -190,6 +190,7 @@ class MessageStore:
         log_folder = settings.log_folder
         for folder in (root, log_folder):
             door.mkdir(str(folder))
+            door.keep_fs(str(folder))
         lock = lock or StoreLock.acquire(root, door)
         findings = findings or FindingLog(root)
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")

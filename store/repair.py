@@ -156,6 +156,7 @@ class StoreRepair:
         if cut is None and not plan.useful:
             return []
         was_open = abort.was_aborted(self.root)
+        self._door.keep_fs(self.root)
         abort.mark_open(self.root, self._door)
         self._write_note(plan, cutting=loss is not None)
         self._restore_tables(plan)

@@ -188,7 +188,10 @@ class Faults:
             op = dice.choice(("write", "write", "create", "allocate", "rename", "sync", "sync_dir", "open", "mkdir"))
             part = dice.choice(("", "", "/commitlog/", "/consumequeue/", "/config/", "/index/", "/data/"))
             number = dice.choice((errno.EIO, errno.ENOSPC))
-            node.disk.fail(op, part, number, dice.randrange(30), dice.choice((1, 1, 3, 30)))
+            after, times = dice.randrange(30), dice.choice((1, 1, 3, 30))
+            node.disk.fail(op, part, number, after, times)
+            if op == "sync":
+                node.disk.fail("sync_fs", "", number, after // 10, times)
         await asyncio.sleep(dice.expovariate(1 / 3.0))
         node.disk.heal()
         if not node.up:

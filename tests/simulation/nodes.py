@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from simulation.patches import World
 from simulation.world import Host, Process, current
 from tallystick.node.configuration import load
 from tallystick.node.run import _Process
@@ -48,7 +49,7 @@ class Node:
         self.host = host
         self.settings = settings
         self.is_broker = broker
-        self.disk = Door(record=True)
+        self.disk = Door(record=True, most_single_syncs=World.most_single_syncs)
         self.process: Process | None = None
         self.runs = 0
         self.async_until = float("-inf")

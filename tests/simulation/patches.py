@@ -30,6 +30,8 @@ class World:
     loop: SimLoop | None = None
     entropy: Entropy | None = None
     hashes: Iterator[int] = itertools.count()
+    most_single_syncs: int = 0
+    """Of the disks: with more files the product syncs a whole file system. 0: as in production, so never here."""
 
 
 def ordered_hash(self: Any) -> int:

@@ -99,6 +99,7 @@ class Simulation:
         random.seed(self.seed)
         World.entropy = Entropy(self.seed)
         World.hashes = itertools.count()
+        World.most_single_syncs = (0, 0, 2)[self.seed % 3]
         loop = self.loop = SimLoop(self._dice(), self.trace)
         World.loop = loop
         loop.network = self.network = Network(loop, self._dice(), self.profile.network(self._dice()))

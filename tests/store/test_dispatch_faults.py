@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -382,6 +384,84 @@ def test_files_and_folders_whose_sync_failed_are_all_synced_again(store: Store) 
     assert after["sync_dir"] - before["sync_dir"] == len(["consumequeue", "T", "T/0", "T/1"])
     dispatch.sync()
     assert door.counts() == after, "nothing is left to sync"
+
+
+def many_are_synced_at_once(folder: Path, **options: int) -> tuple[Door, Dispatch]:
+    """A door for which the ten files and four folders of the store are many, and what is to be synced."""
+    door = Door(record=True, most_single_syncs=13)
+    door.keep_fs(folder)
+    dispatch = opened(folder, door, **options)
+    return door, dispatch
+
+
+def synced(door: Door, dispatch: Dispatch) -> tuple[int, int, int]:
+    """Syncs of file systems, files and folders that one sync of the queues makes."""
+    before = door.counts()
+    dispatch.sync()
+    after = door.counts()
+    return tuple(after[op] - before[op] for op in ("sync_fs", "sync", "sync_dir"))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("max_open_files", [1, 4096])
+def test_very_many_files_are_synced_with_their_file_system(store: Store, max_open_files: int) -> None:
+    folder, _, end = store
+    door, dispatch = many_are_synced_at_once(folder, max_open_files=max_open_files)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    assert synced(door, dispatch) == (1, 1, 0), "one file, to empty the cache of the device"
+    assert synced(door, dispatch) == (0, 0, 0)
+    door.crash(1, 0.0)
+    again = opened(folder)
+    assert again.recover_queues() == end
+    assert [row[3] for row in again.queues()] == [50, 50]
+
+
+def test_a_file_system_whose_sync_failed_is_synced_again(store: Store) -> None:
+    folder, _, end = store
+    door, dispatch = many_are_synced_at_once(folder)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    door.fail("sync_fs", str(folder), errno.EIO, times=1)
+    with pytest.raises(OSError, match=str(folder)):
+        dispatch.sync()
+    assert synced(door, dispatch) == (1, 1, 0)
+    assert synced(door, dispatch) == (0, 0, 0)
+
+
+def test_a_few_files_are_synced_one_by_one(store: Store) -> None:
+    folder, _, end = store
+    door = Door(record=True, most_single_syncs=14)
+    door.keep_fs(folder)
+    dispatch = opened(folder, door)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    assert synced(door, dispatch) == (0, 10, 4)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_queues_on_another_file_system_are_synced_one_by_one(store: Store, other_disk: Path, is_kept: bool) -> None:
+    folder, _, end = store
+    (folder / "consumequeue").mkdir()
+    (other_disk / "T").mkdir()
+    (folder / "consumequeue" / "T").symlink_to(other_disk / "T")
+    door = Door(record=True, most_single_syncs=13)
+    if is_kept:
+        door.keep_fs(folder)
+    dispatch = opened(folder, door)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    expected = (1, 10, 3) if is_kept else (0, 10, 4)
+    assert synced(door, dispatch) == expected
+    door.crash(1, 0.0)
+    assert opened(folder).recover_queues() == end
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        if Path(folder).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("the tests' folder is on the file system of /dev/shm")
+        yield Path(folder)
 
 
 def test_files_that_were_closed_to_make_room_are_synced(store: Store) -> None:

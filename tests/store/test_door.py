@@ -86,6 +86,7 @@ class World:
         """By path: what may be there, the first one durable; a path that is not here is durable."""
         for folder in ("a", "b"):
             self.door.mkdir(root / folder)
+        self.door.keep_fs(root)
 
     def name(self, path: Path, file: File | None) -> None:
         self.names.setdefault(path, [self.files.get(path)]).append(file)
@@ -131,6 +132,24 @@ class World:
     def sync_dir(self, folder: Path) -> None:
         self.door.sync_dir(folder)
         self.names = {path: past for path, past in self.names.items() if path.parent != folder}
+
+    def _all_files(self) -> list[File]:
+        past = [file for history in self.names.values() for file in history if file is not None]
+        return [*self.files.values(), *past]
+
+    def sync_fs(self) -> None:
+        assert self.door.sync_fs(self.root)
+        for file in self._all_files():
+            file.synced(self.doomed)
+        self.names = {}
+
+    def sync_fs_fails(self) -> None:
+        self.door.fail("sync_fs", str(self.root), errno.EIO, times=1)
+        with pytest.raises(OSError):
+            self.door.sync_fs(self.root)
+        for file in self._all_files():
+            for past in (file.lengths, *file.sectors.values()):
+                self.doomed.update(op for op, _ in past)
 
     def rename(self, path: Path, to: Path) -> None:
         self.door.rename(path, to)
@@ -212,6 +231,14 @@ class DoorAgreesWithItsTwin(RuleBasedStateMachine):
     def sync_dir(self, folder):
         self.world.sync_dir(self.world.root / folder)
 
+    @rule()
+    def sync_fs(self):
+        self.world.sync_fs()
+
+    @rule()
+    def sync_fs_fails(self):
+        self.world.sync_fs_fails()
+
     @rule(name=_PATHS, to=_PATHS)
     def rename(self, name, to):
         if name != to and (path := self.path(name)):
@@ -287,6 +314,48 @@ def test_a_sync_left_out_is_seen(tmp_path, op):
     assert seen >= 10
 
 
+def test_a_sync_of_a_whole_file_system_makes_everything_durable(tmp_path: Path) -> None:
+    for lies in (False, True):
+        door = Door(record=True)
+        folder = tmp_path / str(lies)
+        door.mkdir(folder)
+        door.keep_fs(tmp_path)
+        if lies:
+            door.lie("sync_fs", str(tmp_path))
+        for number in range(3):
+            door.create(folder / str(number), 10, allocate=False)
+            door.write(folder / str(number), 0, b"content")
+        assert door.sync_fs(tmp_path)
+        door.crash(1, 0.0)
+        assert sorted(path.read_bytes()[:7] for path in folder.iterdir()) == ([] if lies else [b"content"] * 3)
+
+
+def test_a_file_system_that_nobody_named_is_not_synced_as_a_whole(tmp_path: Path) -> None:
+    """Its errors would be those that another process has left."""
+    door = Door(record=True)
+    door.write_file(tmp_path / "file", b"before")
+    door.sync_dir(tmp_path)
+    door.write(tmp_path / "file", 0, b"behind")
+    assert not door.sync_fs(tmp_path)
+    door.crash(1, 0.0)
+    assert (tmp_path / "file").read_bytes() == b"before"
+
+
+def test_a_dead_process_syncs_no_file_system(tmp_path: Path) -> None:
+    first = Door(record=True)
+    first.keep_fs(tmp_path)
+    first.write_file(tmp_path / "file", b"first.")
+    first.sync_dir(tmp_path)
+    first.write(tmp_path / "file", 0, b"second")
+    first.kill()
+    with pytest.raises(OSError):
+        first.sync_fs(tmp_path)
+    second = first.next_process()
+    assert second.sync_fs(tmp_path), "the failed call dooms nothing"
+    second.crash(1, 0.0)
+    assert (tmp_path / "file").read_bytes() == b"second"
+
+
 def test_one_seed_replays_the_crash(tmp_path):
     left = []
     for name in ("first", "second"):
@@ -346,6 +415,8 @@ def test_errors_name_the_file(tmp_path, record):
         lambda: door.remove(missing),
         lambda: door.rename(missing, tmp_path / "to"),
         lambda: door.sync_dir(missing),
+        lambda: door.sync_fs(missing),
+        lambda: door.keep_fs(missing),
     ):
         with pytest.raises(FileNotFoundError) as caught:
             call()
@@ -365,6 +436,7 @@ _CALLS = {
     "remove": lambda door, path: door.remove(path),
     "sync_dir": lambda door, path: door.sync_dir(path.parent),
     "mkdir": lambda door, path: door.mkdir(path.parent),
+    "sync_fs": lambda door, path: door.sync_fs(path.parent),
 }
 
 
@@ -375,6 +447,7 @@ def test_calls_can_be_let_fail(tmp_path, op, record):
     path = tmp_path / "log" / "file"
     door.mkdir(path.parent)
     door.write_file(path, b"content")
+    door.keep_fs(path.parent)
     door.fail(op, "/log", errno.ENOSPC, after=1, times=2)
     outcomes = []
     for _ in range(4):

@@ -23,7 +23,9 @@ mod repair;
 mod time;
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,7 +41,7 @@ use crate::fault::{Fault, Outcome};
 use crate::guard::faults;
 use crate::index::{hash_on, sync_file, Index};
 use crate::maps::{segment_starts, LogMaps};
-use crate::queue::{Put, Queues, Unit};
+use crate::queue::{Put, Queues, ToSync, Unit};
 use crate::record::{Bad, Delays, Known, Record};
 use crate::scan::range::Found;
 use crate::scan::{walk, Bounds, Visit};
@@ -51,8 +53,6 @@ const LOOK_EVERY: u64 = 16;
 const TURN: Duration = Duration::from_micros(500);
 /// Units in memory beyond this are written by `run` itself.
 const MOST_PENDING: usize = 32 << 20;
-/// So many files are synced one by one (50 000 of them took 13 to 21 s); beyond, their whole file system at once.
-const MOST_SINGLE_SYNCS: usize = 256;
 const MOST_SKIPPED: usize = 100;
 
 pub struct Core {
@@ -397,16 +397,12 @@ impl Core {
     }
 
     fn sync(&self) -> Outcome<()> {
-        let (files, folders) = self.wait_for(&self.queues).take_unsynced();
-        if files.len() > MOST_SINGLE_SYNCS {
-            match self.door.sync_all(&self.root) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => {
-                    self.queues.lock().sync_failed(&files, &folders);
-                    let path = self.root.clone();
-                    return Err(Fault::Io { path, error });
-                }
+        let (mut files, mut folders) = self.wait_for(&self.queues).take_unsynced();
+        if files.len() + folders.len() > self.door.most_single_syncs() {
+            if let Err(error) = self.sync_fs(&mut files, &mut folders) {
+                self.queues.lock().sync_failed(&files, &folders);
+                let path = self.root.clone();
+                return Err(Fault::Io { path, error });
             }
         }
         for (i, file) in files.iter().enumerate() {
@@ -417,7 +413,7 @@ impl Core {
         }
         for (i, folder) in folders.iter().enumerate() {
             match self.door.sync_dir(folder) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     self.queues.lock().sync_failed(&[], &folders[i..]);
                     return Err(Fault::Io {
@@ -427,6 +423,17 @@ impl Core {
                 }
                 Ok(()) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Syncs those on the file system of the store's root at once, if it can be done; leaves the others, and one file.
+    fn sync_fs(&self, files: &mut Vec<ToSync>, folders: &mut Vec<PathBuf>) -> io::Result<()> {
+        let device = std::fs::metadata(&self.root)?.dev();
+        if self.door.sync_fs(&self.root)? {
+            let mut has_one = false;
+            files.retain(|file| !file.is_on(device) || !std::mem::replace(&mut has_one, true));
+            folders.retain(|folder| !std::fs::metadata(folder).is_ok_and(|data| data.dev() == device));
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 //!
 //! What is promised: bytes written and then synced are on disk; a creation, renaming or removal is on disk after
 //! `sync_dir` of its folder (both folders, if it moves between two); a folder made by `mkdir` is on disk when it returns.
-//! Folders that `create_sized` makes on the way, as a kindness to derived files, are not synced.
+//! Folders that `create_sized` makes on the way, as a kindness to derived files, are not synced. `sync_fs` makes all of it
+//! durable at once, on file systems that were named by `keep_fs` before: see `door/file_system.rs`.
 //!
 //! A test can stand in the door. Then it may
 //! * let calls fail (`fail`), tear a write (`tear`), take their time (`slow`), or let a sync do nothing and say it did
@@ -14,15 +15,17 @@
 //!
 //! A door that nobody stands in costs one branch on a flag and a counter a call.
 
+mod file_system;
 mod power;
 mod rules;
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +34,12 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::guard::Guard;
+use file_system::FileSystem;
 use power::Power;
 use rules::{Op, Rules, Verdict, OPS};
+
+/// So many files and folders are synced one by one (50 000 of them took 13 to 68 s); beyond, their file system at once.
+const MOST_SINGLE_SYNCS: usize = 256;
 
 #[derive(Default)]
 struct Plan {
@@ -56,6 +63,10 @@ struct Inner {
     /// Somebody stands in the door: ask the plan.
     watched: AtomicBool,
     plan: Mutex<Plan>,
+    /// By device: what `sync_fs` may sync.
+    file_systems: Mutex<BTreeMap<u64, Arc<FileSystem>>>,
+    /// What a test has in place of `MOST_SINGLE_SYNCS`; 0: nothing.
+    single_syncs: AtomicUsize,
 }
 
 /// The door of one process; clones share one state. `next_process` shares the disk only.
@@ -179,14 +190,15 @@ impl Door {
 
     /// A sync, as far as the test side is concerned: a failed one leaves its mark.
     fn enter_sync(&self, file: &DoorFile) -> io::Result<Pass<'_>> {
-        self.enter(Op::Sync, &file.path, Some(file.epoch)).inspect_err(|_| {
-            if self.process.dead.load(Ordering::Acquire) {
-                return; // the system never saw this call: what is dirty stays dirty
-            }
-            if let Some(power) = self.plan().power.as_mut() {
-                power.sync_failed(&file.file);
-            }
-        })
+        self.enter(Op::Sync, &file.path, Some(file.epoch))
+            .inspect_err(|_| self.doom(|power| power.sync_failed(&file.file)))
+    }
+
+    /// What a failed sync leaves behind. If the process is dead, the system never saw the call: what is dirty stays dirty.
+    fn doom(&self, failed: impl FnOnce(&mut Power)) {
+        if !self.process.dead.load(Ordering::Acquire) {
+            self.plan().power.as_mut().map(failed);
+        }
     }
 
     fn epoch(&self) -> u64 {
@@ -275,18 +287,43 @@ impl Door {
         }
     }
 
-    /// Makes everything written to the file system of `folder` durable, in one call. False: somebody stands in the door,
-    /// who wants to see each file synced for itself; nothing was done.
-    pub fn sync_all(&self, folder: &Path) -> io::Result<bool> {
-        if self.disk.watched.load(Ordering::Acquire) {
+    /// More files and folders than this are better synced by `sync_fs`.
+    pub fn most_single_syncs(&self) -> usize {
+        match self.disk.single_syncs.load(Ordering::Relaxed) {
+            0 => MOST_SINGLE_SYNCS,
+            most => most,
+        }
+    }
+
+    /// From now on errors of writing to the file system of `folder` are kept for `sync_fs`. Call it before what is written.
+    pub fn keep_fs(&self, folder: &Path) -> io::Result<()> {
+        let (device, file_system) = FileSystem::open(folder)?;
+        self.file_systems().entry(device).or_insert(Arc::new(file_system));
+        Ok(())
+    }
+
+    fn file_systems(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<FileSystem>>> {
+        self.disk.file_systems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes all that was written to the file system of `folder` durable, names included. The caller then syncs one file
+    /// of it. False: it cannot be done at once there, and nothing was done. An error is as final as that of any sync.
+    pub fn sync_fs(&self, folder: &Path) -> io::Result<bool> {
+        let device = std::fs::metadata(folder)?.dev();
+        let Some(file_system) = self.file_systems().get(&device).cloned() else {
             return Ok(false);
+        };
+        let entered = self.enter(Op::SyncFs, folder, None);
+        let mut pass = entered.inspect_err(|_| self.doom(|power| power.sync_fs_failed(device)))?;
+        if matches!(pass, Pass::Lied) {
+            return Ok(true);
         }
-        let file = File::open(folder)?;
-        // SAFETY: a plain system call on a descriptor that `file` keeps open.
-        match unsafe { libc::syncfs(file.as_raw_fd()) } {
-            0 => Ok(true),
-            _ => Err(io::Error::last_os_error()),
+        match pass.power() {
+            Some(power) => power.synced_fs(device),
+            None if file_system.is_trusted => file_system.sync()?,
+            None => return Ok(false),
         }
+        Ok(true)
     }
 
     /// Makes a folder, and the ones it lies in; durable when it returns.
@@ -380,6 +417,10 @@ impl DoorFile {
         }
     }
 
+    pub fn metadata(&self) -> io::Result<std::fs::Metadata> {
+        self.file.metadata()
+    }
+
     pub fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -471,13 +512,28 @@ fn op_of(name: &str) -> PyResult<Op> {
 #[pymethods]
 impl Door {
     #[new]
-    #[pyo3(signature = (*, record = false))]
-    fn py_new(record: bool) -> Self {
-        if record {
-            Door::recording()
-        } else {
-            Door::default()
-        }
+    #[pyo3(signature = (*, record = false, most_single_syncs = 0))]
+    fn py_new(record: bool, most_single_syncs: usize) -> Self {
+        let door = if record { Door::recording() } else { Door::default() };
+        door.disk.single_syncs.store(most_single_syncs, Ordering::Relaxed);
+        door
+    }
+
+    #[getter(most_single_syncs)]
+    fn py_most_single_syncs(&self) -> usize {
+        self.most_single_syncs()
+    }
+
+    #[pyo3(name = "keep_fs")]
+    fn py_keep_fs(&self, py: Python<'_>, folder: PathBuf) -> PyResult<()> {
+        py.detach(|| self.keep_fs(&folder))
+            .map_err(|error| os_error(&error, &folder))
+    }
+
+    #[pyo3(name = "sync_fs")]
+    fn py_sync_fs(&self, py: Python<'_>, folder: PathBuf) -> PyResult<bool> {
+        py.detach(|| self.sync_fs(&folder))
+            .map_err(|error| os_error(&error, &folder))
     }
 
     #[pyo3(name = "write_file")]
@@ -547,8 +603,12 @@ impl Door {
     #[pyo3(name = "lie")]
     fn py_lie(&self, op: &str, path_part: &str) -> PyResult<()> {
         match op_of(op)? {
-            op @ (Op::Sync | Op::SyncDir) => self.lie(op, path_part),
-            _ => return Err(PyValueError::new_err("only sync and sync_dir can be lied about")),
+            op @ (Op::Sync | Op::SyncDir | Op::SyncFs) => self.lie(op, path_part),
+            _ => {
+                return Err(PyValueError::new_err(
+                    "only sync, sync_dir and sync_fs can be lied about",
+                ))
+            }
         }
         Ok(())
     }

@@ -57,6 +57,14 @@ impl<T> History<T> {
     }
 }
 
+impl History<Option<Id>> {
+    /// Whether this is the history of a name on that device.
+    fn is_on(&self, device: u64) -> bool {
+        let ids = self.versions.iter().map(|(_, id)| id).chain([&self.durable]);
+        ids.flatten().any(|id| id.0 == device)
+    }
+}
+
 enum What {
     Write { id: Id, offset: u64, len: u64 },
     Other { words: String },
@@ -236,7 +244,12 @@ impl Power {
     }
 
     pub fn synced(&mut self, file: &File) -> io::Result<()> {
-        let id = id_of(file)?;
+        self.settle(id_of(file)?);
+        self.forget_durable();
+        Ok(())
+    }
+
+    fn settle(&mut self, id: Id) {
         let doomed = &self.doomed;
         if let Some(content) = self.contents.get_mut(&id) {
             content.sectors.retain(|_, history| !history.settles(doomed));
@@ -249,8 +262,6 @@ impl Power {
                 }
             }
         }
-        self.forget_durable();
-        Ok(())
     }
 
     /// A sync failed: what it should have covered is no longer covered by any.
@@ -258,6 +269,22 @@ impl Power {
         if let Some(content) = id_of(file).ok().and_then(|id| self.contents.get(&id)) {
             self.doomed.extend(&content.ops);
         }
+    }
+
+    /// All files and names of a device were synced at once.
+    pub fn synced_fs(&mut self, device: u64) {
+        let all: Vec<Id> = self.contents.keys().filter(|id| id.0 == device).copied().collect();
+        for id in all {
+            self.settle(id);
+        }
+        self.names.retain(|_, history| !history.is_on(device));
+        self.forget_durable_ops();
+        self.forget_durable();
+    }
+
+    pub fn sync_fs_failed(&mut self, device: u64) {
+        let all = self.contents.iter().filter(|(id, _)| id.0 == device);
+        self.doomed.extend(all.flat_map(|(_, content)| &content.ops));
     }
 
     fn set_name(&mut self, op: u64, path: &Path, before: Option<Id>, now: Option<Id>) -> io::Result<()> {
@@ -306,6 +333,13 @@ impl Power {
     pub fn sync_dir(&mut self, folder: &Path) -> io::Result<()> {
         let folder = std::path::absolute(folder)?;
         self.names.retain(|path, _| path.parent() != Some(&folder));
+        self.forget_durable_ops();
+        self.forget_durable();
+        Ok(())
+    }
+
+    /// Lets go of operations about which nothing is uncertain.
+    fn forget_durable_ops(&mut self) {
         let mut open: HashSet<u64> = self
             .contents
             .values()
@@ -317,8 +351,6 @@ impl Power {
                 .flat_map(|history| history.versions.iter().map(|(op, _)| *op)),
         );
         self.ops.retain(|op, _| open.contains(op));
-        self.forget_durable();
-        Ok(())
     }
 
     /// Lets go of files about which nothing is uncertain.

@@ -17,12 +17,13 @@ pub enum Op {
     Remove,
     SyncDir,
     Mkdir,
+    SyncFs,
 }
 
 pub const OPS: usize = Op::ALL.len();
 
 impl Op {
-    pub const ALL: [Op; 12] = [
+    pub const ALL: [Op; 13] = [
         Op::Open,
         Op::Create,
         Op::Allocate,
@@ -35,6 +36,7 @@ impl Op {
         Op::Remove,
         Op::SyncDir,
         Op::Mkdir,
+        Op::SyncFs,
     ];
 
     pub fn name(self) -> &'static str {
@@ -51,6 +53,7 @@ impl Op {
             Op::Remove => "remove",
             Op::SyncDir => "sync_dir",
             Op::Mkdir => "mkdir",
+            Op::SyncFs => "sync_fs",
         }
     }
 

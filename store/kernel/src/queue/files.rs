@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -217,6 +217,16 @@ impl ToSync {
             handle: None,
             path,
         }
+    }
+
+    /// Whether the file is on that device. False as well: this is not known.
+    pub fn is_on(&self, device: u64) -> bool {
+        let data = match self.handle.as_deref() {
+            Some(Handle::Writing(file)) => file.metadata(),
+            Some(Handle::Reading(file)) => file.metadata(),
+            None => std::fs::metadata(&self.path),
+        };
+        data.is_ok_and(|data| data.dev() == device)
     }
 
     pub fn sync(&self, door: &Door) -> Outcome<()> {

@@ -1,0 +1,151 @@
+"""A store with many queues makes them durable with one sync of their file system, and a failure of that is told."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_lab import HOST, SYNC, kill, message, opened, read_queue, small
+
+from tallystick.store._kernel import Door
+from tallystick.store.engine import MessageStore
+from tallystick.store.inherited import sync_files
+from tallystick.store.message import PutStatus
+
+TOPICS = 20
+
+
+def few() -> Door:
+    """The queues of `TOPICS` topics are many for it."""
+    return Door(record=True, most_single_syncs=TOPICS)
+
+
+async def filled(root: Path, door: Door) -> MessageStore:
+    store = await MessageStore.open(small(root, flushDiskType=SYNC), store_host=HOST, door=door)
+    for number in range(TOPICS):
+        put = await store.put(message(b"%d" % number, topic=f"T{number}"))
+        assert put.status is PutStatus.PUT_OK
+    return store
+
+
+def has_all(store: MessageStore) -> bool:
+    read = [[record.body for record in read_queue(store, f"T{number}")] for number in range(TOPICS)]
+    return read == [[b"%d" % number] for number in range(TOPICS)]
+
+
+async def test_an_orderly_stop_syncs_its_file_system_once(tmp_path: Path) -> None:
+    door = few()
+    store = await filled(tmp_path, door)
+    before = door.counts()
+    await store.close()
+    after = door.counts()
+    assert after["sync_fs"] - before["sync_fs"] == 1
+    assert after["sync"] - before["sync"] < TOPICS
+    door.crash(1, 0.0)
+    async with opened(small(tmp_path), Door()) as store:
+        assert store.recovered.clean and store.recovered.from_mark
+        assert store.recovered.findings == []
+        assert has_all(store)
+
+
+async def test_a_stop_whose_sync_fails_is_not_orderly(tmp_path: Path) -> None:
+    door = few()
+    store = await filled(tmp_path, door)
+    door.fail("sync_fs", str(tmp_path), errno.EIO)
+    await store.close()
+    door.crash(1, 0.0)
+    async with opened(small(tmp_path), Door()) as store:
+        assert not store.recovered.clean
+        assert has_all(store)
+
+
+async def test_what_a_killed_process_left_is_synced_with_its_file_system(tmp_path: Path) -> None:
+    door = few()
+    store = await filled(tmp_path, door)
+    await store.save_progress()
+    await kill(store)
+    door = door.next_process()
+    before = door.counts()
+    async with opened(small(tmp_path), door) as store:
+        after = door.counts()
+        assert after["sync_fs"] - before["sync_fs"] == 1
+        assert after["sync"] - before["sync"] < TOPICS
+        point = store.upkeep._synced_pos
+        assert point == store.max_pos
+        door.crash(1, 0.0)
+    async with opened(small(tmp_path), Door()) as store:
+        assert has_all(store)
+
+
+async def test_a_failed_sync_of_what_was_inherited_is_tried_again_and_promises_nothing(tmp_path: Path) -> None:
+    door = few()
+    store = await filled(tmp_path, door)
+    await store.save_progress()
+    await kill(store)
+    door = door.next_process()
+    door.fail("sync_fs", "consumequeue", errno.EIO)
+    async with opened(small(tmp_path), door) as store:
+        assert store.upkeep._synced_pos == -1
+        with pytest.raises(OSError):
+            await store.upkeep.sync_inherited()
+        door.heal()
+        await store.upkeep.sync_inherited()
+
+
+# -- one tree ----------------------------------------------------------------------------------------------------------
+
+
+def tree(root: Path, door: Door, *, folders: int = 3, files: int = 3) -> int:
+    for folder in range(folders):
+        for file in range(files):
+            path = root / f"{folder}" / f"{file}"
+            door.create(path, 1, allocate=False)
+            door.write(path, 0, b"x")
+    return folders * (files + 1) + 1
+
+
+def syncs(door: Door, root: Path) -> tuple[int, int, int]:
+    before = door.counts()
+    sync_files(door, root)
+    after = door.counts()
+    files, folders, systems = (after[op] - before[op] for op in ("sync", "sync_dir", "sync_fs"))
+    return files, folders, systems
+
+
+@pytest.mark.parametrize(("many", "is_kept"), [(True, True), (True, False), (False, True)])
+def test_a_tree_is_durable_with_all_its_names(tmp_path: Path, many: bool, is_kept: bool) -> None:
+    names = 13
+    door = Door(record=True, most_single_syncs=names - many)
+    if is_kept:
+        door.keep_fs(tmp_path)
+    assert tree(tmp_path / "tree", door) == names
+    assert syncs(door, tmp_path / "tree") == ((1, 0, 1) if many and is_kept else (9, 4, 0))
+    door.crash(1, 0.0)
+    assert sorted(path.read_bytes() for path in tmp_path.glob("tree/[0-9]/*")) == [b"x"] * 9
+
+
+def test_parts_of_a_tree_on_other_file_systems_are_synced_one_by_one(tmp_path: Path, other_disk: Path) -> None:
+    door = Door(record=True, most_single_syncs=5)
+    door.keep_fs(tmp_path)
+    tree(other_disk, door, folders=1)
+    tree(tmp_path / "tree", door)
+    (tmp_path / "tree" / "folder").symlink_to(other_disk)
+    (tmp_path / "tree" / "file").symlink_to(other_disk / "0" / "0")
+    assert syncs(door, tmp_path / "tree") == (1 + 3 + 1, 2, 1)
+    door.crash(1, 0.0)
+    assert sorted(path.read_bytes() for path in tmp_path.glob("tree/[0-9]/*")) == [b"x"] * 9
+
+
+def test_a_tree_that_is_not_there_is_passed_over(tmp_path: Path) -> None:
+    assert syncs(Door(), tmp_path / "none") == (0, 0, 0)
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        if Path(folder).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("the tests' folder is on the file system of /dev/shm")
+        yield Path(folder)
