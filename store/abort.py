@@ -1,7 +1,7 @@
-"""The file `abort`: it exists while a store is open, so finding it means that the last stop was none in order.
+"""The file `abort` exists while a store is open. If it exists at a start, the last stop was not a clean shutdown.
 
-It is durable before the first change of any other file: a store that was written to and then lost its power always has
-it. It goes as the very last thing, when all else is durable.
+The file is durable before the first change of any other file, so it exists after a power loss at any time. It is
+removed last, when everything else is durable.
 
 Source: DefaultMessageStore.createTempFile and shutdown of RocketMQ 4.8.0.
 """
@@ -16,20 +16,20 @@ FILE_NAME = "abort"
 
 
 def was_aborted(root: Path) -> bool:
-    """The last one who opened the store did not close it."""
+    """Whether the last process that opened the store did not close it."""
     return (root / FILE_NAME).exists()
 
 
 def mark_open(root: Path, door: Door) -> None:
-    """Call before the first change. OSError: the mark is not durable, do not go on."""
+    """Creates the file. Call this before the first change. OSError: the file is not durable, do not continue."""
     if not was_aborted(root):
         door.write_file(root / FILE_NAME, b"")
-    # Also for one that was there: the creation may have been the last thing before a crash of the process.
+    # Also if the file existed: its creation may have been the last action of a process that crashed.
     door.sync_dir(root)
 
 
 def mark_closed(root: Path, door: Door) -> None:
-    """Call when everything is durable. OSError: the store counts as aborted, which only costs its next start time."""
+    """Removes the file. Call this when everything is durable. OSError: the next start takes longer, nothing is lost."""
     if was_aborted(root):
         door.remove(root / FILE_NAME)
         door.sync_dir(root)

@@ -1,17 +1,18 @@
-"""The wall clock as deletions by age may use it: a sudden jump forward makes nothing old.
+"""The clock for deletions by age. It ignores sudden jumps of the wall clock.
 
-A wall clock that is set to another year by a mistake would make every segment of the log expire at once, and what is
-deleted does not come back when the clock does. So the time that ages are measured by follows the wall clock only as far
-as the steady clock confirms it:
+A wall clock that is set to another year by mistake would make every segment of the log expire at once, and correcting
+the clock does not bring deleted files back. Therefore this clock follows the wall clock only as far as the steady clock
+confirms it:
 
-    wall clock ahead by at most TOLERANCE_MS     believed: clocks drift, and are corrected
-    ahead by more                                the jump is left out until it has stood for PATIENCE_MS
-    set back, by any amount                      believed: files look younger, nothing is deleted
+    wall clock ahead by at most TOLERANCE_MS     accepted: clocks drift, and are corrected
+    ahead by more                                ignored until the jump has lasted for PATIENCE_MS
+    set back, by any amount                      accepted: files look younger, nothing is deleted
 
-A start has no steady clock to compare with. It takes the newest time that the store's files carry as the last time at
-which the clock was right: a broker that was down for longer than the tolerance deletes nothing by age for PATIENCE_MS.
+At a start there is no steady clock to compare with. The newest time in the store's files counts as the last time at
+which the clock was right. So a broker that was down for longer than the tolerance deletes nothing by age for
+PATIENCE_MS.
 
-Pure: both times are arguments. A disk that is full is no matter of age: the oldest segments go then, whatever
+The class reads no clock: both times are arguments. When the disk is full, the oldest segments are deleted whatever
 the clock says.
 """
 
@@ -22,17 +23,17 @@ PATIENCE_MS = 24 * 3_600_000
 
 
 class AgeClock:
-    """One store's. `held_back_ms`: how much of the wall clock is not believed now."""
+    """The clock of one store. `held_back_ms`: how far the wall clock is ahead of it; 0 if it is accepted."""
 
     def __init__(self, newest_ms: int, wall_ms: int, steady_ms: int) -> None:
-        """`newest_ms`: the newest time of the store's files; 0: there are none."""
+        """`newest_ms`: the newest time of the store's files; 0 without files."""
         began_ms = newest_ms if 0 < newest_ms < wall_ms else wall_ms
         self._offset_ms = began_ms - steady_ms
         self._since_ms: int | None = None
         self.held_back_ms = 0
 
     def now_ms(self, wall_ms: int, steady_ms: int) -> int:
-        """The time that ages are measured by, when the two clocks show this."""
+        """The current time for ages, from the values of the two clocks."""
         ahead_ms = wall_ms - steady_ms - self._offset_ms
         if ahead_ms <= TOLERANCE_MS:
             return self._believe(wall_ms, steady_ms)

@@ -1,21 +1,21 @@
-"""The one writer of the log: gathers what a turn of the event loop staged, writes it out, and lets answers go.
+"""The only writer of the log: writes what one iteration of the event loop staged, and releases the answers.
 
     feed, append  ->  staged  --write_out-->  written  --sync-->  flushed
                                    |                     |
           ASYNC_FLUSH answers here +                     + SYNC_FLUSH answers here
 
-Each turn of the loop ends in one `write_out` for all that its chunks staged. Under SYNC_FLUSH a thread then syncs
-(`sync_thread.py`); one sync answers all sends that were written before it began (group commit).
+Each iteration of the event loop ends with one `write_out` of everything that was staged in it. With SYNC_FLUSH a thread
+then syncs the log (`sync_thread.py`); one sync answers all sends that were written before it began (group commit).
 
-A replicated log (`replica`) is driven in the same way, but nothing is answered when it is written or flushed: `commit`
-lets the answers go, up to where the group has the log, and the replica is told what is written and what is durable.
+A replicated log (`replica`) works in the same way, but a write or flush does not answer the sends. `commit` releases
+the answers up to the group's commit position, and the replica learns what is written and what is durable.
 
-With the transient store pool (ASYNC_FLUSH only) sends are answered when they are staged; a timer commits them to the
-files. What is staged is lost with the process: that is the bargain of this option, in RocketMQ as well.
+With the transient store pool (ASYNC_FLUSH only) sends are answered when they are staged, and a timer commits them to
+the files. Staged messages are lost if the process dies. This option accepts the loss, in RocketMQ as well.
 
-Errors: a write that failed takes back what was staged behind it, and its senders are refused; later sends try again. A
-sync that failed is final: the kernel may have dropped the pages it could not write, so that a second sync would lie
-about them. The log then refuses all puts until the process is restarted and the log is read anew.
+Errors: a failed write drops everything that was staged behind it, and these sends are refused; later sends try again. A
+failed sync is final: the operating system may have dropped the pages that it could not write, so the success of a
+second sync would prove nothing. The log then refuses all puts until the process is restarted and reads the log again.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ Answers = list[tuple[int, bytes]]
 class Appender:
     """Drives one kernel `Log` on the running event loop.
 
-    `deliver(answers)` gets the answers that may go, as (connection, bytes); `on_written(pos)` is told each new written
-    end; `on_idle()` is told when the page cache takes writes again. `failure`: what ended the log, if it was ended;
-    `write_failure`: why the last write failed, None if it did not.
+    `deliver(answers)` gets the answers to send, as (connection, bytes). `on_written(pos)` is called with each new
+    written end, `on_idle()` when the page cache accepts writes again. `failure`: the error after which the log refuses
+    all puts; `write_failure`: the error of the last write. Both are None without an error.
     """
 
     def __init__(
@@ -102,23 +102,23 @@ class Appender:
             self._timers.append(self._loop.create_task(self._commit_timer(), name="commit-log"))
 
     async def close(self) -> None:
-        """Writes and flushes what is left, lets the last answers go, ends the thread."""
+        """Writes and flushes the rest, releases the last answers, and ends the thread."""
         for timer in self._timers:
             timer.cancel()
         try:
             await self.flush()
         except OSError as error:
-            _logger.error("the log could not be flushed at the end: %s", error)
+            _logger.error("the log could not be flushed at the shutdown: %s", error)
         await self._sync_thread.close()
 
     def kick(self) -> None:
-        """Something was staged: write it out at the end of this turn of the loop."""
+        """Something was staged: writes it at the end of this iteration of the event loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     async def stored(self, end: int, *, flushed: bool) -> PutStatus:
-        """What became of the record that was staged up to `end`; `flushed`: its sender waits for the disk."""
+        """The outcome of the record that was staged up to `end`. `flushed`: its sender waits for the disk."""
         self.kick()
         status: asyncio.Future[PutStatus] = self._loop.create_future()
         if self._replica is not None:
@@ -140,12 +140,12 @@ class Appender:
             return otherwise
 
     def commit(self, pos: int) -> None:
-        """The group has the log up to here: the answers of what ends there may go (B1)."""
+        """The group has committed the log up to here: releases the answers of records that end there (B1)."""
         self._deliver(self.log.release(pos))
         _resolve(self._committed_waiters, pos)
 
     def give_up(self, code: int, status: PutStatus) -> None:
-        """Nobody knows what becomes of what waits for a commit: its senders are told so, with one code (B2)."""
+        """Answers all sends that wait for a commit with a code for "outcome unknown" (B2)."""
         self._deliver(self.log.expire(1 << 62, code))
         for _, waiting in self._committed_waiters:
             if not waiting.done():
@@ -153,7 +153,7 @@ class Appender:
         self._committed_waiters.clear()
 
     async def flush(self) -> None:
-        """Returns when all that is staged now is on disk. OSError: it cannot be."""
+        """Returns when everything that is staged now is durable. Raises OSError if that is impossible."""
         error = self.write()
         if error is not None:
             raise error
@@ -174,7 +174,7 @@ class Appender:
         self.write()
 
     def write(self) -> OSError | None:
-        """Staged to written, now; answers and waiters as far as the rules let them go. The error, if not all is."""
+        """Writes everything that is staged, and releases answers and waiters. Returns the error if the write failed."""
         if self.failure is not None:
             self._refuse(self.failure)
             return self.failure
@@ -188,14 +188,14 @@ class Appender:
             written = self.log.written
         self._note_duration(time.perf_counter() - begin)
         if self._replica is not None:
-            # Sent before the sync is asked for: to wake its thread takes as long as to send, and the way over a
-            # follower is the longer one.
+            # Send before requesting the sync: waking its thread takes as long as sending, and the way over a follower
+            # takes longer.
             self._replica.log_written()
         if self._sync_flush:
             if written > self.log.flushed:
                 self._request_sync()
             else:
-                # Upkeep has just synced it, on its thread: no other sync will come by to say so.
+                # Upkeep has just synced the log on its thread, so no other sync will release the answers.
                 self._let_flushed_go()
         else:
             if self._replica is None:
@@ -211,10 +211,10 @@ class Appender:
         return failed
 
     def _write_failed(self, error: OSError) -> None:
-        # With the pool they are answered already: the commit timer tries again as long as the pool has room.
+        # With the pool these sends are answered already: the commit timer retries as long as the pool has room.
         kept = self._pooled and self.log.staged - self.log.written < self._pool_bytes
         if self.write_failure is None or str(error) != str(self.write_failure):
-            fate = "it is tried again" if kept else "its last sends are refused"
+            fate = "retrying" if kept else "its last sends are refused"
             _logger.error("the log could not be written, %s: %s", fate, error)
         self.write_errors += 1
         self.write_failure = error
@@ -222,7 +222,7 @@ class Appender:
             self._refuse(error)
 
     def _note_duration(self, seconds: float) -> None:
-        """Writes block this thread, and with it every request: after a slow one, puts are refused for a moment."""
+        """Writes block this thread and so all requests: after a slow write, puts are refused for a moment."""
         limit = self._settings.osPageCacheBusyTimeOutMills / 1000
         if seconds > limit:
             self._busy_until = self._loop.time() + limit
@@ -231,7 +231,7 @@ class Appender:
 
     @property
     def busy(self) -> bool:
-        """A write took longer than `osPageCacheBusyTimeOutMills`, not long ago: the page cache does not keep up."""
+        """Whether a recent write took longer than `osPageCacheBusyTimeOutMills`: the page cache is overloaded."""
         return self._loop.time() < self._busy_until
 
     def _request_sync(self) -> None:

@@ -1,16 +1,18 @@
-"""Which segments of the log go, and when: decisions over files, times and how full the disk is. Nothing is done here.
+"""Decides which segments of the log to delete, and when, from files, times and disk usage. It deletes nothing itself.
 
-Segments go from the oldest on, so what is left is always one range; at most ten at a time; never the last one, and
-never one that `keep_from` (a position: what is not yet flushed, dispatched or replicated) lies before or in.
+The oldest segments are deleted first, so the rest is always one range; at most ten at a time. The last segment is never
+deleted, nor is a segment that ends behind the position `keep_from`, where unflushed, undispatched or unreplicated data
+begins.
 
-* An expired segment (not changed for `fileReservedTime` hours) goes in the hours of `deleteWhen`, or when the disk is
-  fuller than `diskMaxUsedSpaceRatio`, or when somebody asks. The times of files are those of a wall clock that may have
-  been wrong when they were written: `changed` makes them agree with the order of the segments.
-* Above `diskSpaceCleanForciblyRatio` the oldest go although they have not expired, if `cleanFileForciblyEnable`.
-* Above `diskSpaceWarningLevelRatio` puts are refused too (FULL), until the disk is back at
-  `diskSpaceCleanForciblyRatio`: the gap keeps a disk at the limit from flickering between the two.
+* An expired segment (not changed for `fileReservedTime` hours) is deleted in the hours of `deleteWhen`, or when the
+  disk is fuller than `diskMaxUsedSpaceRatio`, or on request. Modification times come from a wall clock that may have
+  been wrong: `changed` makes them agree with the order of the segments.
+* Above `diskSpaceCleanForciblyRatio` the oldest segments are deleted even if they have not expired, if
+  `cleanFileForciblyEnable` is set.
+* Above `diskSpaceWarningLevelRatio` puts are refused as well (FULL), until the usage is back at
+  `diskSpaceCleanForciblyRatio`. The distance between the two limits prevents frequent changes of the state.
 
-The log and the queues may lie on two disks: the fuller one counts. (RocketMQ lets the second one it looks at win.)
+If log and queues are on two disks, the fuller one counts. (In RocketMQ the one that is checked last counts.)
 
 Source: DefaultMessageStore.CleanCommitLogService and MappedFileQueue.deleteExpiredFileByTime of RocketMQ 4.8.0.
 """
@@ -32,7 +34,7 @@ _HOUR_MS = 3_600_000
 
 
 class DiskState(enum.IntEnum):
-    """OK; CLEAN: segments go before they expire; FULL: and puts are refused. The larger is the worse."""
+    """OK; CLEAN: segments are deleted before they expire; FULL: puts are refused as well. A larger value is worse."""
 
     OK = 0
     CLEAN = 1
@@ -41,7 +43,7 @@ class DiskState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """What of the settings decides, in the units of this module: ms, and parts of 1."""
+    """The settings for the decisions, in the units of this module: ms, and ratios from 0 to 1."""
 
     hours: frozenset[int]
     reserved_ms: int
@@ -62,7 +64,7 @@ class CleaningRules:
         )
 
     def disk_state(self, before: DiskState, used: Iterable[float | None]) -> DiskState:
-        """The state after seeing the disks `used` that far (0 to 1; None: could not be found out, nothing changes)."""
+        """The next state for the usage `used` of the disks (0 to 1; None: unknown, the state does not change)."""
         return max((self._one_disk(before, part) for part in used), default=before)
 
     def _one_disk(self, before: DiskState, used: float | None) -> DiskState:
@@ -75,7 +77,8 @@ class CleaningRules:
         return DiskState.OK
 
     def is_due(self, hour: int, used: Iterable[float | None], asked: bool) -> bool:
-        """Expired segments go now. `hour`: of the local day. A disk that cannot be asked counts as too full."""
+        """Whether to delete expired segments now. `hour`: of the local day. A disk with unknown usage counts as too
+        full."""
         return asked or hour in self.hours or any(part is None or part > self.used_max for part in used)
 
     def choose(
@@ -89,7 +92,8 @@ class CleaningRules:
         keep_from: int,
         asked: bool = False,
     ) -> list[Segment]:
-        """The segments to delete now, in this order. `segments`: all of the log, ascending; `state`: as of now."""
+        """The segments to delete now, in this order. `segments`: all segments, ascending; `state`: the current
+        state."""
         at_once = self.forcibly and state is not DiskState.OK
         if not at_once and not self.is_due(hour, used, asked):
             return []
@@ -103,11 +107,11 @@ class CleaningRules:
 
 
 def changed(segments: Sequence[Segment], now_ms: int) -> list[int]:
-    """When each segment was last written, ms: never later than now, never before the segment in front of it.
+    """When each segment was last written (ms): never later than now, and never before its predecessor.
 
-    A segment is full before the next one begins. One with a time in the future was written while the clock was ahead:
-    it takes the time of the next one behind it that can be believed, which is later than its own was. One with a time
-    before that of the segment in front of it was written while the clock was behind: it is at least as young as that.
+    A segment is full before the next one begins. A segment with a time in the future was written while the clock was
+    ahead: it gets the time of the next segment with a valid time, which is later than its real one. A segment with a
+    time before that of its predecessor was written while the clock was behind: it gets the predecessor's time.
     """
     times = []
     later_ms = now_ms
@@ -120,9 +124,9 @@ def changed(segments: Sequence[Segment], now_ms: int) -> list[int]:
 
 
 def used_part(folder: Path) -> float | None:
-    """How full the disk under `folder` is for us, from 0 to 1, as `df` says; None: the system does not tell.
+    """The usage of the disk with `folder`, from 0 to 1, as `df` shows it; None if the system does not tell.
 
-    Blocks kept for the superuser count as used: an ordinary process cannot have them.
+    Blocks that are reserved for the superuser count as used: an ordinary process cannot use them.
     """
     try:
         disk = os.statvfs(folder)

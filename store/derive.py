@@ -1,4 +1,4 @@
-"""What queues and index hold of a record: the rules by which both are made from the log. The kernel's slow twin.
+"""Rules that derive queue units and index entries from a record. A slow twin of the kernel's code, for tools and tests.
 
 Source: CommitLog.checkMessageAndReturnSize, ConsumeQueue and IndexService of RocketMQ 4.8.0.
 """
@@ -17,12 +17,12 @@ _UNKNOWN_LEVEL_DELAY_MS = 1000
 
 
 def has_queue_unit(record: Record) -> bool:
-    """Prepared and rolled-back records get none."""
+    """Whether the record gets a unit: prepared and rolled-back records do not."""
     return record.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
 def delay_level(record: Record, properties: Mapping[str, str]) -> int:
-    """The level of a delayed message that waits in the schedule topic; 0: it is none."""
+    """The level of a delayed message that waits in the schedule topic; 0 for other messages."""
     text = properties.get(DELAY)
     if record.topic != SCHEDULE_TOPIC or text is None:
         return 0
@@ -33,7 +33,7 @@ def delay_level(record: Record, properties: Mapping[str, str]) -> int:
 
 
 def tags_code(record: Record, properties: Mapping[str, str], delays_ms: Sequence[int]) -> int:
-    """The tag's hash, 0 without a tag; of a delayed message its time of delivery. `delays_ms[i]`: of level i + 1."""
+    """The hash of the tag; 0 without a tag; for a delayed message the delivery time. `delays_ms[i]` is level i + 1."""
     level = min(delay_level(record, properties), len(delays_ms))
     if level > 0:
         return record.store_timestamp_ms + delays_ms[level - 1]
@@ -44,7 +44,7 @@ def tags_code(record: Record, properties: Mapping[str, str], delays_ms: Sequence
 
 
 def index_keys(record: Record, properties: Mapping[str, str]) -> list[str]:
-    """The keys that the index has entries for, in their order; a key may come twice."""
+    """The keys for which the index gets entries, in this order; a key can occur twice."""
     if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
         return []
     unique = properties.get(UNIQ_KEY)
@@ -52,5 +52,5 @@ def index_keys(record: Record, properties: Mapping[str, str]) -> list[str]:
 
 
 def index_hash(topic: str, key: str) -> int:
-    """What the index stores of a key."""
+    """The hash that the index stores for a key."""
     return _kernel.key_hash(f"{topic}#{key}".encode("utf-8", "surrogateescape"))

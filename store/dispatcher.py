@@ -1,18 +1,19 @@
-"""Carries what is written in the log on to ConsumeQueues and index, and tells who waits that a queue grew.
+"""Dispatches new records of the log to ConsumeQueues and index, and notifies waiting readers when a queue grows.
 
-RocketMQ's ReputMessageService turns each millisecond; so does this, but only while something is behind: the first
-write after a quiet time arms one timer. A turn that is small runs on the loop (waking a thread would cost more than
-the work); a large one runs on a thread, in slices, because reads of the queues share a lock with it. Reads that find
-nothing may ask for the rest at once (`catch_up`), so that what was acknowledged can be read.
+RocketMQ's ReputMessageService runs every millisecond. The dispatcher does so only while records are pending: the first
+write after an idle time starts a timer. A small run executes on the event loop, because waking a thread would cost more
+than the work. A large run executes on a thread, in slices, because readers of the queues need the same lock. A reader
+that finds nothing can dispatch the rest at once (`catch_up`), so that acknowledged messages can be read.
 
-Units gathered in memory go to the queue files once a second, or when there is a megabyte of them: with many queues, one
-write for each of them and message would be all that the machine does. With very many even that takes long (some 10 us
-a file, and the first time far more); so it has a thread of its own, and works at most a tenth of the time.
+Units are collected in memory. They are written to the queue files once a second, or when there is a megabyte of them:
+with many queues, one write per message would exhaust the machine. With very many queues even this takes long (about
+10 us per file, and far more the first time). Therefore a separate thread does it, at most a tenth of the time.
 Dispatch never passes the written end of the log.
 
-Errors: what cannot be written now (a full disk, mostly) is tried again every second. Nothing is lost meanwhile, the log
-has it all; but puts are refused before it gets too much: after RocketMQ's 3 tries for the index and 30 for the queues.
-(RocketMQ then refuses them until a restart.) Bytes of the log that are no record end dispatch until a restart.
+Errors: a failed write (mostly because the disk is full) is retried every second. Nothing is lost meanwhile, because the
+log has all records. Puts are refused before the backlog becomes too large: after 3 tries for the index and 30 for the
+queues, as in RocketMQ. (RocketMQ then refuses them until a restart.) If bytes of the log are not a record, dispatch
+stops until a restart.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.store")
 
-# One millisecond, as in RocketMQ: many messages a turn under load, no delay that a consumer could see.
+# One millisecond, as in RocketMQ: many messages per run under load, and no delay that a consumer would notice.
 TURN_MS = 1
-# Up to here a turn runs on the loop: at half a microsecond a message, some tens of microseconds.
+# A run up to this size executes on the event loop. At half a microsecond per message it takes some 10 us.
 INLINE_BYTES = 128 * 1024
 WRITE_OUT_MS = 1000
 WRITE_OUT_BYTES = 1024 * 1024
 LOOK_MS = 50
-# A write-out that took a second is followed by nine without one.
+# After a write-out the writer pauses nine times as long as the write-out took.
 REST = 9
 MOST_REST_S = 10.0
 RETRY_MS = 1000
@@ -47,13 +48,13 @@ MOST_WRITE_ERRORS = 30
 
 
 class Dispatcher:
-    """Drives one kernel `Dispatch` up to the position that it was last told.
+    """Drives one kernel `Dispatch` up to the position of the last `advance`.
 
-    `step_bytes`: the largest part of the log that one step dispatches (setting `dispatchMaxBytes`). It holds the
-    lock of the queues meanwhile, about a millisecond for 1 MiB.
+    `step_bytes`: the largest part of the log that one step dispatches (setting `dispatchMaxBytes`). The step
+    holds the lock of the queues for about a millisecond per MiB.
 
-    `on_arrival(queues)`: watched (topic, queue) pairs that grew. `failure`: why dispatch stopped until a restart, if it
-    did; reads of what was dispatched go on.
+    `on_arrival(queues)` gets the watched (topic, queue) pairs that grew. `failure`: why dispatch stopped until a
+    restart; None while it runs. Reads of dispatched messages continue in any case.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Dispatcher:
         self._writer = self._loop.create_task(self._write_out_timer(), name="write-queues")
 
     async def close(self) -> None:
-        """Dispatches the rest and writes it out. What cannot be is made again from the log at the next start."""
+        """Dispatches the rest and writes it out. If that fails, the next start derives it from the log again."""
         if self._writer is not None:
             self._writer.cancel()
         if self._armed is not None:
@@ -95,7 +96,7 @@ class Dispatcher:
 
     @property
     def refusal(self) -> str | None:
-        """Why puts should be refused: what they store could not be found for too long. None: no reason."""
+        """Why puts should be refused: new messages could not be dispatched for too long. None if they can."""
         return self.failure or self._run_errors.refusal or self._write_errors.refusal
 
     @property
@@ -109,27 +110,27 @@ class Dispatcher:
             self._armed = self._loop.call_later(TURN_MS / 1000, self._turn)
 
     def index_again(self) -> None:
-        """A page of the index could not be read: makes its files again from there on. Blocks for the removal of files.
+        """Builds index files again, from the one with an unreadable page on. Blocks while it removes the files.
 
-        OSError, DamageError: not now; it is tried again when dispatch goes on."""
+        OSError, DamageError: it failed; the next dispatch retries it."""
         self.dispatch.index_again()
 
     def catch_up(self) -> bool:
-        """Dispatches the rest at once if it is little; whether anything was dispatched."""
+        """Dispatches the rest at once if it is small. Returns whether anything was dispatched."""
         if self._running is not None or self._armed_for_retry or not 0 < self.behind_bytes <= INLINE_BYTES:
             return False
         done = self._run(INLINE_BYTES)
         if done and self.behind_bytes:
-            self.advance(self._target)  # it went back to make an index again that could not be read
+            self.advance(self._target)  # it went back to build an unreadable index again
         return done
 
     def finish(self) -> None:
-        """Dispatches the rest at once, however much it is: for what must not find a record on its way."""
+        """Dispatches the rest at once, whatever its size, for callers that need all records in the queues."""
         while self.behind_bytes and self._run(self._step_bytes):
             pass
 
     def _run(self, size_bytes: int) -> bool:
-        """One piece, on this thread; False: there is an error, and it was noted."""
+        """Runs one step on this thread. Returns False after an error, which was logged."""
         if self.failure is not None:
             return False
         try:
@@ -153,7 +154,7 @@ class Dispatcher:
                 )
                 self._take(result)
                 if self.failure is None and self.behind_bytes and self.dispatch.position == before:
-                    raise OSError(errno.EIO, f"the log has no file with byte {before}, which was written")
+                    raise OSError(errno.EIO, f"the log has no file with byte {before}, although it was written")
         except (OSError, DamageError) as error:
             self._failed(error)
         finally:
@@ -202,7 +203,7 @@ class Dispatcher:
 
 
 class _Errors:
-    """Errors of one kind of work in a row. The first one and the end of them are logged, not each try."""
+    """Consecutive errors of one kind of work. Logs the first error and the recovery, not each retry."""
 
     def __init__(self, what: str, most: int) -> None:
         self.count = 0
@@ -217,13 +218,13 @@ class _Errors:
 
     def add(self, error: Exception) -> None:
         self.count += 1
-        # Not the text: it may name another file with each try, as a new index file is named by the time.
+        # Compare the number, not the text: each retry may name another file, because index files are named by time.
         kind = error.errno if isinstance(error, OSError) else str(error)
         if kind != self._kind or self.count == 1:
-            _logger.error("%s, it is tried again: %s", self._what, error)
+            _logger.error("%s, retrying: %s", self._what, error)
         self._last, self._kind = str(error), kind
 
     def clear(self) -> None:
         if self.count:
-            _logger.warning("%s: that is over after %d tries", self._what, self.count)
+            _logger.warning("%s: recovered after %d tries", self._what, self.count)
             self.count = 0

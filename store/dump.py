@@ -1,11 +1,11 @@
-"""Lists what a store holds, as RocketMQ's own classes see it: the proof that both read the same bytes the same way.
+"""Lists the content of a store in the same form as RocketMQ's classes, to prove that both read a store equally.
 
-The store is opened as a broker opens it (load, recovery, dispatch), on a copy unless told otherwise, because opening
-writes. The listing has the form of the golden data's `opened`: what there was right after recovery, every message with
-all its fields, every filler, every queue with its units, and the answers to queries by key, by time and by offset, as a
-slave gives them (a slave does not correct offsets that are out of range).
+The store is opened as by a broker (load, recovery, dispatch), by default on a copy, because opening a store changes it.
+The listing has the form of `opened` in the golden data: the state right after recovery, every message with all its
+fields, every filler, every queue with its units, and the answers of a slave to queries by key, by time and by offset (a
+slave does not correct offsets that are out of range).
 
-Sizes of files are found by looking; what the files do not tell (the delay levels) comes from the settings.
+The sizes of files are determined from the files; other settings (the delay levels) come from the settings.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, 
 def dump(root: Path, overrides: Mapping[str, str] | None = None, *, in_place: bool = False) -> Json:
     """The listing of the store in `root`: {"format", "settings", "opened"}.
 
-    `overrides`: settings by RocketMQ's names, as text; they come before what is found by looking. `in_place`: opens the
-    store itself, which recovers it. SettingsError, StoreLockedError, RecoveryError, DamageError, OSError: it cannot be
-    opened.
+    `overrides`: settings by RocketMQ's names, as text; they take precedence over values from the files. `in_place`:
+    opens the store itself, which recovers it. Raises SettingsError, StoreLockedError, RecoveryError, DamageError or
+    OSError if the store cannot be opened.
     """
     with ExitStack() as stack:
         door = Door()
@@ -55,14 +55,14 @@ def dump(root: Path, overrides: Mapping[str, str] | None = None, *, in_place: bo
 
         found = recover(root, chosen, dispatch, door, on_loaded=on_loaded)
         dispatch.write_out()
-        # Only now: recovery removes and cuts segments.
+        # Only now: recovery removes and truncates segments.
         log = stack.enter_context(SegmentFiles(log_folder, chosen.mappedFileSizeCommitLog))
         listing = Listing(chosen, dispatch, found, log, entry_header_bytes, committed)
         return {"format": 1, "settings": _settings_json(chosen), "opened": listing.opened(loaded)}
 
 
 def settings_of(root: Path) -> StoreSettings:
-    """Settings that fit the store in `root`: its folders, and the sizes of its files."""
+    """Settings for the store in `root`: its folders, and the sizes of its files."""
     ledger = next(iter(sorted(root.glob("dledger-*/data"))), None)
     changes: dict[str, Any] = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
     if ledger is not None:
@@ -98,7 +98,7 @@ def _with_extension(settings: StoreSettings, file_bytes: int | None) -> StoreSet
 
 
 def overridden(settings: StoreSettings, overrides: Mapping[str, str]) -> StoreSettings:
-    """`settings` with some given as text. SettingsError names the one that is unknown or wrong."""
+    """`settings` with values given as text. Raises SettingsError for one that is unknown or wrong."""
     kinds = {item.name: str(item.type) for item in fields(settings)}
     changes: dict[str, Any] = {}
     for key, text in overrides.items():
@@ -141,7 +141,7 @@ def _settings_json(settings: StoreSettings) -> Json:
 
 @contextmanager
 def _copy_of(root: Path) -> Iterator[Path]:
-    """A copy in a temporary folder; holes stay holes, and times are kept: a search by time looks at them."""
+    """A copy in a temporary folder. It keeps holes, and modification times, because a search by time uses them."""
     with tempfile.TemporaryDirectory(prefix="tally-dump-") as folder:
         target = Path(folder) / "store"
         shutil.copytree(root, target, copy_function=_copy_sparse)
@@ -161,9 +161,9 @@ def _copy_sparse(source: str, target: str) -> None:
 
 
 def committed_end(log_folder: Path) -> int | None:
-    """Where dledger's own checkpoint says that the log is committed; None: no such file, or it names no entry.
+    """The commit position in dledger's own checkpoint; None without such a file, or if it contains no entry.
 
-    RocketMQ opens a member of a group with what lies below it; the rest follows when the group has a leader.
+    RocketMQ opens a member of a group with the log below it. The rest follows when the group has a leader.
     """
     try:
         text = (log_folder.parent / "checkpoint").read_text()

@@ -1,16 +1,17 @@
-"""The message store of one node: a commit log, the files derived from it, and what keeps them in order.
+"""The message store of one node: a commit log, its derived files, and the services that maintain them.
 
     put, feed -> Appender -> log segments -> Dispatcher -> ConsumeQueues, index
     get, query                <- ConsumeQueues, index -> log bytes, copied once
 
-The engine composes; each part decides for itself: `appender.py` when bytes are written, flushed and answered,
-`dispatcher.py` when derived files follow, `upkeep.py` what is flushed, made ahead, and deleted by the clock,
-`recovery.py` where the log ends after a start. All of it runs on one event loop; disk waits run on threads.
+The engine combines the parts; each part makes its own decisions. `appender.py` decides when bytes are written, flushed
+and answered, `dispatcher.py` when derived files are updated, `upkeep.py` what is flushed, created in advance and
+deleted periodically, and `recovery.py` where the log ends after a start. Everything runs on one event loop; threads
+wait for the disk.
 
-Invariants: dispatched <= written; answered <= flushed (SYNC_FLUSH) or written (ASYNC_FLUSH); nothing above the
-written end is ever read. A store that refuses puts (full disk, failed flush) still serves every read.
+Invariants: dispatched <= written; answered <= flushed (SYNC_FLUSH) or written (ASYNC_FLUSH); nothing behind the written
+end is ever read. A store that refuses puts (full disk, failed flush) still serves every read.
 
-With a replicated log (`replica.py`) the group takes the disk's place: dispatched, read and answered <= committed.
+With a replicated log (`replica.py`) the group decides instead of the disk: dispatched, read and answered <= committed.
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ _logger = logging.getLogger("tallystick.store")
 # The store refuses these settings instead of ignoring them: a user who sets them relies on a second copy.
 _REFUSED = (("duplicationEnable", False), ("haMasterAddress", ""))
 _USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"
-# Wrong places that one read compares with the log; the reader comes back for the rest.
+# One read compares at most so many wrong places with the log; the reader returns for the rest.
 _MOST_LOOKS = 256
 _PLACED_BYTES = 36
-"""Bytes of a record up to the end of the position that it states."""
+"""Size of the head of a record, up to and including its position."""
 T = TypeVar("T")
 _GET_STATUSES = tuple(GetStatus)
 
 
 class MessageStore:
-    """One open store. `open` makes it, `close` ends it; all methods belong to the event loop that opened it."""
+    """One open store. `open` creates it, `close` ends it. Call all methods on the event loop that opened it."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class MessageStore:
         findings: FindingLog | None = None,
     ) -> None:
         self.findings = findings or FindingLog(settings.root)
-        """What is wrong with the store's files, for people."""
+        """The faults found in the store's files, for people."""
         self.settings = settings
         self.replica = replica
         self._committed = recovered.committed_pos
@@ -108,7 +109,7 @@ class MessageStore:
         self._writers: dict[int, Callable[[bytes], None]] = {}
         self._open = True
         self._hot = False
-        self._no_segment: tuple[OSError, int] | None = None  # why the log did not get further than to here
+        self._no_segment: tuple[OSError, int] | None = None  # why the log could not grow beyond this position
         self._damaged = 0
         self._waits_for_repair: set[tuple[str, int]] = set()
         self._deriving: set[asyncio.Task[None]] = set()
@@ -167,15 +168,15 @@ class MessageStore:
         on_progress: Callable[[int, int], None] | None = None,
         findings: FindingLog | None = None,
     ) -> MessageStore:
-        """Locks the folder, recovers what is there, dispatches the rest of the log and starts all services.
+        """Locks the folder, recovers its files, dispatches the rest of the log and starts all services.
 
-        `cluster` goes into every message that arrives by `feed`, `region` and `trace_on` into its answer. With
-        `replica` the log, and these three, are its; the store begins as a follower: see `commit`, `take_lead`, `serve`.
-        `lock`: of this folder, taken before the replica's log was recovered; released with the store, or if this fails.
-        `on_progress(pos, end)`, on another thread: how far recovery has read the log, and up to where it will.
-        `findings`: of the process; gets what recovery finds, and what is found later.
-        SettingsError: a setting cannot be used. StoreLockedError: another process has the store. DamageError: a file
-        has a shape that no store has. OSError: the disk.
+        `cluster` is added to every message that arrives through `feed`, `region` and `trace_on` to its answer. With
+        `replica`, the log and these three come from the replica, and the store begins as a follower: see `commit`,
+        `take_lead`, `serve`. `lock`: the lock of this folder, taken before the replica's log was recovered; it is
+        released with the store, or if this method fails. `on_progress(pos, end)` is called on another thread with the
+        position of recovery in the log and the position where it will end. `findings`: of the process; gets all faults
+        that recovery and later checks find. Raises SettingsError if a setting cannot be used, StoreLockedError if
+        another process has the store open, DamageError if a file has an invalid form; OSError.
         """
         settings.validate()
         for key, unset in _REFUSED:
@@ -203,7 +204,7 @@ class MessageStore:
             )
             if kept is None and not recovered.clean and settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
                 await asyncio.get_running_loop().run_in_executor(executor, sync_files, door, log_folder)
-            # Recovery had to see how the last stop was; after one in order it changes nothing.
+            # Only now: recovery needs to know how the last stop was. After a clean shutdown it changes nothing.
             abort.mark_open(root, door)
             if replica is not None:
                 log = replica.log
@@ -238,7 +239,7 @@ class MessageStore:
         self.set_hot(self._serving)
 
     async def close(self) -> None:
-        """Refuses new puts, writes, flushes and dispatches the rest, and leaves the mark of an orderly end."""
+        """Refuses new puts, writes, flushes and dispatches the rest, and marks the shutdown as clean."""
         if not self._open:
             return
         self._open = False
@@ -263,16 +264,16 @@ class MessageStore:
         return Sealed(self.min_pos, end - end % self.settings.mappedFileSizeCommitLog)
 
     def set_hot(self, hot: bool) -> None:
-        """Whether plain sends may take the short way through the kernel. Nothing takes it while puts are refused."""
+        """Sets whether the kernel stores plain sends itself. It never does while puts are refused."""
         self._hot = hot
         self.log.set_hot(hot and self._open and self.writable and not self.is_busy)
 
     def look_again(self) -> None:
-        """Something changed that puts may be refused for."""
+        """Checks again whether puts are refused."""
         self.set_hot(self._hot)
 
     async def check_folder(self) -> None:
-        """Looks whether the files that are written are still those that the next start will find."""
+        """Checks that the store's folder was not removed or replaced."""
         if not self._open or isinstance(self.appender.failure, FolderLostError):
             return
         try:
@@ -281,45 +282,46 @@ class MessageStore:
             self.appender.fail(error)
 
     async def flush(self) -> None:
-        """Returns when all that was put before is on disk. OSError: it cannot be."""
+        """Returns when all earlier puts are durable. Raises OSError if that is impossible."""
         await self.upkeep.sync_inherited()
         await self.appender.flush()
 
     async def run_between_turns(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the dispatch thread: nothing is dispatched meanwhile."""
+        """Runs `work` on the dispatch thread, so that nothing is dispatched meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def run_upkeep(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the thread that writes and syncs derived files; dispatch goes on meanwhile."""
+        """Runs `work` on the thread that writes and syncs derived files; dispatch continues meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._upkeep_executor, work)
 
-    # -- connections of the short way ----------------------------------------------------------------------------------
+    # -- connections that use `feed` -----------------------------------------------------------------------------------
 
     def attach(self, born_host: Host, write: Callable[[bytes], None]) -> int:
-        """A connection whose bytes go to `feed`; `write` gets the answers that the log makes itself."""
+        """Adds a connection whose bytes go to `feed`. `write` gets the answers that the log creates itself."""
         connection = self.log.connect(born_host.encode())
         self._writers[connection] = write
         return connection
 
     def detach(self, connection: int) -> None:
-        """The connection is closed: answers that still wait for the disk are dropped."""
+        """The connection is closed: drops answers that still wait for the disk."""
         self.log.disconnect(connection)
         self._writers.pop(connection, None)
 
     def feed(self, connection: int, chunk: bytes) -> tuple[list[tuple[int, bytes, bytes]] | None, str | None]:
-        """Stores the plain sends among a chunk's frames; the other frames, and why the stream is broken, if it is."""
+        """Stores the plain sends among the frames of a chunk. Returns the other frames, and why the stream is invalid,
+        if it is."""
         served, cold, fault = self.log.feed(connection, chunk, wall_ms())
         if served:
             self.appender.kick()
         return cold, fault
 
     def unfinished(self, connection: int) -> int:
-        """Bytes that are kept of this connection's frame whose end has not come."""
+        """Number of bytes that are kept of this connection's incomplete frame."""
         return self.log.unfinished(connection)
 
     def deliver(self, answers: Answers) -> None:
-        """Writes what the kernel's log has made to the connections that it is for; those that are gone are passed over.
-        For answers that came about outside of the store: a replicated log gives up what was staged."""
+        """Writes answers of the kernel's log to their connections; skips closed ones. A replicated log that drops
+        staged records also uses it."""
         for connection, data in answers:
             write = self._writers.get(connection)
             if write is not None:
@@ -334,20 +336,20 @@ class MessageStore:
 
     @property
     def readable_end(self) -> int:
-        """Nothing of the log is dispatched or served from here on: the written end, or the committed one (R4)."""
+        """The end of the part of the log that is dispatched and served: the written or the committed end (R4)."""
         return self.log.written if self.replica is None else min(self._committed, self.log.written)
 
     def commit(self, pos: int) -> None:
-        """The group has the log up to `pos`: it is dispatched and may be read; who waits for it here is answered."""
+        """The group has committed the log up to `pos`: dispatches it for reads, and answers the waiting senders."""
         self._committed = max(self._committed, pos)
         self.dispatcher.advance(self.readable_end)
         self.appender.commit(pos)
 
     def take_lead(self, term: int) -> None:
-        """This member leads from now on: what is appended here gets `term`, and goes on behind all that the log has,
-        committed or not (B3). Puts are taken when `serve` says so. EntryError: the log is damaged."""
+        """This member leads from now on: it appends entries of `term` behind all entries of the log, committed or not
+        (B3). `serve` enables puts. Raises EntryError if the log is damaged."""
         assert self.replica is not None
-        # In this order: what is dispatched meanwhile is read twice, and nothing is left out.
+        # The order matters: records that are dispatched meanwhile are read twice, and none is omitted.
         first_index = self.replica.first_index_behind(self._dispatch.position)
         self.log.reset_offsets()
         for (name, queue_id), offset in self._count_from.items():
@@ -359,11 +361,11 @@ class MessageStore:
         self.log.set_term(term)
 
     def count_from(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Queues without records go on from these offsets: their records lay before this log's begin (L11)."""
+        """Queues without records continue at these offsets: their records were before the start of this log (L11)."""
         self._count_from = dict(ends)
 
     def ends_before(self, pos: int) -> dict[tuple[str, int], int]:
-        """The next offsets of queues none of whose records lies at `pos` or behind it, by topic and queue id."""
+        """The next offsets of queues without a record at or behind `pos`, by topic and queue id."""
         ends = dict(self._count_from)
         for topic, queue_id, _, max_offset, _, max_pos in self._dispatch.queues():
             if max_offset > 0 and max_pos <= pos:
@@ -373,24 +375,25 @@ class MessageStore:
         return ends
 
     def serve(self, serving: bool) -> None:
-        """Whether this member takes puts: a leader that is ready does (S11)."""
+        """Sets whether this member accepts puts: a leader that is ready does (S11)."""
         self._serving = serving
         self.set_hot(serving)
 
     def refuse_messages(self, reason: str | None) -> None:
-        """A leader's group has too little room for messages; None: it has enough. What is no message is not asked."""
+        """Sets why the group of this leader has too little room for messages; None if it has enough. Other entries are
+        not affected."""
         if reason != self._group_refusal:
             self._group_refusal = reason
             self.look_again()
 
     def give_up(self, code: int, status: PutStatus) -> None:
-        """Leadership is lost: whoever waits for a commit is told `code`, or `status`, for "outcome unknown" (B2)."""
+        """Leadership is lost: answers all that wait for a commit with `code` or `status` for "outcome unknown" (B2)."""
         self.serve(False)
         self.appender.give_up(code, status)
 
     def take_repaired(self, pos: int, end: int) -> Awaitable[None]:
-        """The bytes [pos, end) of the log were damaged and are sound now: they are read from the disk again, and queues
-        and index get what they lack of them. Done when that is; what fails is reported."""
+        """The bytes [pos, end) of the log were damaged and are sound now: reads them from the disk again, and adds
+        missing records to queues and index. The result is done afterwards; errors are reported."""
         segment_bytes = self.settings.mappedFileSizeCommitLog
         for start in range(pos - pos % segment_bytes, end, segment_bytes):
             self._dispatch.forget_log_segment(start)
@@ -412,7 +415,7 @@ class MessageStore:
             self.on_arrival(waiting)
 
     async def look_at_media(self) -> None:
-        """Reports what the disk did not give to reads since the last look, and has it repaired where possible."""
+        """Reports what reads could not get from the disk since the last call, and starts repairs where possible."""
         if not self.media.is_due:
             return
         ranges, index = await self.run_upkeep(self.media.look)
@@ -424,9 +427,9 @@ class MessageStore:
             self.media.tell(pos, end)
 
     def forget_cut(self, was_end: int) -> None:
-        """The log was cut, and ended at `was_end`: lets go of segments that are other files now.
+        """The log was truncated; before, it ended at `was_end`. Releases maps of segments that were replaced.
 
-        Queues and index know only what was committed, which is never cut (S7): they stay as they are (B4)."""
+        Queues and index contain only committed records, which are never truncated (S7), so they do not change (B4)."""
         end = self.log.written
         assert self._dispatch.position <= end, "what was dispatched was committed"
         segment_bytes = self.settings.mappedFileSizeCommitLog
@@ -436,7 +439,7 @@ class MessageStore:
     # -- puts ----------------------------------------------------------------------------------------------------------
 
     async def put(self, message: Message) -> PutResult:
-        """Appends one message; returns when it is as safe as the settings and its WAIT property ask."""
+        """Appends one message. Returns when it is as durable as the settings and its WAIT property require."""
         refused = self._refused()
         if refused is not None:
             return refused
@@ -462,7 +465,7 @@ class MessageStore:
         return self._put_result(status, pos, size, queue_offset, message_id, stored_ms)
 
     async def put_batch(self, batch: MessageBatch) -> PutResult:
-        """Appends all messages of a batch, or none."""
+        """Appends all messages of a batch, or no message."""
         refused = self._refused()
         if refused is not None:
             return refused
@@ -502,7 +505,7 @@ class MessageStore:
     def _put_error(self, error: ValueError | OSError) -> PutResult:
         if isinstance(error, OSError):
             self._no_segment = error, self.log.staged
-            # Nothing is stored, and another member may have room.
+            # Nothing was stored, and another member may have room.
             failed = PutStatus.CREATE_MAPEDFILE_FAILED if self.replica is None else PutStatus.SERVICE_NOT_AVAILABLE
             return PutResult(failed, detail=str(error))
         return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
@@ -512,12 +515,12 @@ class MessageStore:
         if reason is not None:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, detail=reason)
         if self.is_busy:
-            return PutResult(PutStatus.OS_PAGECACHE_BUSY, detail="the page cache does not take writes in time")
+            return PutResult(PutStatus.OS_PAGECACHE_BUSY, detail="the page cache does not accept writes in time")
         return None
 
     @property
     def is_busy(self) -> bool:
-        """A write to the log took longer than `osPageCacheBusyTimeOutMills`, not long ago."""
+        """Whether a recent write to the log took longer than `osPageCacheBusyTimeOutMills`."""
         return self.appender.busy
 
     @property
@@ -525,16 +528,16 @@ class MessageStore:
         return self.refusal() is None
 
     def failure(self) -> str | None:
-        """What only a restart can repair; None: nothing."""
+        """The error that only a restart can repair; None without one."""
         failure = self.appender.failure
         if failure is not None:
             return str(failure) if isinstance(failure, FolderLostError) else f"the log could not be flushed: {failure}"
         return self.dispatcher.failure
 
     def trouble(self) -> str | None:
-        """Why a put would fail now, or failed last; None: nothing speaks against it. What `/readyz` tells.
+        """Why a put would fail now, or failed last; None if puts work. `/readyz` shows it.
 
-        More than `refusal`: a put that found no room, or whose write failed, does not keep the next one from trying.
+        This is more than `refusal`: after a put that found no room, or whose write failed, the next one still tries.
         """
         refusal = self.refusal()
         if refusal is not None:
@@ -549,11 +552,11 @@ class MessageStore:
         return None
 
     def no_room(self) -> str | None:
-        """Why the disk takes nothing more of what the store makes of its log; None: it does."""
+        """Why derived files cannot be written to the disk; None if they can."""
         return self.dispatcher.refusal or self.upkeep.refusal()
 
     def refusal(self) -> str | None:
-        """Why puts are refused now; None: they are not."""
+        """Why puts are refused now; None if they are not."""
         if not self._open:
             return "the store is shut down"
         if self.settings.brokerRole is BrokerRole.SLAVE:
@@ -576,14 +579,14 @@ class MessageStore:
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
     ) -> GetResult:
-        """Records of a queue from `offset` on, as many as RocketMQ would give in one answer.
+        """Records of a queue from `offset` on, as many as RocketMQ returns in one answer.
 
-        `codes`: tag hashes that pass (None: all). `accept(tags_code, properties)` has the last word on each record.
+        `codes`: accepted tag hashes (None: all). `accept(tags_code, properties)` makes the final decision per record.
         """
         name = topic.encode(errors="surrogatepass")
         found = self._get(name, queue_id, offset, max_messages, codes, accept)
         if found[0] != 0 and offset >= found[3] and self.dispatcher.catch_up():
-            # What was acknowledged can be read, even if dispatch had not come round to it yet.
+            # Acknowledged messages can be read, even if they were not dispatched yet.
             found = self._get(name, queue_id, offset, max_messages, codes, accept)
         looks = 0
         while found[7] >= 0 and looks < _MOST_LOOKS and self.queue_repair.look_at(name, queue_id, found[7]):
@@ -595,7 +598,7 @@ class MessageStore:
             for pos, size in met:
                 self.media.met(pos, size)
             if any(self.media.is_being_repaired(pos) for pos, _ in met):
-                # In a moment another member's copy is in its place: the reader waits in front of it.
+                # The copy of another member will replace it soon: the reader waits before it.
                 self._waits_for_repair.add((topic, queue_id))
                 found = self._get(name, queue_id, offset, max_messages, codes, accept, stop_at_damage=True)
                 self._damaged = self._dispatch.damaged
@@ -614,9 +617,9 @@ class MessageStore:
         opaque: int,
         suggested: int,
     ) -> tuple[bytes, int, int] | None:
-        """What `get_message` finds as the frame that answers a pull, with its count and bytes of records.
+        """The result of `get_message` as the frame that answers a pull, with the number and bytes of its records.
 
-        None where more than records in memory, all of them sound, is to be told: `get_message` tells it.
+        None unless all records are sound and in memory: then use `get_message`.
         `opaque`: the pull's; `suggested`: the broker id from which to pull next.
         """
         return self._dispatch.get_frame(
@@ -652,8 +655,8 @@ class MessageStore:
             self.readable_end,
             self._memory_bytes,
             self._limits,
-            # A follower that is behind knows no better offset than the reader's own. Nor does one that just began to
-            # lead, while its queues lack a part of the log: it would send readers back to the queue's begin.
+            # A follower that is behind knows no better offset than the reader. The same applies to a new leader whose
+            # queues lack a part of the log: it would send readers back to the beginning of the queue.
             self._correct_offsets and (self.replica is None or (self._serving and not self.dispatcher.behind_bytes)),
             accept,
             stop_at_damage,
@@ -661,16 +664,16 @@ class MessageStore:
         )
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Offset that the next message of the queue will get; 0 if there is no such queue."""
+        """The offset of the next message of the queue; 0 if there is no such queue."""
         self.dispatcher.catch_up()
         return self._dispatch.offsets(topic.encode(), queue_id)[1]
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the oldest message kept; 0 if there is no such queue."""
+        """The offset of the oldest message that is not deleted; 0 if there is no such queue."""
         return self._dispatch.offsets(topic.encode(), queue_id)[0]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Offset of the message stored at that time, or of its nearer neighbour."""
+        """The offset of the message stored at that time, or nearest to it."""
         self.dispatcher.catch_up()
         return self._dispatch.offset_by_time(topic.encode(), queue_id, timestamp_ms)
 
@@ -685,8 +688,8 @@ class MessageStore:
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
     def message_at(self, pos: int) -> bytes | None:
-        """The whole record that begins at byte `pos` of the log; None if none begins there, or a damaged one, which is
-        reported then, and repaired in a group as one that a pull meets."""
+        """The record that begins at byte `pos` of the log; None if no sound record begins there. A damaged one is
+        reported, and a group repairs it."""
         record = self._dispatch.record_at(pos, self.readable_end) if pos >= 0 else None
         if record is None and (size := self._damaged_at(pos)):
             self.media.met(pos, size)
@@ -727,10 +730,10 @@ class MessageStore:
         return self._dispatch.units(topic.encode(), queue_id, offset, count)
 
     def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """As `units`, each compared with the record that it leads to, for who reads the records by them.
+        """Like `units`, but each is compared with its record, for callers that read the records.
 
-        Ends in front of a unit that is being compared with the log, or whose record a group repairs: ask again later. A
-        message that is lost, or damaged for good, is (-1, 0, 0).
+        Ends before a unit that is being compared with the log, or whose record a group repairs: call it again later. A
+        message that is lost or permanently damaged is (-1, 0, 0).
         """
         self.dispatcher.catch_up()
         name = topic.encode()
@@ -750,7 +753,7 @@ class MessageStore:
         return [(topic.decode(), queue_id) for topic, queue_id, *_ in self._dispatch.queues()]
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """The message lies so near the log's end that it is probably still in the page cache."""
+        """Whether the message is so near to the log's end that it is probably still in the page cache."""
         units = self.units(topic, queue_id, offset, 1)
         return bool(units) and self.log.written - units[0][0] <= self._memory_bytes
 
@@ -758,7 +761,7 @@ class MessageStore:
 
     @property
     def on_arrival(self) -> Callable[[list[tuple[str, int]]], None] | None:
-        """Called after dispatch with the watched queues that grew."""
+        """The callback that gets the watched queues that grew, after dispatch."""
         return self.dispatcher.on_arrival
 
     @on_arrival.setter
@@ -766,22 +769,22 @@ class MessageStore:
         self.dispatcher.on_arrival = call
 
     def watch(self, topic: str, queue_id: int) -> None:
-        """Report arrivals in this queue."""
+        """Reports arrivals in this queue from now on."""
         self._dispatch.watch(topic.encode(), queue_id)
 
     def unwatch(self, topic: str, queue_id: int) -> None:
-        """No longer report arrivals in this queue."""
+        """Stops reporting arrivals in this queue."""
         self._dispatch.unwatch(topic.encode(), queue_id)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def set_topic(self, topic: str, queues: int) -> None:
-        """Plain sends to queues [0, queues) of this topic may take the short way; 0: none."""
+        """Lets `feed` store plain sends to queues [0, queues) of this topic; 0 for no queue."""
         self.log.set_topic(topic.encode(), queues)
 
     def remove_topic(self, topic: str) -> None:
-        """Deletes the topic's ConsumeQueues; its records stay in the log until that is cleaned."""
-        # A record on its way would make the queue again, at an offset that a new topic of the name does not go on from.
+        """Deletes the topic's ConsumeQueues. Its records stay in the log until their segments are deleted."""
+        # Dispatching a pending record would create the queue again, with an offset that a new topic must not use.
         self.appender.write()
         self.dispatcher.finish()
         self.log.forget_topic(topic.encode())
@@ -789,13 +792,13 @@ class MessageStore:
         self.upkeep.save_soon()
 
     async def save_progress(self) -> None:
-        """Returns when a kill does not bring back ConsumeQueues that were removed. A failure is logged."""
+        """Returns when removed ConsumeQueues stay removed after a kill. A failure is logged."""
         await self.upkeep.save_now()
 
     def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
-        """Deletes the ConsumeQueues of topics not in `keep` that have no message left in the log.
+        """Deletes the ConsumeQueues of topics that are not in `keep` and have no message left in the log.
 
-        Topics that have some stay; how many messages each of them has. The schedule topic always stays.
+        Returns the other topics with their number of messages. The schedule topic always stays.
         """
         self.appender.write()
         self.dispatcher.finish()
@@ -805,7 +808,8 @@ class MessageStore:
         return stay
 
     def unknown_topics(self, known: set[str]) -> dict[str, int]:
-        """Topics not in `known` whose ConsumeQueues have messages in the log, and how many. Not the schedule topic."""
+        """Topics not in `known` with their number of messages in the log, if they have any. Without the schedule
+        topic."""
         found: dict[str, int] = {}
         for name, _, min_offset, max_offset, _, max_pos in self._dispatch.queues():
             topic = name.decode()
@@ -819,7 +823,7 @@ class MessageStore:
         return found
 
     def clean_expired_queues(self) -> int:
-        """Deletes ConsumeQueue and index files that only name records below the log's beginning; how many files."""
+        """Deletes ConsumeQueue and index files for records before the log's start. Returns the number of files."""
         removed = self._dispatch.delete_below(self.min_pos)
         self.upkeep.save_soon()
         return removed
@@ -828,12 +832,12 @@ class MessageStore:
 
     @property
     def min_pos(self) -> int:
-        """First byte of the log that is kept."""
+        """Position of the first byte of the log that is not deleted."""
         return self.upkeep.min_pos
 
     @property
     def max_pos(self) -> int:
-        """End of what may be read."""
+        """Position where the readable part of the log ends."""
         return self.readable_end
 
     @property
@@ -846,7 +850,7 @@ class MessageStore:
 
     @property
     def damaged_records(self) -> int:
-        """Reads that met a damaged record, which was not served."""
+        """Number of reads that found a damaged record, which was not served."""
         return self._dispatch.damaged
 
     @property
@@ -854,10 +858,10 @@ class MessageStore:
         return self.dispatcher.behind_bytes
 
     def runtime_info(self) -> dict[str, str]:
-        """The store's keys of GET_BROKER_RUNTIME_INFO, as text."""
+        """The entries of the store in GET_BROKER_RUNTIME_INFO, as text."""
         return self.upkeep.runtime_info()
 
 
 def _waits(properties: str) -> bool:
-    """Whether a message's sender waits for the disk (`waitStoreMsgOK`, property WAIT): written is enough otherwise."""
+    """Whether the sender of a message waits for the disk (`waitStoreMsgOK`, property WAIT)."""
     return not properties.startswith("WAIT\x01false") and "\x02WAIT\x01false" not in properties

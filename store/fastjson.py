@@ -1,17 +1,17 @@
-"""JSON as RocketMQ speaks it, which is not always JSON: the dialect of the library fastjson, read and written.
+"""Reads and writes JSON in the dialect of the library fastjson, as RocketMQ does. It is not always valid JSON.
 
-Java's RocketMQ writes its config files and the bodies of its requests with fastjson 1.2. Where a map's keys are no
-strings, it writes them as they are: `{0:"a"}` for numbers, and a whole object in the key's place for objects,
-`{{"brokerName":"b","queueId":3,"topic":"T"}:5}`. Its reader takes more than it writes: single quotes, names without
-quotes, commas too many, comments.
+Java's RocketMQ writes its config files and the bodies of its requests with fastjson 1.2. It writes map keys that are
+not strings as they are: `{0:"a"}` for numbers, and a whole object as the key for objects,
+`{{"brokerName":"b","queueId":3,"topic":"T"}:5}`. Its reader accepts more than it writes: single quotes, names without
+quotes, extra commas, comments.
 
 `loads` tries a strict parser first (it is a hundred times faster, and most texts are strict), then the lenient one.
 `dumps` writes fastjson's form, or on request its pretty form (the one of `config/*.json`), or strictly valid JSON that
 fastjson's reader also understands: number keys in quotes, object keys as JSON inside a string.
 
-What a text becomes: a bare number key is an `int`, an object key a `JsonObjectKey`; a key that came in quotes stays a
-`str`. So one table may come with keys of either kind, depending on who wrote it: `int_keys` and `object_keys` bring
-both to one. `{"$ref":"$.path"}`, fastjson's mark of a repeated object, is left as it stands; it is never written.
+Keys: a bare number becomes an `int`, an object a `JsonObjectKey`; a key in quotes stays a `str`. So a table can have
+keys of either kind, depending on its writer: `int_keys` and `object_keys` convert both to one. `{"$ref":"$.path"}`,
+fastjson's reference to a repeated object, is not resolved, and never written.
 
 Source: what RocketMQ 4.8.0 with fastjson 1.2.69 printed; the golden stores and recorded frames hold samples.
 """
@@ -32,7 +32,7 @@ MAX_DEPTH = (
 
 
 class FastjsonError(ValueError):
-    """The text is no JSON, not even fastjson's; `offset` (in characters) says where the reader gave up."""
+    """The text is neither JSON nor fastjson's dialect. `offset`: where, in characters."""
 
     def __init__(self, reason: str, offset: int) -> None:
         super().__init__(f"{reason} at character {offset}")
@@ -264,7 +264,7 @@ class _Reader:
             parts.append(chr(int(code, 16)) if code else _ESCAPED[escape.group(3)])
             self.pos = escape.end()
         result = "".join(parts)
-        if _SURROGATE.search(result):  # \ud83d\ude00 is one character; half a pair is none
+        if _SURROGATE.search(result):  # \ud83d\ude00 is one character; half a pair is not valid
             result = result.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         return result
 

@@ -1,9 +1,9 @@
-"""The sizes that a store's files should have, found without its settings.
+"""Determines the right sizes of a store's files without its settings.
 
-RocketMQ's files do not say how large they should be. A check that takes a file's own length for the right one does not
-notice that the file was cut short. So the sizes come from two places: the progress mark, which names the settings of
-the broker that wrote it, and the files themselves. A size that the mark names counts if some file has it, or if there
-is no file; else the length that most files have.
+RocketMQ's files do not contain their right size. A check that accepts any length of a file does not notice that it was
+truncated. So the sizes come from two sources: the progress mark, which contains settings of the broker that wrote it,
+and the files themselves. The size in the mark counts if some file has it, or if there is no file; otherwise the length
+that most files have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tallystick.store.segment_files import segment_start
 @dataclass(frozen=True, slots=True)
 class FileSizes:
     """Bytes of a segment of the log, of a ConsumeQueue file, of a file of its extension; slots and entries of an index
-    file. None: not known."""
+    file. None if unknown."""
 
     log_segment_bytes: int | None = None
     queue_segment_bytes: int | None = None
@@ -30,7 +30,7 @@ class FileSizes:
 
     @classmethod
     def of(cls, root: Path) -> FileSizes:
-        """Of the store in `root`. OSError: a folder cannot be read."""
+        """The sizes in the store in `root`. Raises OSError if a folder cannot be read."""
         mark = ProgressMark.load(root)
         geometry = None if mark is None else mark.geometry
         index = None
@@ -48,12 +48,12 @@ class FileSizes:
 
 
 def lengths_of(paths: Iterable[Path]) -> Iterator[int]:
-    """Of the files that are not empty: an empty one was being made when the process died. Looks at one at a time."""
+    """Lengths of the files that are not empty: the creation of an empty one was interrupted. Yields one at a time."""
     return (length for path in paths if path.is_file() and (length := path.stat().st_size))
 
 
 def segments_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """Those whose names are positions."""
+    """The files whose names are positions."""
     return (path for path in paths if segment_start(path.name) is not None)
 
 

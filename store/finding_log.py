@@ -1,15 +1,15 @@
-"""The one place where a running process keeps what it found wrong with its files, and what it did about it.
+"""Collects all faults that a running process finds in its files, and what it did about them.
 
     recovery, scrubber, table loader, reads ──add──▶ FindingLog ──▶ one log line, at WARNING or ERROR
                                                                ├──▶ a counter by kind in /metrics
                                                                └──▶ a list in GET /node, the newest `MAX_KEPT`
 
-A process makes one `FindingLog` and gives it to everything that opens or checks files, of a plain store and of a group
-alike. Findings live as long as the process: a restart that finds the same damage reports it again.
+A process has one `FindingLog`. Everything that opens or checks files uses it, in a plain store and in a group. Findings
+are kept as long as the process runs: after a restart, the same damage is reported again.
 
-Damage is reported once for each place, however often a read or a scrub meets it, until the file is repaired, rebuilt or
-removed. A disk that went bad makes millions of findings: after `MAX_LINES` log lines of a kind, the rest of that kind
-is only counted.
+Damage is reported once per place, however often a read or a scrub finds it, until the file is repaired, rebuilt or
+removed. A failing disk causes millions of findings: after `MAX_LINES` log lines of a kind, further ones are only
+counted.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tallystick.store.clock import wall_ms
 from tallystick.store.findings import Finding, FindingKind
 
 MAX_KEPT = 200
-"""Findings that are listed; older ones are only counted."""
+"""Number of listed findings; older ones are only counted."""
 MAX_LINES = 1000
-"""Log lines of one kind."""
+"""Largest number of log lines per kind."""
 MAX_PLACES = 10_000
-"""Damaged places that are remembered as reported."""
+"""Largest number of damaged places that are remembered as reported."""
 
 _logger = logging.getLogger("tallystick.findings")
-# What loses or hides messages is an error; what was set right is a warning.
+# Lost or hidden messages are an error; what was repaired is a warning.
 _LEVELS = {FindingKind.DAMAGE: logging.ERROR, FindingKind.NOTE: logging.INFO}
 
 
 class FindingLog:
-    """See the module's head. All methods may be called on any thread; none of them blocks or raises."""
+    """See the docstring of the module. All methods are thread-safe; none of them blocks or raises."""
 
     def __init__(self, root: Path | None = None) -> None:
-        """`root`: paths below this folder are shown relative to it."""
+        """`root`: findings show paths below this folder relative to it."""
         self._root = root
         self._lock = threading.Lock()
         self._kept: deque[tuple[int, Finding]] = deque(maxlen=MAX_KEPT)
@@ -49,15 +49,15 @@ class FindingLog:
     def add(
         self, kind: FindingKind, path: Path | str, reason: str, *, offset: int = 0, size: int = 0, pos: int = -1
     ) -> bool:
-        """Reports one finding; false if this damage was reported before.
+        """Reports one finding. Returns false if this damage was reported before.
 
-        `offset`, `size`: byte in the file, and how many bytes are concerned (0: not known, or all of it). `pos`: byte
+        `offset`, `size`: byte in the file, and how many bytes are affected (0: unknown, or the whole file). `pos`: byte
         in the log, if the file is a part of the log. `reason`: in words, without the place.
         """
         return self.report(Finding(self.name_of(path), offset, reason, kind, size, pos))
 
     def report(self, finding: Finding) -> bool:
-        """Reports a finding that is already made; as `add`."""
+        """Like `add`, for an existing finding."""
         with self._lock:
             if not self._is_new(finding):
                 return False
@@ -71,7 +71,7 @@ class FindingLog:
         return True
 
     def name_of(self, path: Path | str) -> str:
-        """How findings name a file: below the store's root, if it is there."""
+        """The name of a file in findings: relative to the store's root if the file is below it."""
         path = Path(path)
         if self._root is not None and path.is_relative_to(self._root):
             path = path.relative_to(self._root)
@@ -79,18 +79,18 @@ class FindingLog:
 
     @property
     def unrepaired(self) -> int:
-        """Damaged places that were reported and not repaired, rebuilt or removed since."""
+        """Number of damaged places that were reported and not repaired, rebuilt or removed since."""
         with self._lock:
             return len(self._places)
 
     @property
     def total(self) -> int:
-        """All findings since the process began."""
+        """Number of findings since the process started."""
         with self._lock:
             return sum(self._counts.values())
 
     def counts(self) -> dict[str, int]:
-        """How many of each kind since the process began; every kind is there."""
+        """Number of findings of each kind since the process started, including zeros."""
         with self._lock:
             return {kind.value: count for kind, count in self._counts.items()}
 
@@ -100,7 +100,7 @@ class FindingLog:
             return [finding for _, finding in self._kept]
 
     def to_json(self) -> dict[str, Any]:
-        """What GET /node shows: `total`, `counts` by kind, `newest` (oldest first) with `time` in ms since 1970."""
+        """The object in GET /node: `total`, `counts` by kind, `newest` (oldest first) with `time` in ms since 1970."""
         with self._lock:
             kept = list(self._kept)
         counts = self.counts()
@@ -116,7 +116,7 @@ class FindingLog:
                 self._places.pop(next(iter(self._places)))
             self._places[place] = None
         elif finding.kind in (FindingKind.REPAIRED, FindingKind.REBUILT, FindingKind.REMOVED):
-            # What is damaged in the new file is new damage. A folder stands for all files in it.
+            # Damage in the new file is new damage. A folder stands for all files in it.
             inside = finding.file + "/"
             for place in [place for place in self._places if place[0] == finding.file or place[0].startswith(inside)]:
                 del self._places[place]

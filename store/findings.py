@@ -1,10 +1,10 @@
-"""What was found wrong with a store's files: one finding, and the report of a check of a whole store.
+"""Faults in a store's files: a single finding, and the report of a check of a whole store.
 
 A finding has a kind, a file, a place in it, and a reason in words. Checks without a process (`tally store verify`)
 collect findings in a `Report`; a running process collects them in a `FindingLog`. Both use the same words.
 
-A report tells damage, which loses or hides messages, from notes, which the next start repairs itself. Its lists are
-bounded: a store whose disk went bad has millions of findings, and the first thousand tell the story.
+A report distinguishes damage, which loses or hides messages, from notes, which the next start repairs itself. Its lists
+are bounded: on a failing disk a store can have millions of findings, and the first thousand are enough.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 MAX_LISTED = 1000
 
 Progress = Callable[[str, int, int], None]
-"""Called now and then with the stage's name, what is done and what there is to do (bytes)."""
+"""Called regularly with the name of the stage, the bytes done and the bytes in total."""
 
 
 class FindingKind(enum.StrEnum):
     DAMAGE = "damage"
     """Bytes are not what was written. Messages there are lost or hidden unless the file is repaired or rebuilt."""
     CUT = "cut"
-    """Bytes behind the end of a log or table were removed: a write that did not finish, or what lay behind it."""
+    """Bytes behind the end of a log or table were removed: an unfinished write, or what followed it."""
     REBUILT = "rebuilt"
-    """A file that is derived from the log (ConsumeQueue, index) was made again from it."""
+    """A file that is derived from the log (ConsumeQueue, index) was built again from it."""
     REPAIRED = "repaired"
-    """Damaged bytes were replaced with a sound copy: of another member, or of a backup."""
+    """Damaged bytes were replaced with a sound copy from another member or a backup."""
     REMOVED = "removed"
     """A file was removed."""
     MARK = "mark"
-    """The mark of how far files were complete was not believed; recovery read more of the log instead."""
+    """A progress mark was not used; recovery read more of the log instead."""
     NOTE = "note"
     """Something unusual that loses nothing."""
 
@@ -51,8 +51,8 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`file`: path below the store's root; `offset`: byte in that file; `size`: how many bytes are concerned, 0 if that
-    is not known or the whole file is meant. `pos`: byte in the log where the file is a part of it, else -1."""
+    """`file`: path below the store's root; `offset`: byte in that file; `size`: how many bytes are affected, 0 if that
+    is unknown or the whole file is affected. `pos`: byte in the log where the file is a part of it, else -1."""
 
     file: str
     offset: int
@@ -87,9 +87,9 @@ class Report:
 
     root: str
     layout: str = "commitlog"
-    """`commitlog`, or the folder of dledger's layout."""
+    """`commitlog`, or the folder with dledger's layout."""
     clean: bool = True
-    """The last stop was in order (there is no `abort`)."""
+    """Whether the last stop was a clean shutdown (there is no file `abort`)."""
     log_segment_bytes: int = 0
     queue_segment_bytes: int = 0
     index_slots: int = 0
@@ -112,14 +112,14 @@ class Report:
     damage: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
     damaged_files: dict[str, str] = field(default_factory=dict)
-    """Every file or folder with damage, also where the list is full, with the reason that came first."""
+    """Every file or folder with damage, even if the list is full, with its first reason."""
 
     @property
     def sound(self) -> bool:
         return self.damaged == 0
 
     def add_damage(self, path: Path, offset: int, reason: str, *, size: int = 0, pos: int = -1) -> None:
-        """`size`: bytes that are concerned, 0: not known. `pos`: byte in the log, -1: it is another file."""
+        """`size`: affected bytes, 0 if unknown. `pos`: byte in the log, -1 for other files."""
         self.damaged += 1
         finding = self._finding(path, offset, reason, FindingKind.DAMAGE, size, pos)
         self.damaged_files.setdefault(finding.file, reason)
@@ -132,7 +132,7 @@ class Report:
             self.notes.append(self._finding(path, offset, reason, kind))
 
     def add(self, path: Path, offset: int, reason: str, *, repairable: bool) -> None:
-        """Damage, or a note if the next start makes it good."""
+        """Adds damage, or a note if the next start repairs it."""
         (self.add_note if repairable else self.add_damage)(path, offset, reason)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """When the log is flushed to disk: RocketMQ's flush services as decisions over positions and times.
 
-SYNC_FLUSH flushes as soon as something is written and acknowledges behind the flush (group commit: whatever was
-written while one flush ran is covered by the next). ASYNC_FLUSH acknowledges what is written and flushes by pages and
+SYNC_FLUSH flushes as soon as something is written, and acknowledges after the flush (group commit: the next flush
+covers everything that was written while one ran). ASYNC_FLUSH acknowledges what is written, and flushes by pages and
 time. Source: reference `CommitLog.FlushRealTimeService`, `GroupCommitService`, `CommitRealTimeService`.
 """
 
@@ -14,9 +14,9 @@ PAGE_BYTES = 4096
 
 @dataclass(slots=True)
 class PageFlush:
-    """Flush when `least_pages` pages are behind, or anything at all once `thorough_interval_ms` has passed.
+    """Flushes when `least_pages` pages are unflushed, and every `thorough_interval_ms` if any byte is.
 
-    The same rule serves the flush of the log, the flush of the queues, and the commit of the transient store pool.
+    The same rule applies to the flush of the log, the flush of the queues, and the commit of the transient store pool.
     """
 
     least_pages: int
@@ -24,7 +24,7 @@ class PageFlush:
     last_thorough_ms: int = 0
 
     def due(self, now_ms: int, written: int, flushed: int) -> bool:
-        """Whether to flush now. A thorough flush is noted as done at `now_ms`, also when there was nothing to flush."""
+        """Whether to flush now. Notes a thorough flush as done at `now_ms`, even if there is nothing to flush."""
         if now_ms >= self.last_thorough_ms + self.thorough_interval_ms:
             self.last_thorough_ms = now_ms
             return written > flushed

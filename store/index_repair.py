@@ -1,16 +1,17 @@
-"""Sets index files right while the store is in use: what does not agree with the log is made again from it.
+"""Repairs index files while the store is in use: a file that does not agree with the log is built again.
 
     query ── an entry that leads to no record with the key ──┐
     start ── chains of entries that do not hold together ────┤
     scrub ── anything that is wrong in a file ───────────────┴──▶ distrust ──▶ the file and those behind it go, and are
                                                                                dispatched again
 
-An entry is a hash, a position and a time. A search believes none of them: the record has to have a key with the
-asked hash. What it cannot see is an entry that it does not meet, because a slot, a link or a hash changed. That breaks
-a chain of the file: each file is looked at once after a start, in the background. The times in its header, which a
-search by time believes, are compared with the records of its first and last entry then.
+An entry is a hash, a position and a time. A search trusts none of them: it checks that the record has a key with the
+requested hash. But a search cannot notice an entry that it does not reach because a slot, a link or a hash changed.
+Such a change breaks a chain of the file. Therefore each file is checked once after a start, in the background. This
+check also compares the times in the header, which a search by time uses, with the records of the first and the last
+entry.
 
-Findings: DAMAGE for the file, REBUILT for what is made again.
+Findings: DAMAGE for the file, REBUILT for the files that are built again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _logger = logging.getLogger("tallystick.store")
 
 
 class IndexRepair:
-    """Of one open store; belongs to its event loop. `executor`: for reading whole files."""
+    """Repairs the index of one open store, on its event loop. `executor`: reads whole files."""
 
     def __init__(self, store: MessageStore, dispatch: Dispatch, executor: Executor) -> None:
         self._store = store
@@ -44,8 +45,8 @@ class IndexRepair:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def records(self, hashed: int, positions: list[int]) -> list[bytes]:
-        """The records at these positions that have a key with this hash; ascending. Entries that led to others are
-        wrong, and their files are made again soon."""
+        """The records at these positions that have a key with this hash, ascending. Entries with other records are
+        wrong, and their files are built again soon."""
         found = []
         for pos in sorted(set(positions)):
             data = self._store.message_at(pos)
@@ -56,7 +57,7 @@ class IndexRepair:
         return found
 
     def _is_no_place(self, pos: int) -> bool:
-        """No record begins there, not even a damaged one, and none that was deleted did."""
+        """Whether no record begins there, not even a damaged or deleted one."""
         if pos < self._store.min_pos:
             return False
         head = self._dispatch.log_bytes(pos, _HEAD_BYTES) if pos + _HEAD_BYTES <= self._store.max_pos else b""
@@ -80,7 +81,7 @@ class IndexRepair:
         task.add_done_callback(self._tasks.discard)
 
     async def make_again(self, name: str, reason: str) -> None:
-        """The file `name` is wrong, for `reason`: it and those behind it are removed, and dispatch makes them again.
+        """The file `name` is wrong because of `reason`: removes it and all later ones, and dispatch builds them again.
         Reports that. A failure is logged."""
         store = self._store
         try:
@@ -90,12 +91,12 @@ class IndexRepair:
                 store.findings.add(FindingKind.REBUILT, path, "this file and those behind it, from the log")
                 store.dispatcher.advance(store.readable_end)
         except (OSError, DamageError) as error:
-            _logger.warning("cannot make index file %s again: %s", name, error)
+            _logger.warning("cannot build index file %s again: %s", name, error)
         finally:
             self._suspects.discard(name)
 
     async def look_at_all(self) -> None:
-        """Looks whether the chains of all files hold; returns when it is done."""
+        """Checks the chains of all files."""
         files = self._dispatch.index_files()
         for name, begin_ms, end_ms, begin_pos, end_pos, _, count in files:
             if count > 1 and not (self._stored_at(begin_pos, begin_ms) and self._stored_at(end_pos, end_ms)):
@@ -109,14 +110,14 @@ class IndexRepair:
                     self._executor, index_chain_faults, path, slots, count, growing, True
                 )
             except (OSError, DamageError) as error:
-                _logger.warning("cannot look at index file %s: %s", name, error)
+                _logger.warning("cannot check index file %s: %s", name, error)
                 continue
             if faults:
                 self._distrust(name, f"{listed[0][1]}; {faults} places do not fit")
-                return  # those behind it are made again, too
+                return  # later files are built again as well
 
     def _stored_at(self, pos: int, time_ms: int) -> bool:
-        """The record at `pos` has this store time, or cannot be read."""
+        """Whether the record at `pos` has this store time, or cannot be read."""
         data = self._store.message_at(pos) if pos >= self._store.min_pos else None
         return data is None or store_timestamp(data) == time_ms
 

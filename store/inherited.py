@@ -1,12 +1,12 @@
-"""What a killed process left in the system's cache, and nobody has synced.
+"""Syncs files that a killed process wrote and did not sync.
 
-After `kill -9` everything that was written is there, but not for certain on the disk; and the process that goes on with
-the store knows only of its own writes. So before it calls anything durable that it found, it syncs all of it: the log
-before SYNC_FLUSH answers the first send (a later segment that survives a power loss is worth nothing behind an earlier
-one that does not), queues and index before the first progress mark that is to hold after one.
+After `kill -9` all written data is in the page cache, but perhaps not on the disk, and the next process tracks only its
+own writes. So the next process syncs all files before it treats them as durable: the log before SYNC_FLUSH answers the
+first send (a later segment that survives a power loss is useless if an earlier one does not), and queues and index
+before the first progress mark that counts after a power loss.
 
-A sync of a file that has nothing to write costs the disk little, and still several milliseconds on a busy one: very
-many files are synced with their whole file system.
+To sync a file without unwritten pages is cheap, but takes several milliseconds on a busy disk. Therefore a large number
+of files is synced by syncing their whole file system.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def sync_files(door: Door, folder: Path) -> None:
-    """Makes all below `folder` durable, names included. Blocks. What vanishes meanwhile is passed over. OSError."""
+    """Makes all files below `folder` and their names durable. Blocks. Skips removed files. Raises OSError."""
     found: list[_Found] = []
     _collect(str(folder), found)
     if len(found) > door.most_single_syncs and door.sync_fs(found[-1].path):
@@ -32,18 +32,18 @@ def sync_files(door: Door, folder: Path) -> None:
             else:
                 door.sync(path)
         except FileNotFoundError:
-            pass  # a topic was removed, or a file was cleaned
+            pass  # a topic was removed, or a file was deleted
 
 
 class _Found(NamedTuple):
     path: str
     is_folder: bool
     device: int
-    """-1: not known."""
+    """-1 if unknown."""
 
 
 def _collect(path: str, found: list[_Found]) -> None:
-    """Adds all files and folders in `path`, each folder behind what is in it, and `path` as the last one."""
+    """Adds all files and folders in `path`, each folder after its content, and `path` last."""
     try:
         device = Path(path).stat().st_dev
         entries = sorted(os.scandir(path), key=lambda entry: entry.name)

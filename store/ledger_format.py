@@ -1,4 +1,4 @@
-"""How one log lies on disk in dledger's layout: entries in `data/`, one fixed unit per entry in `index/`.
+"""The format of a log in dledger's layout: entries in `data/`, one unit of fixed size per entry in `index/`.
 
 Entry, big-endian; its body is one CommitLog record whose PHYSICALOFFSET is `pos + 48`:
 
@@ -13,9 +13,9 @@ offset  size  field
     40     4  body_crc   CRC-32 of the body
     44     4  body_bytes
 
-dledger 0.2.2 writes 0 into both CRCs: such an entry has none, its record is checked by itself. Behind an entry that has
-them, none may be without. The chain begins with 0 (before the first entry, and behind one without), and a CRC that
-comes out as 0 is written as 1. So one chain CRC vouches for all of the log up to its entry.
+dledger 0.2.2 writes 0 into both CRCs: such an entry has no CRCs, and only its record is checked. All entries behind one
+with CRCs must have them. The chain begins with 0 (before the first entry, and behind an entry without CRCs), and a
+computed CRC of 0 is written as 1. So one chain CRC verifies the whole log up to its entry.
 
 Index unit, at byte `index * 32` of the index files: magic int, pos long, size int, index long, term long.
 An entry that does not fit a segment (with 8 bytes to spare) goes to the next one; the rest is a filler: magic -1,
@@ -42,9 +42,9 @@ UNIT_BYTES = _UNIT.size
 
 
 class EntryKind(enum.IntEnum):
-    """What an entry holds, in the field that dledger reserves as `channel`. Fixed: it is on disks.
+    """The kind of an entry, in the field that dledger reserves as `channel`. The values are fixed: they are on disks.
 
-    The body of every kind is a CommitLog record, so that RocketMQ can read the log; of the others than MESSAGE it is a
+    The body of every kind is a CommitLog record, so that RocketMQ can read the log. For all kinds but MESSAGE it is a
     record of the topic `GROUP_LOG_TOPIC`.
     """
 
@@ -58,12 +58,12 @@ GROUP_LOG_TOPIC = "TALLY_SYS_GROUP_LOG"
 
 
 def chain_crc(header: bytes, previous: int) -> int:
-    """The chain CRC that belongs into an encoded header, behind an entry with the chain CRC `previous`."""
+    """The chain CRC for an encoded header, behind an entry with the chain CRC `previous`."""
     return zlib.crc32(header[:36] + previous.to_bytes(4, "big") + header[40:48]) or 1
 
 
 class LedgerFormatError(ValueError):
-    """The bytes are no entry header or index unit; `offset` (bytes into the buffer) says where."""
+    """The bytes are not an entry header or index unit. `offset`: where, in bytes from the start of the buffer."""
 
     def __init__(self, reason: str, offset: int) -> None:
         super().__init__(f"{reason} at byte {offset}")
@@ -87,7 +87,7 @@ class EntryHeader(NamedTuple):
 
     @classmethod
     def decode(cls, buffer: bytes | memoryview, offset: int = 0) -> EntryHeader:
-        """LedgerFormatError: torn, an unknown magic, or two sizes that contradict each other."""
+        """Raises LedgerFormatError if the header is torn, the magic is unknown, or the sizes contradict each other."""
         if len(buffer) - offset < _ENTRY.size:
             raise LedgerFormatError("torn entry header", offset)
         header = cls._make(_ENTRY.unpack_from(buffer, offset))
@@ -110,7 +110,7 @@ class IndexUnit(NamedTuple):
 
     @classmethod
     def decode(cls, buffer: bytes | memoryview, offset: int = 0) -> IndexUnit:
-        """LedgerFormatError: torn, or an unknown magic."""
+        """Raises LedgerFormatError if the unit is torn or its magic is unknown."""
         if len(buffer) - offset < _UNIT.size:
             raise LedgerFormatError("torn index unit", offset)
         unit = cls._make(_UNIT.unpack_from(buffer, offset))
@@ -120,5 +120,5 @@ class IndexUnit(NamedTuple):
 
     @classmethod
     def of(cls, header: EntryHeader) -> IndexUnit:
-        """The unit that belongs to an entry."""
+        """The index unit of an entry."""
         return cls(header.magic, header.pos, header.size, header.log_index, header.term)

@@ -9,8 +9,8 @@ _KEYS_MAX = 1024  # kinds are few and members are few
 
 
 class LimitedLog:
-    """Wraps a logger. `kind` names what happened and comes from a fixed set, never from the input; so does `about`, the
-    number of the member with which it happened, if each of them is to have lines of its own.
+    """Wraps a logger. `kind` names the event and comes from a fixed set, never from the input. With `about`, the number
+    of a member, the limit applies to each member separately.
 
     `burst`: how many lines of a kind can come at once before the interval limits them.
     """
@@ -23,17 +23,18 @@ class LimitedLog:
         self._interval_s = interval_s
         self._burst_s = (burst - 1) * interval_s
         self._next_s: dict[tuple[str, int | None], float] = {}
-        """The time at which the lines so far, one per interval, have their turn; a burst is ahead of it."""
+        """When the lines logged so far would have been logged at one per interval; a burst may run ahead of this
+        time."""
         self._silent: dict[tuple[str, int | None], int] = {}
         self.counts: dict[str, int] = {}
         """Events of each kind so far, logged or not."""
 
     def warning(self, kind: str, message: str, *args: object, about: int | None = None, exc_info: bool = False) -> bool:
-        """Logs `message`, unless a line of that kind was logged less than an interval ago; whether it did."""
+        """Logs `message`, unless the limit of its kind is reached. Returns whether it was logged."""
         return self._log(logging.WARNING, kind, about, message, args, exc_info)
 
     def info(self, kind: str, message: str, *args: object, about: int | None = None) -> bool:
-        """The same for what is as it should be."""
+        """The same at level INFO."""
         return self._log(logging.INFO, kind, about, message, args, False)
 
     def _log(

@@ -1,8 +1,8 @@
 """The listing of an opened store: messages, fillers, queues, and the answers to queries by key, by time and by offset.
 
-Its form is that of the golden data's `opened` (one JSON object), so that what RocketMQ's classes read from a store and
-what we read can be compared field by field. The answers are those of a slave, which does not correct offsets that are
-out of range, and times are looked up as RocketMQ does, by the files' modification times first.
+It has the form of `opened` in the golden data (one JSON object), so that a listing by RocketMQ's classes and one by
+tallystick can be compared field by field. The answers are those of a slave, which does not correct offsets that are out
+of range. Times are searched as in RocketMQ, by the files' modification times first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tallystick.store.segment_files import SegmentFiles
 from tallystick.store.settings import StoreSettings
 
 _LONG_MAX = 2**63 - 1
-_QUERY_ROUNDS = 3  # RocketMQ's queryMessage asks the index so often
+_QUERY_ROUNDS = 3  # number of index lookups in RocketMQ's queryMessage
 _GET_STATUSES = tuple(GetStatus)
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ def queue_rows(dispatch: Dispatch) -> list[QueueRow]:
 
 
 def after_load(dispatch: Dispatch, min_pos: int, visible_end: int) -> Json:
-    """What is seen right after recovery, before the rest of the log is dispatched."""
+    """The state right after recovery, before the rest of the log is dispatched."""
     queues = {
         f"{row.topic}-{row.queue}": [row.min_offset, row.max_offset, row.max_physic] for row in queue_rows(dispatch)
     }
@@ -59,7 +59,7 @@ def after_load(dispatch: Dispatch, min_pos: int, visible_end: int) -> Json:
 
 
 def _host(host: Host) -> str:
-    """As Java writes it: IPv6 in eight groups."""
+    """The text form of Java: IPv6 in eight groups."""
     if ":" not in host.ip:
         return str(host)
     groups = ipaddress.IPv6Address(host.ip).exploded.split(":")
@@ -67,7 +67,7 @@ def _host(host: Host) -> str:
 
 
 class Listing:
-    """`committed`: only of dledger's layout, where the log was committed when it was opened."""
+    """`committed`: in dledger's layout, the commit position when the log was opened."""
 
     def __init__(
         self,
@@ -165,8 +165,8 @@ class Listing:
         }
 
     def _next_offset(self, row: QueueRow) -> int:
-        """The offset that the next message would have got when the store was started: RocketMQ asks only then, and
-        what was not committed yet is no part of a queue."""
+        """The offset of the next message at the start of the store: RocketMQ determines it only then, and a queue has
+        no uncommitted records."""
         offset = row.max_offset
         while self.committed is not None and offset > row.min_offset:
             ((pos, size, _),) = self.dispatch.units(row.name, row.queue, offset - 1, 1)
@@ -235,7 +235,7 @@ class Listing:
     # -- queries -------------------------------------------------------------------------------------------------------
 
     def _queries(self) -> Iterator[Json]:
-        """Every key, one that nobody has, and for some of them limits in number and time."""
+        """Queries for every key, for an unknown one, and for some keys with limits in number and time."""
         if not self.settings.messageIndexEnable:
             return
         for topic, keys in sorted(self.keys.items()):

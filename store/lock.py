@@ -1,13 +1,15 @@
 """The file `lock`: one process at a time works on a store.
 
-It holds four bytes, `lock`, as RocketMQ's does. Who works on the store holds an exclusive lock of the system on bytes
-0..1, and the system lets go of it when the process dies: nothing has to be cleaned up after a kill, and the file is
-never removed (a process that waits at the door of a removed file would not meet the next one).
+The file contains four bytes, `lock`, as RocketMQ's file does. A process that opens the store takes an exclusive lock of
+the operating system on bytes 0..1. The system releases this lock when the process dies, so nothing has to be cleaned up
+after a kill. The file is never removed: otherwise one process could lock the removed file, and another one its
+successor.
 
-Where the system has them, the lock belongs to the open file (`F_OFD_SETLK`) and not to the process: it also keeps out a
-second store of the same process, and it does not vanish when somebody else in the process closes the same file. Both
-kinds exclude each other, so RocketMQ (Java takes process locks) and we do as well. Such a lock does not say who holds
-it; a process lock on byte 4, behind the text, does, and decides nothing.
+Where the system supports it, the lock belongs to the open file (`F_OFD_SETLK`) and not to the process. Such a lock also
+excludes a second store of the same process, and it stays when other code of the process closes the same file. Both
+kinds of locks exclude each other, so RocketMQ (Java uses process locks) and tallystick do as well. A lock of an open
+file does not tell which process holds it. Therefore the process also takes a process lock on byte 4, behind the text:
+it only identifies the holder.
 
 Source: DefaultMessageStore.start of RocketMQ 4.8.0; fcntl(2).
 """
@@ -42,7 +44,7 @@ class StoreLockedError(Exception):
 
 
 class FolderLostError(OSError):
-    """The folder was removed, or another one is in its place, while the store was open."""
+    """The folder was removed or replaced by another one while the store was open."""
 
     def __str__(self) -> str:
         return f"the store's folder was removed or replaced while it was open: {self.filename} is not the file it was"
@@ -59,12 +61,12 @@ class StoreLock:
 
     @classmethod
     def acquire(cls, root: Path, door: Door) -> StoreLock:
-        """Locks the store in the folder `root`, without waiting. StoreLockedError: it is taken. OSError: the disk."""
+        """Locks the store in the folder `root`, without waiting. Raises StoreLockedError if it is locked; OSError."""
         path = root / FILE_NAME
         if path.exists() and _identity(path.stat()) in _held:
             raise StoreLockedError(root, os.getpid())
-        # Before the lock: closing the file afterwards would undo a process lock. It is always the same text, so whoever
-        # holds the lock does not mind.
+        # Write the text before locking: closing the file afterwards would release a process lock. The text is always
+        # the same, so this does not disturb a process that holds the lock.
         if not path.exists() or path.read_bytes() != _TEXT:
             door.write_file(path, _TEXT)
         descriptor = os.open(path, os.O_RDWR)
@@ -76,9 +78,9 @@ class StoreLock:
             raise
 
     def check(self) -> None:
-        """FolderLostError: the lock file is not in its place any more, and so nothing that is written will be found.
+        """Raises FolderLostError if the lock file was removed or replaced; OSError.
 
-        A process goes on writing into files that were removed, and every write succeeds. OSError: the disk.
+        In this case a process still writes to its removed files: every write succeeds, and all data is lost.
         """
         try:
             found = _identity(self._path.stat())
@@ -88,7 +90,7 @@ class StoreLock:
             raise FolderLostError(errno.ESTALE, os.strerror(errno.ESTALE), str(self._path))
 
     def release(self) -> None:
-        """Lets the next one in. A second call does nothing."""
+        """Releases the lock. A second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -96,7 +98,7 @@ class StoreLock:
 
 
 def check_unlocked(root: Path) -> None:
-    """StoreLockedError: somebody works on the store in `root`. Writes nothing, so it needs no right to. OSError."""
+    """Raises StoreLockedError if a process has the store in `root` open; OSError. Needs no permission to write."""
     path = root / FILE_NAME
     try:
         if _identity(path.stat()) in _held:

@@ -1,6 +1,6 @@
-"""What is lost if a log is cut at a byte: every sound record behind it, by topic, queue and queue offset.
+"""Lists what a truncation of a log at a byte removes: all sound records behind it, by topic, queue and queue offset.
 
-A person who cuts a log gives up messages that a broker would still serve, and must see what goes before they decide.
+A truncation removes messages that a broker would still serve. The user must see them before deciding.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ class QueueLoss:
 
 @dataclass(slots=True)
 class LogLoss:
-    """What a cut at `pos` of the log removes; `end_pos` is the end of the last sound record, so the log's end now."""
+    """What a truncation at `pos` removes. `end_pos`: the end of the last sound record, which is the log's current
+    end."""
 
     pos: int
     end_pos: int
     file: str
     offset: int
-    """Byte in `file` that `pos` is."""
+    """The byte in `file` at `pos`."""
     reason: str
-    """What is wrong at `pos`."""
+    """The fault at `pos`."""
     records: int = 0
-    """Sound records in [pos, end_pos)."""
+    """Number of sound records in [pos, end_pos)."""
     queues: dict[tuple[str, int], QueueLoss] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
-    """Whole files that go."""
+    """Files that are removed."""
 
     @property
     def bytes(self) -> int:
@@ -62,7 +63,7 @@ class LogLoss:
 
 
 def loss_of_cut(log: SegmentFiles, pos: int, reason: str, entry_header_bytes: int = 0) -> LogLoss:
-    """What is behind byte `pos`, where a record is damaged or the log has a gap. Reads the log to its end."""
+    """Lists everything behind byte `pos`, where a record is damaged or the log has a gap. Reads the log to its end."""
     start = log.start_of(pos)
     file, offset = (log.folder.name, 0) if start is None else (log.path(start).name, pos - start)
     loss = LogLoss(pos, pos, file, offset, reason)

@@ -1,11 +1,11 @@
-"""Walks the records of a log one after the other, in Python: for tools and tests, and as the kernel's slow twin.
+"""Walks over the records of a log in Python, for tools and tests. A slow twin of the kernel's code.
 
     for step in walk(log, pos):
         match step.kind: ...
 
-A walk gives a step for each record (or empty entry) and for each filler, and ends with exactly one step of another
-kind: END, where nothing was written yet (zeros) or the files end, or DAMAGE, where bytes lie that are no record. Where
-a damaged stretch ends can only be found by looking for a record that names its own place (`resync`).
+A walk yields a step for each record (or empty entry) and each filler. It ends with exactly one step of another kind:
+END, where nothing was written yet (zeros) or the files end; or DAMAGE, where bytes are not a record. The end of a
+damaged range can only be found by searching for a record that states its own position (`resync`).
 
 Source: CommitLog.recoverNormally and checkMessageAndReturnSize of RocketMQ 4.8.0; DLedger's layout: `ledger_format`.
 """
@@ -46,8 +46,8 @@ class StepKind(enum.Enum):
 
 
 class Step(NamedTuple):
-    """`pos`: of the entry, which with dledger's layout begins 48 bytes before its record. `size`: to the next one;
-    of damage: what its size field holds, if that leads to a place in the segment, else 0."""
+    """`pos`: of the entry, which in dledger's layout begins 48 bytes before its record. `size`: to the next entry; for
+    damage the value of its size field if that stays in the segment, else 0."""
 
     kind: StepKind
     pos: int
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 def walk(
     log: SegmentFiles, pos: int | None = None, *, entry_header_bytes: int = 0, check_crc: bool = True
 ) -> Iterator[Step]:
-    """Steps from `pos` on, the beginning of a record or segment (None: of the first one)."""
+    """Yields steps from `pos` on, where a record or segment begins (None: the first segment)."""
     pos = log.first if pos is None else pos
     while True:
         step = step_at(log, pos, entry_header_bytes=entry_header_bytes, check_crc=check_crc)
@@ -71,7 +71,7 @@ def walk(
 
 
 def step_at(log: SegmentFiles, pos: int, *, entry_header_bytes: int = 0, check_crc: bool = True) -> Step:
-    """What lies at `pos`. What the disk does not give is DAMAGE."""
+    """The step at `pos`. Unreadable bytes are DAMAGE."""
     step = _step_at(log, pos, entry_header_bytes, check_crc)
     head_bytes = entry_header_bytes + BLANK_BYTES
     if log.unreadable(pos, max(step.size if step.kind is not StepKind.FILLER else 0, head_bytes)):
@@ -132,7 +132,7 @@ def _record(log: SegmentFiles, pos: int, header_bytes: int, size: int, left: int
     if record.pos != pos + header_bytes:
         return Step(StepKind.DAMAGE, pos, size, record, reason=f"the record says that it lies at {record.pos}")
     if check_crc and (record.topic.endswith("\0") or record.properties.endswith("\0")):
-        # No CRC covers them, and no writer ends them so: the end of a last record did not reach the disk.
+        # No CRC covers them, but no writer produces such an end: the last record is torn.
         behind = log.read(pos + size, BLANK_BYTES)
         if behind is None or not any(behind):
             return Step(StepKind.DAMAGE, pos, size, record, reason="topic or properties end in zeros")
@@ -148,7 +148,7 @@ def resync(
 ) -> Step | None:
     """The first sound record behind `pos` that `belongs` to the log, in its segment or a later one, if any.
 
-    Reads everything up to there that was ever written: blocks that are only allocated are passed over.
+    Reads all written data up to there. Skips blocks that are only allocated.
     """
     for start in log.starts:
         if start + log.segment_bytes <= pos:
@@ -165,7 +165,7 @@ def _first_sound(
 ) -> Step | None:
     buffer = log.buffer(start)
     at = begin
-    # A record that begins in front of the range may have its magic in it.
+    # The magic in this range may belong to a record that begins before it.
     while (at := _next_magic(buffer, at, end)) >= 0:
         place = at - header_bytes - 4
         if place >= 0:
@@ -177,8 +177,8 @@ def _first_sound(
 
 
 def damaged_record(log: SegmentFiles, pos: int, behind: int, entry_header_bytes: int) -> Record | None:
-    """What a damaged stretch [pos, behind) says of its first record, if it looks like one whose magic, size, position
-    or body alone are wrong; None: nobody knows. Neither topic nor queue are proven by a CRC."""
+    """The fields of the first record in the damaged range [pos, behind), if only its magic, size, position or body are
+    wrong; otherwise None. No CRC proves topic and queue."""
     start = log.start_of(pos)
     if start is None:
         return None
@@ -193,7 +193,7 @@ def damaged_record(log: SegmentFiles, pos: int, behind: int, entry_header_bytes:
             try:
                 record = Record.decode(repaired, check_crc=False)
                 if record.pos != place:
-                    Record.decode(repaired, check_crc=True)  # a sound body proves it as well as its place does
+                    Record.decode(repaired, check_crc=True)  # a sound body is as good a proof as its position
             except RecordError:
                 continue
             return record
@@ -201,9 +201,9 @@ def damaged_record(log: SegmentFiles, pos: int, behind: int, entry_header_bytes:
 
 
 def durable_segment(log: SegmentFiles, limit_ms: int, entry_header_bytes: int) -> int:
-    """The newest segment that begins with a record stored until `limit_ms` (of a checkpoint); else the first one."""
+    """The newest segment whose first record was stored until `limit_ms` (of a checkpoint); otherwise the first one."""
     for start in reversed(log.starts):
-        # RocketMQ looks at the magic and the time only; a first record with a damaged body is met by the walk.
+        # RocketMQ checks only magic and time here. The walk finds a first record with a damaged body.
         record = step_at(log, start, entry_header_bytes=entry_header_bytes, check_crc=False).record
         if record is not None and 0 < record.store_timestamp_ms <= limit_ms:
             return start
@@ -211,6 +211,6 @@ def durable_segment(log: SegmentFiles, limit_ms: int, entry_header_bytes: int) -
 
 
 def _next_magic(buffer: mmap.mmap, at: int, end: int) -> int:
-    """Where the next record's magic lies from byte `at` on, below `end`; -1: nowhere."""
+    """The position of the next magic of a record in [at, end); -1 if there is none."""
     found = [place for magic in _MAGICS if (place := buffer.find(magic, at, end)) >= 0]
     return min(found, default=-1)

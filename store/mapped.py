@@ -1,10 +1,10 @@
-"""A file mapped for reading that a bad sector does not end the process with.
+"""A file that is mapped for reading. A bad sector does not kill the process.
 
-A read of a mapped page that the disk cannot give is a signal, by default the end of the process. The kernel replaces
-the page and remembers it (`store/kernel/src/guard.rs`). The reader then finds bytes there that are no record, unit or
-entry, and learns from `spoils` or `unread` that they are not the file's.
+If the disk cannot read a mapped page, the process gets a signal, which kills it by default. The Rust kernel replaces
+the page and remembers it (`store/kernel/src/guard.rs`). The reader then finds bytes that are not a record, unit or
+entry, and `spoils` or `unread` tell it that they are not the file's bytes.
 
-The broker's own reads of the log are the kernel's, and guarded there. This is for tools, recovery and jobs.
+The broker reads the log in the kernel, which guards these reads too. This module is for tools, recovery and jobs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Self
 from tallystick.store._kernel import MapGuard
 
 UNREADABLE = "cannot be read"
-"""Why bytes are damaged that the disk does not give. The kernel uses the same words."""
+"""The reason text for bytes that the disk cannot read. The kernel uses the same text."""
 _PAGE_BYTES = mmap.PAGESIZE
 
 
 class ReadMap(mmap.mmap):
-    """The whole file at `path`, which must not be empty. A context manager. OSError; ValueError: it is empty."""
+    """Maps the whole file at `path`. A context manager. Raises OSError; ValueError if the file is empty."""
 
     _guard: MapGuard | None
 
@@ -32,11 +32,11 @@ class ReadMap(mmap.mmap):
         return mapped
 
     def spoils(self, at: int, size: int) -> bool:
-        """Whether one of `size` bytes from `at` on could not be read. Ask after they were read."""
+        """Whether one of `size` bytes from `at` on could not be read. Call this after reading them."""
         return self._guard is not None and self._guard.spoils(at, size)
 
     def unread(self) -> list[tuple[int, int]]:
-        """Reads one byte of each page; the ranges (at, bytes) that cannot be read."""
+        """Reads one byte of each page. Returns the ranges (at, bytes) that cannot be read."""
         ranges: list[tuple[int, int]] = []
         size = len(self)
         for at in range(0, size, _PAGE_BYTES):
@@ -51,7 +51,7 @@ class ReadMap(mmap.mmap):
 
     def close(self) -> None:
         """Unmaps. A second call does nothing."""
-        self._guard = None  # first: the place of a closed map may be another map's at once
+        self._guard = None  # first: another map may take the address of a closed map at once
         super().close()
 
     def __exit__(self, kind: object, error: object, trace: object, /) -> None:

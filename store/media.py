@@ -1,13 +1,13 @@
-"""What the disk does not give any more, found by reads: reported with its place, and handed on to what can repair it.
+"""Reports unreadable and damaged bytes that reads found, and passes them to the code that can repair them.
 
     kernel: a mapped page cannot be read ──▶ map_faults() grew ─┐
     kernel: a record that a pull met is damaged ────────────────┴▶ look ──▶ findings, metrics, /node
                                                                      ├──▶ on_damage(pos, end)  a group fetches the range
                                                                      └──▶ index files are made again from the log
 
-A look is cheap while nothing is wrong: it compares two counters. Otherwise each range is read once more, by itself, so
-that the finding says what the system says of it. A range that can be read then had a passing error, or was truncated
-and written again: it is noted, and the kernel maps the file again within a minute.
+`look` is cheap while nothing is wrong: it compares two counters. Otherwise it reads each range once more, separately,
+so that the finding contains the error of the operating system. If the range can be read now, the error was temporary,
+or the range was truncated and written again: the finding is a note, and the kernel maps the file again within a minute.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BLOCK_BYTES = 4096
 
 
 class MediaWatch:
-    """Of one store. `on_damage`: called with the first byte and the end of a damaged range of the log."""
+    """Watches one store. `on_damage`: called with the first byte and the end of a damaged range of the log."""
 
     def __init__(self, findings: FindingLog, root: Path, log_folder: Path, segment_bytes: int) -> None:
         self.on_damage: list[Callable[[int, int], None]] = []
         self.is_being_repaired: Callable[[int], bool] = lambda pos: False
         """Whether the segment of the log that holds this byte is being repaired now."""
         self.unreadable_bytes = 0
-        """Bytes that reads through maps could not get, so far."""
+        """Number of bytes that reads through maps could not get so far."""
         self._findings = findings
         self._root = root
         self._log_folder = log_folder
@@ -43,11 +43,12 @@ class MediaWatch:
 
     @property
     def is_due(self) -> bool:
-        """Whether reads met something since the last look."""
+        """Whether reads found something since the last look."""
         return map_faults() != self._seen
 
     def look(self) -> tuple[list[tuple[int, int]], bool]:
-        """Reports what reads met: ranges of the log, and whether index files are concerned. Blocks for the disk."""
+        """Reports what reads found. Returns ranges of the log, and whether index files are affected. Blocks for the
+        disk."""
         self._seen = map_faults()
         ranges, index = [], False
         apart = not self._log_folder.is_relative_to(self._root)
@@ -64,7 +65,7 @@ class MediaWatch:
         return ranges, index
 
     def met(self, pos: int, size: int) -> None:
-        """A read met a damaged record of the log, which was not served. On the event loop."""
+        """A read found a damaged record of the log, which was not served. Call this on the event loop."""
         start = pos - pos % self._segment_bytes
         path = self._log_folder / segment_name(start)
         reason = "a read met a damaged record; it is not served"
@@ -72,7 +73,7 @@ class MediaWatch:
         self.tell(pos, pos + size)
 
     def tell(self, pos: int, end: int) -> None:
-        """The range of the log is damaged: a group repairs it. On the event loop."""
+        """The range of the log is damaged: a group repairs it. Call this on the event loop."""
         for call in self.on_damage:
             call(pos, end)
 
@@ -82,7 +83,7 @@ class MediaWatch:
 
 
 def _read_again(path: Path, offset: int, size: int) -> tuple[FindingKind, str]:
-    """What the system says of a range that a read could not get."""
+    """Reads the range again and returns what the operating system reports."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

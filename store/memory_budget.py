@@ -1,15 +1,15 @@
-"""One budget for what peers make a process hold: unfinished frames, unsent bytes, bodies of requests under way.
+"""One limit for the memory that all connections of a process hold: unfinished frames, unsent bytes, request bodies.
 
-Each connection has limits of its own, but twenty thousand connections below their limits are more memory than there is.
-So connections also *charge* what they hold to one budget. When the sum is above the limit, the largest holders are cut
-until it is not.
+Each connection has its own limits, but twenty thousand connections below their limits can need more memory than the
+machine has. Therefore all connections also *charge* what they hold to one budget. While the sum exceeds the limit, the
+budget closes the connections that hold most.
 
     charge(holder, bytes) ── sum within the limit ──▶ nothing happens
-                          └─ sum above it ──────────▶ cut the oldest holder of the largest size class, again and again
+                          └─ sum above it ──────────▶ cut the oldest holder of the largest size class, until it fits
 
-To charge is O(1): holders lie in size classes by powers of two, each class in the order in which holders came into it.
-"The largest" is the largest to within a factor of two. Holders that are *kept* (links between members of a group) are
-counted, and cut only when nobody else is left.
+A charge is O(1): holders are sorted into size classes by powers of two; within a class they keep the order in which
+they entered it. So the largest holder is found to within a factor of two. Holders with `keep` (links between members of
+a group) count, but are cut only when no other holder is left.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _logger = logging.getLogger("tallystick.memory")
 _CGROUPS = Path("/sys/fs/cgroup")
 _V2, _V1 = "memory.max", "memory.limit_in_bytes"
 MIN_LIMIT = 32 << 20
-"""Two whole frames: with less no client could send one."""
+"""Two frames of the largest size: with less, no client could send one."""
 
 
 class Holder(Protocol):
-    """What holds memory for a peer."""
+    """A connection that holds memory."""
 
     def cut(self) -> None:
-        """Let go of it all, at once: end the connection."""
+        """Releases all of it at once: closes the connection."""
 
 
 class MemoryBudget:
@@ -51,9 +51,9 @@ class MemoryBudget:
         self._log = LimitedLog(_logger, time.monotonic)
 
     def charge(self, holder: Holder, held: int, *, keep: bool = False) -> None:
-        """`holder` holds so many bytes now; 0: none any more. May cut holders, this one among them.
+        """Notes that `holder` holds `held` bytes now. Can cut holders, including this one.
 
-        `keep`: it is cut only when nobody else is left.
+        `keep`: cut it only when no other holder is left.
         """
         table = self._kept if keep else self._held
         before = table.get(holder, 0)
@@ -85,7 +85,7 @@ class MemoryBudget:
             )
             self._forget(holder)
             holder.cut()
-            self._forget(holder)  # whatever it charged on its way out
+            self._forget(holder)  # it may have charged again while it was cut
 
     def _largest(self) -> Holder | None:
         for members in reversed(self._classes):
@@ -100,13 +100,15 @@ class MemoryBudget:
 
 
 def default_limit(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """A quarter of the memory that this process may use: the smallest limit of its cgroups, or else all there is."""
+    """A quarter of the memory that this process may use: of the smallest limit of its cgroups, or of the whole
+    machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(MIN_LIMIT, min([memory, *_cgroup_limits(cgroups, own)]) // 4)
 
 
 def _cgroup_limits(cgroups: Path, own: Path) -> list[int]:
-    """Of its own cgroup and all above it, version 2 and 1. In a container its own is what is mounted at the top."""
+    """The limits of this process's cgroup and its parents, versions 2 and 1. In a container its cgroup is mounted at
+    the top."""
     try:
         rows = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:

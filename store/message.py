@@ -1,6 +1,6 @@
-"""What is put into the store and what comes back: the values that cross its border.
+"""The values of the store's interface: messages, and the results of puts and reads.
 
-Names of statuses are RocketMQ's (`PutMessageStatus`, `GetMessageStatus`): they travel in remarks and logs.
+The statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`), because remarks and logs contain them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Host(NamedTuple):
-    """An address as records carry it: IPv4 or IPv6 text, and a port."""
+    """An address in a record: IPv4 or IPv6 text, and a port."""
 
     ip: str
     port: int
@@ -24,7 +24,7 @@ class Host(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Host:
-        """The inverse of `encode`. ValueError: `data` has neither 8 nor 20 bytes."""
+        """The inverse of `encode`. Raises ValueError unless `data` has 8 or 20 bytes."""
         if len(data) not in (8, 20):
             raise ValueError(f"a host has 8 or 20 bytes, not {len(data)}")
         family = socket.AF_INET if len(data) == 8 else socket.AF_INET6
@@ -35,13 +35,13 @@ class Host(NamedTuple):
 
 
 NOWHERE = Host("127.0.0.1", 0)
-"""The host of a message that nobody sent over a network."""
+"""The host of a message that was not sent over a network."""
 
 
 class SysFlag(enum.IntEnum):
     """Bits of a record's SYSFLAG. The transaction type is a two-bit value, not two flags.
 
-    Not an IntFlag: the complement of an IntFlag has no bits without a name, so a mask made of it drops those that a
+    Not an IntFlag: the complement of an IntFlag has no unnamed bits, so a mask built from it would drop bits that a
     client sent.
     """
 
@@ -60,10 +60,10 @@ TRANSACTION_ROLLBACK = 0x0C
 
 @dataclass(slots=True)
 class Message:
-    """One message on its way into the log. The store adds positions, times and its own host.
+    """A message to store. The store adds positions, times and its own host.
 
     `properties` is the encoded form (`name\\x01value\\x02...`, see `properties.py`); `body` is stored as it is.
-    `store_host` is set only for a message that the broker stores again (delayed, committed): it keeps the first one.
+    `store_host` is set only for a message that the broker stores again (delayed, committed): it keeps the first host.
     """
 
     topic: str
@@ -98,7 +98,7 @@ class MessageBatch:
 
 
 class PutStatus(enum.Enum):
-    """What became of a put. FLUSH_DISK_TIMEOUT and the SLAVE statuses mean *stored*."""
+    """The outcome of a put. FLUSH_DISK_TIMEOUT and the SLAVE statuses mean *stored*."""
 
     PUT_OK = enum.auto()
     FLUSH_DISK_TIMEOUT = enum.auto()
@@ -113,7 +113,7 @@ class PutStatus(enum.Enum):
 
     @property
     def stored(self) -> bool:
-        """The message is in the log, although perhaps not yet on as many disks as asked for."""
+        """Whether the message is in the log, although perhaps not yet on as many disks as requested."""
         return self in _STORED
 
 
@@ -129,10 +129,11 @@ _STORED = frozenset(
 
 @dataclass(slots=True)
 class PutResult:
-    """The outcome of one put; positions and ids are only meant when `status.stored`.
+    """The result of one put. Positions and ids are valid only if `status.stored`.
 
     `pos`: byte position of the (first) record in the log; `size`: bytes of all records; `queue_offset`: of the first
-    message; `message_id`: offset ids, comma-joined for a batch; `detail`: why not, for the answer's remark.
+    message; `message_id`: offset ids, comma-joined for a batch; `detail`: the reason of a failure, for the answer's
+    remark.
     """
 
     status: PutStatus
@@ -159,9 +160,9 @@ class GetStatus(enum.Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """Records of one queue: `body` is `count` records as they stand in the log, one after the other.
+    """Records of one queue: `body` contains `count` records as in the log, without gaps.
 
-    Offsets count messages of the queue; `next_begin_offset` is where the reader goes on.
+    Offsets count messages of the queue; the reader continues at `next_begin_offset`.
     """
 
     status: GetStatus
@@ -175,7 +176,7 @@ class GetResult:
 
 @dataclass(slots=True)
 class QueryResult:
-    """Records found by key; hash collisions are not filtered (the client compares keys)."""
+    """Records found by key. Hash collisions are included (the client compares keys)."""
 
     index_last_update_timestamp_ms: int = 0
     index_last_update_pos: int = 0

@@ -1,8 +1,8 @@
-"""Makes the log's next segments before they are needed, so that no put waits for a gigabyte to be reserved.
+"""Creates the log's next segments in advance, so that no put waits until a gigabyte is reserved.
 
-Two are kept ahead, as RocketMQ's AllocateMappedFileService does. A segment that could not be made ahead is made when
-the log gets there, and only then its failure concerns anybody. `warmMapedFileEnable`: every page of a new segment is
-touched, and the segment locked in memory where the system allows. What was made and never used goes at the end.
+Two segments are kept ready, as in RocketMQ's AllocateMappedFileService. If this fails, the segment is created when the
+log reaches it; only then a failure affects puts. With `warmMapedFileEnable` every page of a new segment is touched, and
+the segment is locked in memory if the system allows it. Unused segments are deleted when the store is closed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("tallystick.store")
 
 AHEAD = 2
-# Making segments ahead must not be what fills a disk: this many more must have room besides.
+# Segments that are created in advance must not fill the disk: there must be room for this many more.
 _SPARE = 1
 
 
 class Preallocator:
-    """Keeps `AHEAD` segments ready beyond the one that is written."""
+    """Keeps `AHEAD` segments ready behind the current one."""
 
     def __init__(self, door: Door, settings: StoreSettings, end_pos: int) -> None:
         self._door = door
@@ -49,7 +49,7 @@ class Preallocator:
             self._task = asyncio.get_running_loop().create_task(self._make(first), name="preallocate")
 
     async def stop(self) -> None:
-        """Waits for what is being made."""
+        """Waits for the segment that is being created."""
         self._stopped = True
         if self._task is not None:
             await self._task
@@ -58,11 +58,11 @@ class Preallocator:
         self._warm.clear()
 
     def remove_unused(self, written: int) -> None:
-        """Deletes the segments beyond the written end. OSError: the disk."""
+        """Deletes the segments behind the written end. Raises OSError."""
         start = written - written % self._segment_bytes + self._segment_bytes
         if written % self._segment_bytes == 0:
             start -= self._segment_bytes
-        # From the last one on, each for good: power loss halfway must not leave a gap, or the store would not open.
+        # Delete the last one first, each durably: a power loss must not leave a gap, or the store could not be opened.
         for path in sorted(self._folder.iterdir(), reverse=True):
             if path.name.isdigit() and int(path.name) >= start:
                 self._door.remove(str(path))
@@ -72,17 +72,17 @@ class Preallocator:
         try:
             await asyncio.to_thread(self._make_files, first)
         except OSError as error:
-            _logger.warning("a segment could not be made ahead: %s", error)
+            _logger.warning("could not create a segment in advance: %s", error)
         finally:
-            # Also after a failure: the next try is due with the next segment, not with the next message.
+            # Also after a failure: the next attempt follows with the next segment, not with the next message.
             self._tried_up_to = first
             self._task = None
         self.reach(self._written)
 
     def _make_files(self, first: int) -> None:
         settings = self._settings
-        # From the log's next one on, each time: if one is left out that failed before, the log has a gap there until it
-        # comes so far, and a store that is killed meanwhile does not open.
+        # Always begin with the log's next segment. To skip one that failed before would leave a gap until the log gets
+        # there, and a store that is killed meanwhile could not be opened.
         for start in range(first, first + AHEAD * self._segment_bytes, self._segment_bytes):
             stat = os.statvfs(self._folder)
             if stat.f_bavail * stat.f_frsize < (1 + _SPARE) * self._segment_bytes:
@@ -94,6 +94,6 @@ class Preallocator:
                 warm.warm(self._door, sync_pages=settings.flushLeastPagesWhenWarmMapedFile if by_pages else 0)
                 warm.lock()
                 self._warm.append(warm)
-        # A segment that the log has left needs no place in memory any more.
+        # A full segment does not need to stay in memory.
         while len(self._warm) > AHEAD + 1:
             self._warm.pop(0).close()

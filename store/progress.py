@@ -1,25 +1,26 @@
 """The file `tally-progress`: how far the log and the files derived from it had got, so that a restart need not look.
 
-RocketMQ finds the end of its log by reading whole segments, and after a kill it builds queues and index again from
-where its checkpoint's times allow. With 1 GiB segments that is minutes. This mark names a log position below which
-everything is known to be in place, so that recovery reads only what came after it: about one second of writes.
+RocketMQ finds the end of its log by reading whole segments. After a kill it builds queues and index again from the
+position that the times of its checkpoint allow. With 1 GiB segments this takes minutes. The mark contains a log
+position below which all files are known to be complete. Recovery reads only the log behind it: about one second of
+writes.
 
-It names two of them. `written`: the queues' files had all units of records below it, perhaps only in the page cache;
-that holds as long as the machine has not been restarted, so also after `kill -9`. `flushed`: log, queues and index
-were synced up to it; that holds after power loss too.
+The mark has two positions. `written`: the queues' files had all units of records below it, perhaps only in the page
+cache; this is valid until the machine is restarted, so also after `kill -9`. `flushed`: log, queues and index were
+synced up to it; this is valid after a power loss too.
 
-The mark is believed only if nothing speaks against it, and a mark that is not believed costs nothing but time:
-- the file `lock` has the time it had: every RocketMQ that starts writes to it. So our own processes must not write to
-  a `lock` that already has its content, and note its time in each mark they save;
-- sizes of files are those of the mark, and the log has the bytes before the position that it had then;
-- after the queues are cut at the position, there are as many of them, with as many messages in all, as there were.
+The mark is used only if all of these conditions hold. Otherwise recovery only takes longer.
+- The file `lock` has the modification time in the mark: RocketMQ writes to it at each start. So tallystick must not
+  write to a `lock` that already has its content, and notes its time in each mark.
+- The sizes of files are those of the mark, and the log has the same bytes before the position.
+- After the queues are truncated at the position, the numbers of queues and messages are those of the mark.
 
 Layout: two slots of 512 bytes, at 0 and at 4096, written in turn, so that a torn write leaves the other one. A slot,
 big-endian:
 
 offset  size  field
      0     8  "TALLYPM1"
-     8     8  sequence, from 1; the greater one of the two slots holds
+     8     8  sequence, from 1; the slot with the greater one counts
     16    16  boot id of the machine
     32     8  device number of the root's file system
     40     8  modification time of `lock`, ns; 0: there is none
@@ -71,7 +72,7 @@ assert _SLOT_BYTES <= 512, "one disk sector, so that a slot is whole or not at a
 
 
 class Geometry(NamedTuple):
-    """Sizes that a mark was made with. Files of other sizes are not the files it speaks of."""
+    """The file sizes when the mark was made. A mark does not apply to files of other sizes."""
 
     log_segment_bytes: int
     queue_segment_bytes: int
@@ -81,10 +82,10 @@ class Geometry(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A log position and what the files held there; see the module's head."""
+    """A log position and the state of the files there; see the docstring of the module."""
 
     pos: int = -1
-    """-1: nothing is known."""
+    """-1 if nothing is known."""
     store_timestamp_ms: int = 0
     anchor_bytes: int = 0
     anchor_crc: int = 0
@@ -94,7 +95,7 @@ class Point(NamedTuple):
     index_count: int = 0
 
     def anchored(self, read: Callable[[int, int], bytes | None]) -> bool:
-        """The log has the bytes before `pos` that it had when the mark was made."""
+        """Whether the log has the same bytes before `pos` as when the mark was made."""
         if self.anchor_bytes == 0:
             return self.pos == 0
         tail = read(self.pos - self.anchor_bytes, self.anchor_bytes)
@@ -111,7 +112,7 @@ class Point(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """`reason`: why the mark is not believed; empty: go on from `point`. `cache_lost`: only what was synced counts."""
+    """`reason`: why the mark is not used; if empty, continue from `point`. `cache_lost`: only synced data counts."""
 
     point: Point = Point()
     cache_lost: bool = True
@@ -119,13 +120,13 @@ class Judgement(NamedTuple):
 
 
 def anchor_size(pos: int, log_segment_bytes: int) -> int:
-    """How many bytes before `pos` an anchor covers: all in one segment, the one before if `pos` begins a segment."""
+    """The number of bytes before `pos` that an anchor covers; all are in the segment with the byte before `pos`."""
     return min(ANCHOR_BYTES, pos % log_segment_bytes or min(pos, log_segment_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressMark:
-    """What the file says; `sequence` counts the marks of this store."""
+    """The content of the file. `sequence` counts the marks of this store."""
 
     sequence: int
     boot_id: bytes
@@ -137,23 +138,23 @@ class ProgressMark:
 
     @classmethod
     def load(cls, root: Path) -> ProgressMark | None:
-        """The newer sound slot of the file in `root`; None: no file, or no slot is sound."""
+        """The newer sound slot of the file in `root`; None without a file or a sound slot."""
         try:
             data = (root / FILE_NAME).read_bytes()
         except OSError:
-            return None  # not readable is not believed: recovery takes the long way
+            return None  # recovery then takes the long procedure
         return cls.newest(data)
 
     @classmethod
     def newest(cls, data: bytes) -> ProgressMark | None:
-        """The newer sound slot of a file's bytes; None: no slot is sound."""
+        """The newer sound slot in the bytes of a file; None without a sound slot."""
         marks = [mark for at in (0, _SLOT_PITCH) if (mark := cls.decode(data[at : at + _SLOT_BYTES])) is not None]
         return max(marks, key=lambda mark: mark.sequence, default=None)
 
     def save(self, door: Door, root: Path, *, durable: bool = True) -> None:
-        """Writes the slot whose turn it is. Without `durable` the mark serves after a kill, but not after power loss.
+        """Writes the next slot. Without `durable` the mark is valid after a kill, but not after a power loss.
 
-        Blocks for a sync: not for the event loop's thread. OSError: it failed; the mark before still holds.
+        Blocks for a sync: do not call it on the event loop. OSError: it failed; the previous mark is still valid.
         """
         path = root / FILE_NAME
         new = not path.exists()
@@ -166,7 +167,7 @@ class ProgressMark:
                 door.sync_dir(str(root))
 
     def next(self, written: Point, flushed: Point, lock_ns: int) -> ProgressMark:
-        """The mark to save after this one."""
+        """The mark that follows this one."""
         return replace(self, sequence=self.sequence + 1, written=written, flushed=flushed, lock_ns=lock_ns)
 
     def encode(self) -> bytes:
@@ -176,7 +177,7 @@ class ProgressMark:
 
     @classmethod
     def decode(cls, data: bytes) -> ProgressMark | None:
-        """One slot; None: it is not sound."""
+        """Decodes one slot; None if it is not sound."""
         if len(data) < _SLOT_BYTES or not data.startswith(_MAGIC):
             return None
         at = _SLOT_BYTES - _CRC.size
@@ -187,7 +188,7 @@ class ProgressMark:
         return cls(sequence, boot_id, device, lock_ns, Geometry(*geometry), *points)
 
     def judge(self, root: Path, geometry: Geometry, read: Callable[[int, int], bytes | None]) -> Judgement:
-        """Whether recovery may go on from this mark, and where. `read(pos, size)`: bytes of the log, or None."""
+        """Whether recovery can continue from this mark, and where. `read(pos, size)`: bytes of the log, or None."""
         if self.geometry != geometry:
             return Judgement(reason="the files' sizes are not those of the mark")
         if self.lock_ns != lock_time_ns(root):
@@ -201,26 +202,26 @@ class ProgressMark:
         return Judgement(point, cache_lost)
 
     def reached(self, root: Path) -> int:
-        """Byte of the log up to which it was written when the mark was made, and that no stop since can have taken
-        back, whatever the log has there now; -1: not known. Also of a mark that is not believed."""
+        """Position up to which the log was written when the mark was made, unless a later stop can have lost data; -1
+        if unknown. Also valid for a mark that recovery does not use."""
         if self.lock_ns != lock_time_ns(root):
             return -1
         return (self.flushed if self._cache_lost(root) else self.written).pos
 
     def without_anchors(self) -> ProgressMark:
-        """A mark of the same positions to put in the place of this one, which no recovery goes on from."""
+        """A mark with the same positions from which no recovery continues. It replaces this one."""
         written, flushed = (point._replace(anchor_bytes=0, anchor_crc=0) for point in (self.written, self.flushed))
         return replace(self, sequence=self.sequence + 1, written=written, flushed=flushed)
 
     def _cache_lost(self, root: Path) -> bool:
-        """The machine was restarted since, or the files were copied to another disk."""
+        """Whether the machine was restarted since, or the files were copied to another disk."""
         return not (self.boot_id == boot_id() != NO_BOOT_ID and self.device == root.stat().st_dev)
 
 
 class ProgressKeeper:
-    """Saves marks of a store that is in use, one after the other. Its calls block: not for the event loop's thread.
+    """Saves the marks of an open store. Its methods block: do not call them on the event loop.
 
-    After a recovery the first mark says nothing until `save` is called: call it soon.
+    After a recovery the first mark contains nothing until `save` is called: call it soon.
     """
 
     def __init__(self, door: Door, root: Path, geometry: Geometry, store_timestamp_ms: int = 0) -> None:
@@ -231,11 +232,11 @@ class ProgressKeeper:
         self._store_timestamp_ms = store_timestamp_ms
 
     def take(self, dispatch: Dispatch) -> Point:
-        """Writes the queues' units out; the point that the files have reached then."""
+        """Writes the queues' units to the files. Returns the point that the files have reached then."""
         return self.take_with_table(dispatch, with_table=False)[0]
 
     def take_with_table(self, dispatch: Dispatch, with_table: bool = True) -> tuple[Point, bytes]:
-        """The same, and the rows of the queues' ends at that point (see `queue_table`)."""
+        """Like `take`; also returns the rows of the queues' ends at that point (see `queue_table`)."""
         point = dispatch.written_point(with_table)
         pos, store_timestamp_ms, queues, units, index_name, index_count, table = point
         size = anchor_size(pos, self._mark.geometry.log_segment_bytes)
@@ -253,11 +254,11 @@ class ProgressKeeper:
         return taken, table
 
     def save(self, written: Point, flushed: Point | None = None) -> None:
-        """One more mark, durably. OSError: it failed, and the mark before still holds.
+        """Durably saves the next mark. OSError: it failed; the previous mark is still valid.
 
-        `flushed`: a point taken before the syncs of log, queues and index that have succeeded since, the log's at least
-        up to the point's position; None: the one of the mark before still holds. Save about once a second, after the
-        removal of queues, and when the store is closed.
+        `flushed`: a point that was taken before log, queues and index were synced, the log at least up to the point's
+        position; None keeps the one of the previous mark. Call this about once a second, after the removal of queues,
+        and when the store is closed.
         """
         mark = self._mark.next(written, flushed or self._mark.flushed, lock_time_ns(self._root))
         mark.save(self._door, self._root)
@@ -268,9 +269,9 @@ NO_BOOT_ID = bytes(16)
 
 
 def first_mark(root: Path, geometry: Geometry) -> ProgressMark:
-    """A mark that says nothing yet, of this machine and store; or, if there is one, the successor of the one on disk.
+    """A new mark of this machine and store, with the next sequence if there is a mark on disk.
 
-    Its points are empty: what the mark before said is not carried over.
+    Its points are empty: nothing is copied from the old mark.
     """
     old = ProgressMark.load(root)
     return ProgressMark(
@@ -285,7 +286,7 @@ def first_mark(root: Path, geometry: Geometry) -> ProgressMark:
 
 
 def boot_id() -> bytes:
-    """16 bytes that differ after each start of the machine; `NO_BOOT_ID` where the system has none to tell."""
+    """16 bytes that differ after each start of the machine; `NO_BOOT_ID` if the system has no boot id."""
     try:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
     except (OSError, ValueError):
@@ -293,7 +294,7 @@ def boot_id() -> bytes:
 
 
 def lock_time_ns(root: Path) -> int:
-    """Modification time of the store's `lock`; 0: there is none."""
+    """Modification time of the store's file `lock`; 0 if it does not exist."""
     try:
         return (root / "lock").stat().st_mtime_ns
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """The properties of a message: a text of `name 0x01 value 0x02`, one pair after the other.
 
-There is no escape: neither a name nor a value can hold the two separators. A pair whose value is empty is written but
-not read. The last 0x02 may be missing, clients of other languages leave it out. If a name comes twice, the last one
-holds: the properties of a batch are appended to each message's own.
+There is no escape sequence: neither a name nor a value can contain the separators. A pair with an empty value is
+written but not read. The last 0x02 may be missing: clients in other languages omit it. If a name occurs twice, the last
+value counts: the properties of a batch are appended to those of each message.
 
 Source: MessageDecoder.messageProperties2String / string2messageProperties and MessageConst of RocketMQ 4.8.0.
 """
@@ -60,9 +60,9 @@ class PropertyError(ValueError):
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """The stored text of `properties`, in their order, with the last separator.
+    """The stored text of `properties`, in their order, with a separator at the end.
 
-    PropertyError: a name is empty, or a name or value holds a separator (it would be read as something else).
+    Raises PropertyError if a name is empty, or a name or value contains a separator.
     """
     for name, value in properties.items():
         if not name:
@@ -73,7 +73,7 @@ def encode(properties: Mapping[str, str]) -> str:
 
 
 def decode(text: str) -> dict[str, str]:
-    """The properties in a stored text. Never fails: a piece that is no pair of two non-empty parts is left out."""
+    """The properties in a stored text. Never fails: it skips parts that are not a pair of two non-empty texts."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)

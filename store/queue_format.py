@@ -1,11 +1,11 @@
 """Units of a ConsumeQueue and of its extension, and the header and entries of an index file. All big-endian.
 
-ConsumeQueue unit, 20 bytes: position of the record in the log (long), its size (int), tags code (long). A queue that
-began in the middle has blank units before its first one: position 0, size 2^31 - 1, tags code 0.
+ConsumeQueue unit, 20 bytes: position of the record in the log (long), its size (int), tags code (long). A queue whose
+first record has an offset above 0 has blank units before it: position 0, size 2^31 - 1, tags code 0.
 
-Index file: header of 40 bytes, then `slots` ints (number of the newest entry of each chain, 0: none), then entries of
-20 bytes, of which number 0 is never used: key hash int, position long, seconds since the file's begin int, previous
-entry of the chain int.
+Index file: header of 40 bytes, then `slots` ints (number of the newest entry of each chain; 0 if the chain is empty),
+then entries of 20 bytes: key hash (int), position (long), seconds since the first time in the file (int), previous
+entry of the chain (int). Entry 0 is never used.
 
 Source: ConsumeQueue, IndexHeader and IndexFile of RocketMQ 4.8.0.
 """
@@ -23,7 +23,7 @@ INDEX_ENTRY = struct.Struct(">iqii")
 assert (UNIT.size, INDEX_HEADER.size, INDEX_ENTRY.size) == (20, 40, 20), "fixed by every file already on disk"
 
 _LOOKED_AT = 16
-"""Newest entries of an index file by which its number of slots is found."""
+"""The number of slots is determined from this many of the newest entries of an index file."""
 
 BLANK_UNIT_SIZE = 2**31 - 1
 # Below the range of tags hashes (32 bits): the unit's tags code is the address of an extension unit.
@@ -31,7 +31,8 @@ MAX_EXT_ADDRESS = -(2**31) - 1
 
 
 def units_written(data: mmap.mmap) -> int:
-    """Units at the front of a queue's file: they are written one behind the other, so halving finds the first empty."""
+    """Number of units in a queue's file. They are written without gaps, so a binary search finds the first empty
+    one."""
     low, high = 0, len(data) // UNIT.size
     while low < high:
         middle = (low + high) // 2
@@ -48,9 +49,9 @@ class IndexHeader(NamedTuple):
     begin_pos: int
     end_pos: int
     slot_count: int
-    """Slots in use; a counter only, nothing is read by it."""
+    """Slots in use: a counter that no reader depends on."""
     next_entry: int
-    """Number that the next entry will have; a new file says 1."""
+    """Number of the next entry; 1 in a new file."""
 
 
 class IndexEntry(NamedTuple):

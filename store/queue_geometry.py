@@ -1,11 +1,11 @@
-"""Tells a wrong setting from damaged files: with which size were the ConsumeQueue files of a store made?
+"""Distinguishes a wrong setting from damaged files: with which size were the ConsumeQueue files created?
 
-A queue file always has its full length. A file of another length is either damaged, and is built again from the log, or
-the store was made with another `mappedFileSizeConsumeQueue`, and a start has to be refused: building all queues again
-takes the place of files that are sound.
+A queue file always has its full length. If a file has another length, either it is damaged and is built again from the
+log, or the store was created with another `mappedFileSizeConsumeQueue`. In the second case the start must be refused:
+building all queues again would replace sound files.
 
-The progress mark and the table of queues' ends have the size. Where neither is there, the files are asked: one file of
-the expected length proves the setting, and one length that most of them share, a whole number of units, contradicts it.
+The progress mark and the table of queues' ends contain the size. Without both, the files decide: one file of the
+expected length confirms the setting. If most files share another length, a whole number of units, it is wrong.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tallystick.store.queue_format import UNIT
 
 
 def size_of_another_setting(folder: Path, expected: int) -> int:
-    """Bytes of the files in `folder` (consumequeue) if the store was made with another size than `expected`; else 0.
+    """The size of the files in `folder` (consumequeue) if the store was created with another one than `expected`; else
+    0.
 
-    Looks at one file where the setting is right. OSError.
+    Reads the length of only one file if the setting is right. Raises OSError.
     """
     lengths: Counter[int] = Counter()
     for length in lengths_of(segments_of(folder.glob("*/*/*"))):

@@ -1,27 +1,26 @@
-"""Finds the derived files that do not hold what the log says they should, and builds them again from it.
+"""Finds derived files that do not agree with the log, and builds them again from the log.
 
-A start must be fast with tens of thousands of queues, so it does not compare units with records. It asks cheap
-questions, in this order, and reads the log only if one of the answers is wrong:
+A start must be fast with tens of thousands of queues, so it does not compare units with records. It makes cheap checks,
+in this order, and reads the log only if one of them fails:
 
-1. the files: their lengths, gaps between them, a last unit that names bytes behind the log's end;
-2. the table of ends (`queue_table`): each queue ends where it ended, and begins where it began;
-3. the progress mark: as many queues, with as many units, as there were;
-4. only then the records: which of them does no queue name?
+1. the files: their lengths, gaps between them, and a last unit that refers to bytes behind the log's end;
+2. the table of ends (`queue_table`): whether each queue begins and ends where the table says;
+3. the progress mark: whether the numbers of queues and units are those of the mark;
+4. only then the records: whether each record is in its queue.
 
-What is wrong is removed, queue by queue, and the log is dispatched again to these queues alone. A record carries its
-queue offset, so a queue is built right also when the log's beginning was deleted. Where records were lost, placeholders
-keep the offsets of those that follow; a queue without any record left goes on at the offset that the table has.
+Wrong queues are removed, and the log is dispatched again to these queues alone. A record contains its queue offset, so
+a queue is built correctly even if the log's beginning was deleted. Placeholders replace lost records, so that the
+records behind them keep their offsets. A queue without any record left continues at the offset in the table.
 
-Unit n names the record whose queue offset is n. No CRC covers topic, queue id and queue offset of a record, so a
-damaged one may claim a place that is another record's, or one far ahead. During a recovery the kernel holds each record
-that does not claim its queue's next offset, until the records behind it prove which claims fit (`queue/hold.rs`).
-Records that do not fit are strays: `finish` returns them, and they are reported as damage of the log.
+Unit n belongs to the record with queue offset n. No CRC covers topic, queue id and queue offset of a record. So a
+damaged record can claim the place of another record, or one far ahead. During a recovery the kernel holds back each
+record that does not claim its queue's next offset, until the records behind it prove which claims are right
+(`queue/hold.rs`). The other records are strays: `finish` returns them, and they are reported as damage of the log.
 
-An offset that was given out is not given out again: `finish` compares the queues' ends with the table, and with the
-ends that the queues' files had before they were cut at the mark.
+An offset is never assigned twice: `finish` compares the ends of the queues with the table, and with the ends that the
+files had before they were truncated at the mark.
 
-What no cheap question finds (a wrong unit in the middle of a file) is found when it is read, by `check_range`, or by
-`tally store verify`.
+No cheap check finds a wrong unit in the middle of a file. A read, `check_range` or `tally store verify` finds it.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ Report = Callable[[FindingKind, Path, str], None]
 
 
 class Suspect(NamedTuple):
-    """A queue that a check found damaged. `end`: the offset behind its last unit that may be believed."""
+    """A queue that a check found damaged. `end`: the offset behind its last trustworthy unit."""
 
     reason: str
     end: int = 0
 
 
 class QueueRecovery:
-    """Works on queues that were loaded (`load(tolerant=True)`) and whose ends were found."""
+    """Works on queues that are loaded (`load(tolerant=True)`) and whose ends are known."""
 
     def __init__(self, root: Path, dispatch: Dispatch, report: Report, on_progress: Callable[[int, int], None]) -> None:
         self.root = root
@@ -70,43 +69,45 @@ class QueueRecovery:
         self._rebuilt: dict[Queue, str] = {}
         self._ends: dict[Queue, tuple[int, int]] = {}
         self.suspects: Mapping[Queue, Suspect] = {}
-        """Queues to build again whatever they look like."""
+        """Queues to build again even if the checks find no fault."""
         self.suspect_index = ""
-        """This index file and those behind it are made again whatever they look like; "": none is suspected."""
+        """This index file and all later ones are built again even if the checks find no fault. "" if there is no such
+        file."""
 
     def begin(self) -> None:
-        """From now on records are held until it is proven where they belong."""
+        """From now on the kernel holds records back until their place is proven."""
         if self.table is None:
             self.dispatch.hold(b"", -1)
         else:
             self.dispatch.hold(self.table.rows, self.table.pos)
 
     def note_ends(self) -> None:
-        """Remembers where the queues' files end, before anything is cut."""
+        """Notes where the queues' files end, before anything is truncated."""
         self._ends = {row[:2]: (row[3], row[5]) for row in self.dispatch.queues() if row[3] > 0}
 
     # -- what is wrong -------------------------------------------------------------------------------------------------
 
     def look_at_files(self, log_end: int, *, doubtful: bool) -> None:
-        """Asks the first question. `doubtful`: also take what a power loss may leave behind what was durable."""
+        """Makes the first check. `doubtful`: also report faults that a power loss can leave behind durable data."""
         for topic, queue, reason, _, certain in self.dispatch.queue_faults(log_end):
             if certain or doubtful:
                 self.add((topic, queue), reason)
 
     def look_at_table(self, log_first: int, log_end: int) -> None:
-        """Asks the second one; the queues were cut at `log_end`, the log begins at `log_first`."""
+        """Makes the second check. The queues were truncated at `log_end`; the log begins at `log_first`."""
         table = self.table
         if table is None:
             return
-        # A log that ends before the table's position lost its end. Queues that are short because of that alone are
-        # built again for nothing, but those that are missing would stay so.
-        # Files of a queue are deleted only when the log's beginning was: first files are otherwise what they were.
+        # A log that ends before the table's position lost its end. Then queues that are short only for this reason are
+        # built again without need, but without this check missing queues would stay missing.
+        # Files of a queue are deleted only when the log's beginning is. Otherwise the first files are unchanged.
         same_end, same_first = table.pos == log_end, table.log_first == log_first
         for topic, queue, reason, _, _ in self.dispatch.compare_queues(table.rows, same_end, same_first):
             self.add((topic, queue), reason)
 
     def totals_differ(self, point: Point) -> str:
-        """Asks the third one: what differs from the mark, or "". What `finish` will reserve counts as there."""
+        """Makes the third check: returns what differs from the mark, or "". Offsets that `finish` will reserve
+        count."""
         ends = {(topic, queue): end for topic, queue, _, end, _, _ in self.dispatch.queues() if end > 0}
         if self._rebuilt and self.table is not None and self.table.pos <= point.pos:
             for topic, queue, _, end, _ in self.dispatch.compare_queues(self.table.rows, False, False):
@@ -118,7 +119,7 @@ class QueueRecovery:
         return f"{queues} queues hold {units} messages, at the mark {point.queues} held {point.units}"
 
     def look_at_records(self, first: int, upto: int, *, missing: bool) -> None:
-        """Asks the fourth one of records in [first, upto). `missing`: queues may be missing that are not known yet."""
+        """Makes the fourth check for records in [first, upto). `missing`: also report queues that do not exist."""
         pos = first
         while pos < upto:
             self.on_progress(pos, upto)
@@ -131,11 +132,11 @@ class QueueRecovery:
             pos = audit.pos
 
     def add(self, queue: Queue, reason: str) -> None:
-        """This queue has to be built again."""
+        """Adds a queue that has to be built again."""
         self.broken.setdefault(queue, reason)
 
     def add_suspects(self) -> None:
-        """Takes the suspects for broken, whatever the questions say of them, and removes them."""
+        """Adds all suspects, whatever the checks say, and removes their files."""
         for queue, suspect in self.suspects.items():
             self.add(queue, suspect.reason)
         self.remove_broken()

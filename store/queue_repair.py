@@ -1,11 +1,12 @@
-"""Sets ConsumeQueues right while the store is in use: what a reader or a scrub finds wrong is compared with the log.
+"""Repairs ConsumeQueues while the store is in use: compares what a reader or a scrub found wrong with the log.
 
     pull ── a unit or record that is wrong ──▶ look_at ──▶ the kernel reads the log between the sound units around it
     scrub ─ check_range ── records that no queue names ──┘        └──▶ units written again, in their place
 
-A reader does not pass over a wrong unit before it was compared with the log: the record may be sound. Mostly that is a
-few kilobytes of the log, read at once, and the reader gets the message. If it is more, a thread does it, and the reader
-gets nothing at that offset until it is done. What turns out to be lost in the log itself is passed over from then on.
+A reader does not skip a wrong unit before it was compared with the log: the record may be sound. The comparison mostly
+reads a few kilobytes of the log; it runs at once, and the reader gets the message. A longer one runs on a thread, and
+the reader gets nothing at that offset until it has finished. Messages that are lost in the log itself are skipped from
+then on.
 
 Findings: DAMAGE for the wrong units, REBUILT for units that were written again. Damage of the log itself is reported
 by `media`, and only when the log was compared: a unit that leads to a wrong place says nothing about the log.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tallystick.store.engine import MessageStore
 
 _INLINE_BYTES = 4 << 20
-"""So much of the log is read on the event loop: some milliseconds, once for each wrong place."""
+"""A comparison reads at most so much of the log on the event loop: some milliseconds, once per wrong place."""
 _EVERYTHING = 1 << 62
 _RUN_BYTES = 64 << 20
 
@@ -46,7 +47,8 @@ class QueueRepair:
         self._going_back = False
 
     def look_at(self, topic: bytes, queue: int, offset: int) -> bool:
-        """A reader met a wrong unit or record; whether it should ask again at once. If not, a thread works on it."""
+        """A reader found a wrong unit or record. Returns whether it should retry at once; if not, a thread compares
+        it."""
         if (topic, queue) in self._tasks:
             return False
         try:
@@ -56,7 +58,7 @@ class QueueRepair:
                 return True
         except (OSError, DamageError) as error:
             self._tell(topic, queue, error)
-            return True  # what cannot be compared is passed over from now on
+            return True  # a reader skips what cannot be compared
         task = asyncio.get_running_loop().create_task(self._repair_later(topic, queue, offset), name="repair-queue")
         self._tasks[topic, queue] = task
         task.add_done_callback(lambda _: self._tasks.pop((topic, queue), None))
@@ -70,27 +72,28 @@ class QueueRepair:
             return
         self._tell_lost(lost or [])
         if self._store.on_arrival is not None:
-            self._store.on_arrival([(topic.decode(), queue)])  # the pulls that wait there ask again
+            self._store.on_arrival([(topic.decode(), queue)])  # the waiting pulls retry
 
     def _tell(self, topic: bytes, queue: int, error: Exception) -> None:
         name = topic.decode(errors="replace")
         self._log.warning("compare", "cannot compare ConsumeQueue %s/%d with the log: %s", name, queue, error)
 
     def _tell_lost(self, lost: list[tuple[int, int, str]]) -> None:
-        """Damage of the log that hides messages which no unit names any more: no read would meet it."""
+        """Reports damage of the log that no unit refers to any more: no read would find it."""
         for pos, size, _ in lost:
             self._store.media.met(pos, size)
 
     def repair(self, topic: bytes, queue: int, offset: int, max_bytes: int = _EVERYTHING) -> bool:
-        """Compares the unit at `offset`, and wrong ones around it, with the log, and writes them again; blocks.
+        """Compares the unit at `offset`, and wrong ones around it, with the log, and writes them again. Blocks.
 
-        False: nothing was done, as the queue has no such offset or more than `max_bytes` of the log had to be read.
-        OSError, DamageError.
+        Returns False if nothing was done: the queue has no such offset, or the comparison needs more than `max_bytes`
+        of the log. Raises OSError, DamageError.
         """
         return self._repair(topic, queue, offset, max_bytes) is not None
 
     def _repair(self, topic: bytes, queue: int, offset: int, max_bytes: int) -> list[tuple[int, int, str]] | None:
-        """As `repair`, None for False; else damage of the log (pos, size, reason) that placeholders stand for now."""
+        """Like `repair`: None for False, otherwise damage of the log (pos, size, reason) that placeholders replace
+        now."""
         if self._going_back:
             return None
         found = self._dispatch.repair(topic, queue, offset, self._store.min_pos, max_bytes)
@@ -113,8 +116,10 @@ class QueueRepair:
         return damage if blank else []
 
     def derive_again(self, first: int, end: int) -> None:
-        """The bytes [first, end) of the log could not be read, and can be now. Queues and index get what they lack of
-        them; blocks, and nothing may be dispatched meanwhile. `first`: where an entry begins. OSError, DamageError."""
+        """Adds missing records of the bytes [first, end) of the log, which are readable again, to queues and index.
+
+        Blocks; nothing may be dispatched meanwhile. `first`: where an entry begins. Raises OSError, DamageError.
+        """
         upto = min(end, self._dispatch.position)
         pos, lacked = first, 0
         while pos < upto:
@@ -142,11 +147,11 @@ class QueueRepair:
 
     def check_range(self, first: int, upto: int, max_bytes: int) -> AuditResult:
         """Compares about `max_bytes` of records from byte `first` of the log on, below `upto`, with their queues, and
-        checks their CRCs; blocks. `first`: where a segment begins, or `pos` of the result of the call before.
+        checks their CRCs. Blocks. `first`: where a segment begins, or `pos` of the previous result.
 
-        Damage of the log is in the result and is the caller's to report. Queues that do not name a record are set right
-        here if they have its offset; others (a queue that lacks its end or its folder) are reported, and are built
-        again by the next start. OSError, DamageError.
+        The result lists damage of the log, which the caller reports. A wrong unit is repaired here if the queue has the
+        offset. Otherwise (the queue lacks its end or its folder) it is reported, and the next start builds the queue
+        again. Raises OSError, DamageError.
         """
         found = self._dispatch.audit(first, min(upto, self._dispatch.position), max_bytes)
         for topic, queue, offset, pos, reason in found.wrong:

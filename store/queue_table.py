@@ -1,13 +1,13 @@
-"""The file `tally-queues`: where each ConsumeQueue ended at a position of the log, and which index files there were.
+"""The file `tally-queues`: the ends of all ConsumeQueues, and the index files, at one position of the log.
 
-Recovery compares the queues with it. A queue that holds less than the file says has lost something, and is built again
-from the log. The log cannot tell everything: when the log's beginning was deleted, a queue whose folder is lost may
-have no record left, and would count from 0 again, at offsets that were given out before. The file has its next offset.
+Recovery compares the queues with it. A queue that has fewer units than the file says has lost some, and is built again
+from the log. The log alone is not enough: if its beginning was deleted, a queue whose folder is lost may have no record
+left. It would then assign offsets from 0 again, although they were used before. The file has its next offset.
 
-It is written with every thorough save of the progress mark, after the syncs: about once a minute, when queues are
-removed, before segments of the log are deleted, and at the end. So everything that it promises is durable, and no
-segment is deleted that it does not cover. It is believed only if the file `lock` has the time that it had: another
-program that has started on the store since may have removed queues.
+The file is written with every thorough save of the progress mark, after the syncs: about once a minute, when queues are
+removed, before segments of the log are deleted, and when the store is closed. So everything that it states is durable,
+and it covers every segment that is deleted. Recovery uses it only if the modification time of the file `lock` has not
+changed: otherwise another program opened the store in the meantime, and may have removed queues.
 
 Layout, big-endian: "TALLYQT2", position in the log (8), modification time of `lock` in ns (8), first byte of the log
 (8), bytes of a ConsumeQueue file (4), bytes of the names (4), the names of the index files with their last record's
@@ -33,7 +33,7 @@ _CRC = struct.Struct(">I")
 
 
 class QueueTable(NamedTuple):
-    """What the file says. `pos`: byte of the log up to which it speaks; `log_first`: where the log began;
+    """The content of the file. `pos`: the position in the log that it describes; `log_first`: where the log began;
     `index_files`: name and last position of each index file, oldest first; `rows`: for `Dispatch.compare_queues`."""
 
     pos: int
@@ -51,7 +51,7 @@ class QueueTable(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> QueueTable | None:
-        """None: these are not the bytes of such a file."""
+        """The inverse of `encode`; None if the data is damaged or has another format."""
         if len(data) < _HEAD.size + _CRC.size or not data.startswith(_MAGIC):
             return None
         if _CRC.unpack(data[-_CRC.size :]) != (zlib.crc32(data[: -_CRC.size]),):
@@ -62,7 +62,7 @@ class QueueTable(NamedTuple):
         return cls(pos, lock_ns, log_first, queue_segment_bytes, index, data[_HEAD.size + size : -_CRC.size])
 
     def save(self, door: Door, root: Path) -> None:
-        """Replaces the file, durably. Blocks. OSError: the file before it holds."""
+        """Durably replaces the file. Blocks. OSError: the previous file stays valid."""
         temporary = root / f"{FILE_NAME}.tmp"
         door.write_file(str(temporary), self.encode())
         door.rename(str(temporary), str(root / FILE_NAME))
@@ -70,7 +70,7 @@ class QueueTable(NamedTuple):
 
     @classmethod
     def load(cls, root: Path) -> QueueTable | None:
-        """None: there is none, or it cannot be read as one."""
+        """The table in `root`; None if the file does not exist or is not valid."""
         try:
             return cls.decode((root / FILE_NAME).read_bytes())
         except OSError:

@@ -1,4 +1,4 @@
-"""One record of the commit log: the bytes a message is stored as. All integers are big-endian and signed.
+"""One record of the commit log: a stored message. All integers are big-endian and signed.
 
  size  field
     4  TOTALSIZE                    bytes of the whole record
@@ -6,10 +6,10 @@
                                     above 127 bytes)
     4  BODYCRC                      CRC-32 of the body as stored, without its highest bit
     4  QUEUEID
-    4  FLAG                         the producer's, opaque
+    4  FLAG                         of the producer, not interpreted
     8  QUEUEOFFSET                  the message's number in its queue; 0 for prepared and rolled-back ones
     8  PHYSICALOFFSET               position of this record in the log
-    4  SYSFLAG                      bits 4 and 5 tell the sizes of the hosts
+    4  SYSFLAG                      bits 4 and 5 give the sizes of the hosts
     8  BORNTIMESTAMP
  8/20  BORNHOST                     address, then port as an int
     8  STORETIMESTAMP
@@ -20,12 +20,12 @@
   1+n  TOPIC                        (2+n with the second magic)
   2+n  PROPERTIES
 
-A segment ends with a filler: 4 bytes TOTALSIZE (what is left of the segment, itself included), 4 bytes CBD43194, and
-then whatever was there before.
+A segment ends with a filler: 4 bytes TOTALSIZE (the rest of the segment, including the filler), 4 bytes CBD43194, and
+then the old bytes of the file.
 
-This is the twin in Python of the kernel's encoder and scanner: for tools, for tests, and for the few messages that the
-broker itself takes out of the log and stores again. Texts that are no UTF-8 keep their bytes (`surrogateescape`), so
-that a record decoded and encoded again is the same.
+This module is the Python twin of the kernel's encoder and scanner. Tools and tests use it, and the broker for the few
+messages that it reads from the log and stores again. Texts that are not UTF-8 keep their bytes (`surrogateescape`), so
+decoding and encoding a record gives the same bytes.
 
 Source: CommitLog.checkMessageAndReturnSize and DefaultAppendMessageCallback of RocketMQ 4.8.0, MessageVersion of 5.x.
 """
@@ -58,7 +58,7 @@ assert _HEAD.size == 48, "fixed by every record already on disk"
 
 
 class RecordError(ValueError):
-    """The bytes are no record; `offset` (bytes into the buffer) says where, `reason` why."""
+    """The bytes are not a record. `offset`: where, in bytes from the start of the buffer; `reason`: why."""
 
     def __init__(self, reason: str, offset: int) -> None:
         super().__init__(f"{reason} at byte {offset}")
@@ -67,7 +67,7 @@ class RecordError(ValueError):
 
 
 class Record(NamedTuple):
-    """One stored message. `pos`: where it lies in the log; `queue_offset`: its number in the queue."""
+    """One stored message. `pos`: its position in the log; `queue_offset`: its number in the queue."""
 
     topic: str
     queue_id: int
@@ -86,9 +86,9 @@ class Record(NamedTuple):
     magic: int = MESSAGE_MAGIC
 
     def encode(self) -> bytes:
-        """The record's bytes. The bits of sysFlag that tell the hosts' sizes are set from the hosts.
+        """The record's bytes. The bits of sysFlag for the sizes of the hosts are set from the hosts.
 
-        RecordError (offset 0): topic or properties are too long for their length field, or a number for its.
+        Raises RecordError (offset 0) if topic, properties or a number do not fit their field.
         """
         topic = self.topic.encode("utf-8", "surrogateescape")
         properties = self.properties.encode("utf-8", "surrogateescape")
@@ -131,10 +131,10 @@ class Record(NamedTuple):
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview, offset: int = 0, *, check_crc: bool = True) -> Record:
-        """The record at `offset` of `buffer`; `size` tells where the next one begins. What lies behind it is not read.
+        """The record at `offset` of `buffer`. The next record begins `size` bytes later; nothing behind it is read.
 
-        RecordError: unknown magic (a filler is one, see `filler_bytes`), torn, lengths that do not add up to
-        TOTALSIZE, or (with `check_crc`) a body whose CRC differs.
+        Raises RecordError if the magic is unknown (as that of a filler, see `filler_bytes`), the record is torn, its
+        lengths do not add up to TOTALSIZE, or (with `check_crc`) the CRC of the body does not match.
         """
         if len(buffer) - offset < _HEAD.size:
             raise RecordError("torn record", offset)
@@ -153,7 +153,7 @@ class Record(NamedTuple):
         properties = reader.counted(_SHORT)
         if reader.at != offset + size:
             raise RecordError(f"the record's fields take {reader.at - offset} bytes, its size says {size}", offset)
-        # Of an empty body RocketMQ does not look at the CRC.
+        # RocketMQ does not check the CRC of an empty body.
         if check_crc and body and body_crc(body) != crc:
             raise RecordError(f"the body's CRC is {body_crc(body):#x}, the record says {crc:#x}", body_at)
         return cls(
@@ -193,7 +193,7 @@ class Record(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The offset id: store host and position."""
+        """The offset message id: store host and position."""
         return encode_message_id(self.store_host, self.pos)
 
     def property_table(self) -> dict[str, str]:
@@ -207,14 +207,14 @@ def body_crc(body: bytes | memoryview) -> int:
 
 
 def store_timestamp(record: bytes) -> int:
-    """Store time (ms) of a whole record, without decoding the rest of it."""
-    # Behind the born host, whose size a bit of sysFlag (its last byte at 39) tells.
+    """Store time (ms) of a complete record, without decoding the rest."""
+    # It follows the born host, whose size is given by a bit of sysFlag (its last byte is at 39).
     at = 68 if record[39] & SysFlag.BORN_HOST_V6 else 56
     return int.from_bytes(record[at : at + 8], "big")
 
 
 def filler_bytes(buffer: bytes | bytearray | memoryview, offset: int = 0) -> int | None:
-    """If a filler lies at `offset`: how many bytes it takes, to the segment's end. None: something else does."""
+    """The size of the filler at `offset`, up to the segment's end; None if there is no filler."""
     if len(buffer) - offset < BLANK_BYTES:
         return None
     size, magic = _BLANK.unpack_from(buffer, offset)
@@ -222,12 +222,12 @@ def filler_bytes(buffer: bytes | bytearray | memoryview, offset: int = 0) -> int
 
 
 def encode_filler(size: int) -> bytes:
-    """The 8 bytes that close a segment of which `size` bytes are left."""
+    """The 8 bytes of a filler in a segment with `size` bytes left."""
     return _BLANK.pack(size, BLANK_MAGIC)
 
 
 class _Reader:
-    """Reads fields one after the other, never behind the record's end."""
+    """Reads the fields in order, never behind the record's end."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self.data = data

@@ -1,30 +1,33 @@
-"""Finds the end of the log after a stop of any kind, and makes the files derived from it agree with it again.
+"""Finds the end of the log after any kind of stop, and makes the derived files agree with the log.
 
-Two ways lead there. The short one goes on from our progress mark (`progress`): queues are cut at the mark's position,
-and the log is read and dispatched from there. Where there is no mark, or it is not believed, RocketMQ's order is kept:
+There are two procedures. The short one continues from the progress mark (`progress`): it truncates the queues at the
+mark's position, and reads and dispatches the log from there. Without a valid mark, recovery follows RocketMQ's steps:
 
-1. Was the last stop in order? The file `abort` says no.
-2. Index: after a kill, files newer than the checkpoint's index time are dropped. (RocketMQ never rebuilds the early
-   part of a dropped file; we index again from where it began.)
-3. Each queue finds its own end; M is the greatest log position that any of them knows.
-4. The log. Stopped in order: its last three segments are checked, record by record. Killed: the walk starts at the
-   newest segment whose first record the checkpoint calls durable everywhere, and dispatches as it goes; queues and
-   index know what they already have.
-5. What lies behind the end is cut off: later segments go, queues forget records at or behind it.
-6. Queues find their min offsets from the log's first segment.
+1. The file `abort` tells whether the last stop was a clean shutdown.
+2. Index: after a kill, files newer than the checkpoint's index time are removed. (RocketMQ never rebuilds the early
+part
+   of a removed file; tallystick builds the index again from where the file began.)
+3. Each queue finds its own end; M is the greatest log position in any queue.
+4. The log. After a clean shutdown, its last three segments are checked record by record. After a kill, the walk starts
+   at the newest segment whose first record is durable everywhere according to the checkpoint. It dispatches the
+   records; queues and index ignore records that they already have.
+5. Everything behind the end is truncated: later segments are removed, and units of records at or behind the end too.
+6. Queues determine their min offsets from the log's first segment.
 7. The log is dispatched from M to its end.
 
-Where the walk meets bytes that are no record, that is the log's end, as in RocketMQ: mostly a torn last write. But if a
-sound record follows that queues know and that was durable, the log was damaged later. Then nothing is cut: the damage
-is noted with its place, the walk goes on behind it, and what is damaged is never served. The same holds, whatever
-follows, below the position that the progress mark or the table of queues' ends gives: the log was written up to there,
-so what is no record there is damage. The log does not end before that position, not even if all bytes there are zeros.
+The log ends where the walk finds bytes that are not a record, as in RocketMQ; mostly this is a torn last write. But if
+a sound and durable record follows that the queues contain, the log was damaged later. Then nothing is truncated:
+recovery reports the damage with its place, the walk continues behind it, and damaged records are never served. The same
+applies below the position in the progress mark or in the table of queues' ends, whatever follows: the log was written
+up to there, so bytes that are not a record are damage. The log does not end before that position, even if all bytes
+behind it are zeros.
 
-Unlike RocketMQ, the cut part of a segment is zeroed: new records may otherwise end just where an old one begins, which
-the next recovery would take for a message. And a log that lacks a segment in its middle is refused, not cut.
+Unlike RocketMQ, recovery zeroes the truncated part of a segment. Otherwise a new record could end just where an old one
+begins, and the next recovery would accept the old one. A log that lacks a segment in its middle is refused, not
+truncated.
 
 Source: DefaultMessageStore.load, CommitLog.recoverNormally / recoverAbnormally of RocketMQ 4.8.0; DLedger's logs always
-take the orderly way (DLedgerCommitLog.recover).
+are recovered as after a clean shutdown (DLedgerCommitLog.recover).
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
 _RUN_BYTES = 64 << 20
 _UNWRITTEN = "unwritten"
 _ZEROS = bytes(1 << 16)
-# Nothing tells an acknowledged record that was damaged from a write that no sync had covered when the power failed.
+# A damaged acknowledged record looks the same as a write that was not synced when the power failed.
 _AFTER_RESTART = (
     "; the machine was restarted after these bytes were written. If it lost power, this can be a write that had not "
     "reached the disk and was not acknowledged with SYNC_FLUSH"
@@ -66,7 +69,7 @@ _AFTER_RESTART = (
 
 
 class RecoveryError(Exception):
-    """The store cannot be opened as it is, and nothing was changed; `path` is the file or folder that is the reason."""
+    """The store cannot be opened in its state, and nothing was changed. `path`: the file or folder with the fault."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -79,48 +82,48 @@ class Recovered:
 
     min_pos: int = 0
     end_pos: int = 0
-    """Appends go on here."""
+    """Appends continue here."""
     clean: bool = True
-    """The last stop was in order."""
+    """Whether the last stop was a clean shutdown."""
     from_mark: bool = False
-    """The progress mark was believed."""
+    """Whether the progress mark was used."""
     start_pos: int = 0
     """The walk over the log began here."""
     dispatched_from: int = 0
-    """Dispatch went on from here after recovery."""
+    """Dispatch continued from here after recovery."""
     records: int = 0
-    """Records that the walk read."""
+    """Number of records that the walk read."""
     store_timestamp_ms: int = 0
-    """Store time of the log's last record; 0: not known."""
+    """Store time of the log's last record; 0 if unknown."""
     committed_pos: int = 0
-    """Of a replicated log: dispatched up to here, all of it committed."""
+    """For a replicated log: everything up to here is committed and dispatched."""
     findings: list[Finding] = field(default_factory=list)
-    """What was wrong, and what was done about it, in the order of events."""
+    """All faults, and how recovery handled them, in order."""
 
     def damaged_ranges(self) -> list[tuple[int, int]]:
-        """Ranges of the log that queues and index were made past: first byte and end of each."""
+        """Damaged ranges of the log that dispatch skipped: first byte and end of each."""
         found = (finding for finding in self.findings if finding.kind is FindingKind.DAMAGE and finding.pos >= 0)
         return sorted({(finding.pos, finding.pos + max(1, finding.size)) for finding in found})
 
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Derived files that a check of the whole store found damaged: they are built again from the log whatever a start
-    would find out by itself."""
+    """Derived files that a check of the whole store found damaged. They are built again from the log even if a start
+    would not notice the damage."""
 
     queues: Mapping[tuple[bytes, int], Suspect] = field(default_factory=dict)
     """By topic and queue id."""
     index_from: str = ""
-    """The first index file that is not to be used; it and all behind it are made again. "": all are sound."""
+    """The first damaged index file; it and all later ones are built again. "" if all are sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptLog:
-    """A log that is kept by replication: recovered by then, and of no concern here but for what is derived from it."""
+    """A replicated log. It is recovered already; only its derived files are recovered here."""
 
     end_pos: int
     committed_pos: int
-    """It was committed up to here, at least; what was dispatched was, too."""
+    """It was committed at least up to here, and so was everything that was dispatched."""
 
 
 def log_layout(root: Path, settings: StoreSettings) -> tuple[Path, int]:
@@ -137,7 +140,7 @@ def open_dispatch(
     settings: StoreSettings,
     entry_header_bytes: int,
 ) -> Dispatch:
-    """The queues and the index in `root`, of the log in `log_folder`; neither is read yet."""
+    """The queues and the index in `root` for the log in `log_folder`. Neither is read yet."""
     return _kernel.Dispatch(
         door,
         str(root),
@@ -155,7 +158,7 @@ def open_dispatch(
 
 
 def geometry_of(settings: StoreSettings) -> Geometry:
-    """The sizes that a progress mark is bound to."""
+    """The file sizes that a progress mark depends on."""
     return Geometry(
         settings.mappedFileSizeCommitLog,
         settings.queue_segment_bytes,
@@ -178,15 +181,14 @@ def recover(
     findings: FindingLog | None = None,
     suspects: Suspects | None = None,
 ) -> Recovered:
-    """Brings the store in `root` into order and dispatches all of its log; see the module's head.
+    """Recovers the store in `root` and dispatches all of its log; see the docstring of the module.
 
     Blocks: after a kill without a mark perhaps for minutes. `dispatch`: new, not loaded. `clean`: whether the last stop
-    was in order; None: look for the file `abort`. `on_loaded` is called before the rest of the log is dispatched.
-    `kept`: the log is replicated; only what is derived from it is brought into order, from committed records.
-    `on_progress(pos, end)`: now and then, how far the log was read and up to where it will be.
-    `findings`: gets each finding at once, also those before an error.
-    `suspects`: derived files that are known to be damaged.
-    RecoveryError, OSError, DamageError: it could not be opened.
+    was a clean shutdown; None: look for the file `abort`. `on_loaded` is called before the rest of the log is
+    dispatched. `kept`: the log is replicated; only its derived files are recovered, from committed records.
+    `on_progress(pos, end)` is called regularly with the position of the walk and the position where it will end.
+    `findings` gets each finding at once, also those before an error. `suspects`: derived files known to be damaged.
+    Raises RecoveryError, OSError or DamageError if the store cannot be opened.
     """
     folder, entry_header_bytes = log_layout(root, settings)
     with SegmentFiles(folder, settings.mappedFileSizeCommitLog) as log:
@@ -227,10 +229,10 @@ class _Recovery:
         self.kept = kept
         self.findings = findings
         self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
-        self.cache_lost = False  # recovery goes on from a mark, and the machine was restarted since
-        self.known_end = -1  # M: how far the queues knew the log before anything was cut
-        self.written_end = -1  # the log was written up to here, whatever it has there now
-        self.rebuilt_index = ""  # what of a damaged index is made again by dispatching the log
+        self.cache_lost = False  # recovery continues from a mark, and the machine was restarted since
+        self.known_end = -1  # M: the greatest log position in the queues before anything was truncated
+        self.written_end = -1  # the log was written up to here, whatever the files contain there now
+        self.rebuilt_index = ""  # the part of a damaged index that dispatch builds again
         self.found = Recovered(clean=clean)
         self.queues = QueueRecovery(root, dispatch, self._report, lambda pos, end: self.on_progress(pos, end))
         self.on_progress: Callable[[int, int], None] = lambda pos, end: None
@@ -283,7 +285,7 @@ class _Recovery:
     def _check_files(self) -> None:
         for path, reason in self.log.strange:
             if self._is_unfinished(path):
-                self._report(FindingKind.REMOVED, path, f"{reason}, and it is empty: it was being made")
+                self._report(FindingKind.REMOVED, path, f"{reason}, and it is empty: its creation was interrupted")
                 self._remove(path)
             elif path.is_file():
                 raise RecoveryError(path, f"{reason}: mappedFileSizeCommitLog is not what the log was written with")
@@ -291,8 +293,8 @@ class _Recovery:
             raise RecoveryError(self.log.path(start), "the segment before this one is missing")
 
     def _check_queue_size(self, mark: ProgressMark | None) -> None:
-        """Files of a wrong length are damaged, and built again, unless the setting is wrong. An index of other sizes is
-        made again either way: all that it has is in the log."""
+        """Checks lengths of files. Files of a wrong length are damaged and are built again, unless the setting is
+        wrong. An index of another size is built again in any case: the log contains everything."""
         expected = self.settings.queue_segment_bytes
         table = self.queues.table
         known = {
@@ -309,7 +311,7 @@ class _Recovery:
         )
 
     def _is_unfinished(self, path: Path) -> bool:
-        """A last segment that a kill left without its full length: it never had a record."""
+        """Removes a last segment that is too short because its creation was interrupted: it never had a record."""
         last = not self.log.starts or path.name > self.log.path(self.log.starts[-1]).name
         return (
             path.is_file()
@@ -319,7 +321,7 @@ class _Recovery:
         )
 
     def _forget_everything(self) -> None:
-        """No log, no messages: queues and index speak of nothing."""
+        """Removes queues and index if there is no log: they refer to nothing."""
         if self.dispatch.queues():
             reason = f"there is no log in {self.log.folder}"
             self._report(FindingKind.REMOVED, self.root / "consumequeue", reason)
@@ -327,7 +329,7 @@ class _Recovery:
         self.dispatch.destroy_queues()
         self.dispatch.drop_index_after(-1)
         if self.kept is not None:
-            # A member that begins behind a base has no entries yet, and does not begin at 0.
+            # A member that installed a snapshot has no entries yet, and its log does not begin at 0.
             self.found.min_pos = self.found.dispatched_from = self.kept.end_pos
             self._keep(self.kept, self.kept.end_pos)
         self.dispatch.start(self.found.dispatched_from)
@@ -337,13 +339,13 @@ class _Recovery:
         self.door.sync_dir(str(path.parent))
 
     def _remove_mark(self) -> None:
-        # First of all changes: a recovery that is killed halfway must not leave a mark that fits again by chance.
+        # This is the first change: a recovery that is killed must not leave a mark that is valid again by chance.
         if (self.root / MARK_NAME).exists():
             self._remove(self.root / MARK_NAME)
 
     def _distrust(self, mark: ProgressMark | None) -> None:
-        """Makes sure that no start goes on from the mark. It still says how far the log was written, to the start after
-        this one if this one is killed."""
+        """Makes sure that no start continues from the mark. If this start is killed, the next one can still read from
+        it how far the log was written."""
         known = self.kept is None and mark_end(self.root, self.log.segment_bytes, self.log.end, mark) > 0
         if mark is None or not known:
             self._remove_mark()
@@ -377,8 +379,8 @@ class _Recovery:
         return True
 
     def _cut_derived(self, point: Point, cache_lost: bool) -> None:
-        """Brings queues and index to what they were at the mark: what they hold beyond is cut, what is missing is built
-        again from the log."""
+        """Restores queues and index as of the mark: truncates later units, and builds missing ones again from the
+        log."""
         self._recover_queues()
         self.dispatch.truncate_queues(point.pos)
         queues, first = self.queues, self.log.first
@@ -398,7 +400,7 @@ class _Recovery:
             self._restore_index(point, cache_lost)
 
     def _restore_index(self, point: Point, cache_lost: bool) -> None:
-        # After a power loss the newest file is a map that was never whole on disk: only what the mark counted is.
+        # After a power loss the newest file may be incomplete: only the entries that the mark counted are durable.
         if cache_lost and not self.dispatch.trim_index(point.index_name, point.index_count):
             self.queues.lost_index(self.log.first)  # an older file may be missing, too
             self._index_again(self.dispatch.drop_index_from(point.index_name), point.pos, "its newest file is missing")
@@ -421,7 +423,7 @@ class _Recovery:
         self._report(FindingKind.REBUILT, self.root / "index", f"from byte {start} of the log on; {reason}")
 
     def _dispatch_between(self, first: int, upto: int) -> None:
-        """Dispatches what lies between, past what is damaged."""
+        """Dispatches the records in between, and skips damaged ones."""
         self.dispatch.start(first)
         while (pos := self.dispatch.position) < upto:
             self.on_progress(pos, upto)
@@ -432,16 +434,16 @@ class _Recovery:
                 step = resync(self.log, result.pos, entry_header_bytes=self.entry_header_bytes)
                 if step is None or step.pos >= upto:
                     if result.pos < upto:
-                        # All of it is committed, or below the log's end that was found: it is damage.
+                        # Everything here is committed or below the log's end, so it is damage.
                         self._pass_over(result.pos, upto, result.stopped or _UNWRITTEN)
                     return
                 self._pass_over(result.pos, step.pos, result.stopped or _UNWRITTEN)
 
     def _pass_over(self, pos: int, behind: int, reason: str) -> None:
-        """Goes on behind a damaged stretch. Queue offsets of what was lost in it are not given out again."""
+        """Continues behind a damaged range. Queue offsets of the records lost in it are not assigned again."""
         self._report_log(FindingKind.DAMAGE, pos, reason, behind - pos)
         self.dispatch.note_lost(pos, behind - pos)
-        # The damaged records whose fields can still be read keep their queue offsets.
+        # Damaged records whose fields are readable keep their queue offsets.
         place = pos
         while place < behind:
             record = damaged_record(self.log, place, behind, self.entry_header_bytes)
@@ -485,7 +487,7 @@ class _Recovery:
         self.queues.rebuild(self._dispatch_between, self.log.first, self.found.dispatched_from)
 
     def _set_queues_right(self, log_end: int) -> None:
-        """Without a mark: what files and table tell."""
+        """Checks without a mark: files and table."""
         self.queues.look_at_files(log_end, doubtful=True)
         self.queues.look_at_table(self.log.first, log_end)
         self.queues.remove_broken()
@@ -496,7 +498,7 @@ class _Recovery:
         start = self._durable_segment()
         if dropped_pos is not None:
             start = min(start, dropped_pos)
-        # A queue that lacks units from before the walk's begin would get those behind at wrong offsets.
+        # A queue that lacks units from before the start of the walk would get later ones at wrong offsets.
         self._set_queues_right(self.log.end)
         self.queues.rebuild(self._dispatch_between, self.log.first, start)
         self.found.end_pos = self._dispatch_walk(start)
@@ -506,10 +508,11 @@ class _Recovery:
         self.found.dispatched_from = self.found.end_pos
 
     def _derive_from(self, kept: KeptLog) -> None:
-        """Goes on where the queues end; after a kill from a durable segment on: one queue may know less than another.
+        """Continues where the queues end; after a kill from a durable segment on, because queues may end at different
+        positions.
 
-        What the queues knew was committed: dispatching it again changes nothing. (RocketMQ takes the end of the queue
-        that got furthest, and loses what others lack.)"""
+        Records in queues are committed, so dispatching them again changes nothing. (RocketMQ takes the greatest end of
+        a queue, and loses units that other queues lack.)"""
         dropped_pos = self._drop_index()
         self._recover_queues()
         self.found.end_pos = kept.end_pos
@@ -526,8 +529,8 @@ class _Recovery:
         self.found.committed_pos = min(max(kept.committed_pos, dispatched), kept.end_pos)
 
     def _drop_index(self) -> int | None:
-        """Drops index files that are damaged and, after a kill, those that were not durable; where in the log to index
-        again, None: nothing was dropped."""
+        """Removes index files that are damaged and, after a kill, those that were not durable. Returns the position in
+        the log from which to build the index again; None if nothing was removed."""
         if not self.settings.messageIndexEnable:
             return None
         lost_pos, reason = self.queues.lost_index(self.log.first)
@@ -536,7 +539,7 @@ class _Recovery:
             pos = lost_pos if pos < 0 else min(pos, lost_pos)
             self.rebuilt_index = f"from byte {pos} of the log on; {reason}"
         elif pos >= 0:
-            reason = f"files that were not durable after a kill are made again from byte {pos} of the log on"
+            reason = f"files that were not durable after a kill are built again from byte {pos} of the log on"
             self._report(FindingKind.REMOVED, self.root / "index", reason)
         return None if pos < 0 else max(pos - self.entry_header_bytes, self.found.min_pos)
 
@@ -560,7 +563,7 @@ class _Recovery:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def _dispatch_walk(self, pos: int) -> int:
-        """Checks and dispatches records from `pos` on; returns the log's end."""
+        """Checks and dispatches records from `pos` on. Returns the log's end."""
         self.found.start_pos = pos
         self.dispatch.start(pos)
         while True:
@@ -577,7 +580,7 @@ class _Recovery:
             pos = self.dispatch.position
 
     def finish(self) -> None:
-        """Dispatches from `dispatched_from` to the end, past what is damaged, and reports what that built again."""
+        """Dispatches from `dispatched_from` to the end, skips damaged records, and reports what was built again."""
         end = self.found.end_pos if self.kept is None else self.found.committed_pos
         self._dispatch_between(self.dispatch.position, end)
         complete = self.kept is None and bool(self.log.starts)  # without a log there are no queues either
@@ -594,7 +597,7 @@ class _Recovery:
             self.found.store_timestamp_ms = store_timestamp_ms
 
     def _behind_damage(self, pos: int, reason: str | None) -> int | None:
-        """Where the walk goes on if the bytes at `pos` are damage inside the log; None: the log ends there."""
+        """Where the walk continues if the bytes at `pos` are damage inside the log; None if the log ends there."""
         if pos >= self.log.end:
             return None
         reason = reason or _UNWRITTEN  # the kernel calls zeros at the beginning of a segment no reason
@@ -602,7 +605,7 @@ class _Recovery:
             step = resync(self.log, pos, entry_header_bytes=self.entry_header_bytes)
             return self.written_end if step is None else min(step.pos, self.written_end)
         if self.found.clean and self.known_end == pos and reason != UNREADABLE:
-            # All was dispatched at the orderly stop, and ended here: what follows was cut before that.
+            # At the clean shutdown everything was dispatched, and the log ended here: the rest was truncated before.
             step = resync(self.log, pos, entry_header_bytes=self.entry_header_bytes)
             if step is not None:
                 text = (
@@ -614,7 +617,7 @@ class _Recovery:
         if step is not None:
             return step.pos
         if reason == UNREADABLE:
-            # Acknowledged records may stand there. To cut them off would destroy what the disk may give again.
+            # Acknowledged records may be there. Truncation would destroy what the disk may be able to read later.
             start = self.log.start_of(pos)
             path = self.log.folder if start is None else self.log.path(start)
             raise RecoveryError(
@@ -625,10 +628,10 @@ class _Recovery:
         return None
 
     def _belongs_here(self, step: Step) -> bool:
-        """Whether a sound record behind damage is a part of this log, and not left over from an earlier cut.
+        """Whether a sound record behind damage belongs to this log, and was not left by an earlier truncation.
 
-        RocketMQ leaves what it cuts, and writes new records over a part of it: what is left is older than these, and
-        has queue offsets that were given out again.
+        RocketMQ does not erase what it truncates, and overwrites only a part of it. Records that are left are older
+        than the new ones, and their queue offsets were assigned again.
         """
         record = step.record
         assert record is not None, "resync gives records only"
@@ -642,10 +645,10 @@ class _Recovery:
         return record.queue_offset >= next_offset
 
     def _cut_log(self) -> None:
-        """Removes segments behind the one with the end, and zeroes the rest of that one."""
+        """Removes the segments behind the end of the log, and zeroes the rest of the last one."""
         end = self.found.end_pos
         self._trim_index(end)
-        # From the last one on: power loss halfway must not leave a gap.
+        # Begin with the last one: a power loss must not leave a gap.
         for start in [start for start in reversed(self.log.starts) if start > end]:
             if has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
                 self._report_log(FindingKind.CUT, start, "the file lies behind the log's end", self.log.segment_bytes)
@@ -658,20 +661,20 @@ class _Recovery:
 
     def _trim_index(self, end: int) -> None:
         if any(end_pos >= end for _, _, _, _, end_pos, _, _ in self.dispatch.index_files()):
-            # RocketMQ leaves such entries; its guard then keeps new records out of the index until they get as far.
+            # RocketMQ leaves such entries; it then adds no new records to the index until they reach this position.
             self.dispatch.trim_index_at(end)
-            lost_pos = self.dispatch.drop_index_from("")  # the newest file was damaged where it was cut
+            lost_pos = self.dispatch.drop_index_from("")  # the newest file was damaged where it was truncated
             if lost_pos >= 0:
                 self._index_again(lost_pos, self.found.dispatched_from, "its newest file was damaged")
 
     def _zero_behind(self, path: Path, offset: int) -> None:
-        """Zeroes a segment from `offset` on, if there may be anything."""
+        """Zeroes a segment from `offset` on, if there may be any data."""
         # The first read of a gigabyte of allocated blocks takes seconds, even if nothing was ever written to them. The
-        # process writes in order: after its death a torn record is all that can stand there. Power loss keeps no order.
+        # process writes in order, so after a kill there can only be one torn record. A power loss keeps no order.
         limit = self.settings.maxMessageSize + len(_ZEROS) if self.found.from_mark else self.log.segment_bytes
         dirty = has_data(path, offset, limit)
         if dirty:
-            reason = "the bytes behind the log's end are no whole record; they are zeroed"
+            reason = "the bytes behind the log's end are not a complete record; they are zeroed"
             self._report_log(FindingKind.CUT, self.found.end_pos, reason)
         if dirty or self.cache_lost:
             zero_behind(self.door, path, offset)

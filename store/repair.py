@@ -1,17 +1,19 @@
-"""Repairs a store that no broker has open: `tally store repair`.
+"""Repairs a store that is not open in a broker: `tally store repair`.
 
     look   a check of the whole store (`verify`) and a plan for what it found (`repair_plan`); writes nothing
-    run    puts derived files and tables right, and cuts the log at a byte if a person asked for exactly that byte
+    run    repairs derived files and tables, and truncates the log at a byte if the user asked for exactly this byte
 
-The log is the only source of truth, so a repair does not change it: the recovery of a start runs in the form that
-leaves the log alone (`KeptLog`), with the files that the check found damaged as suspects. Two exceptions, both of a
-plain store: `cut`, and a file that is shorter than a segment, which gets zeros behind its end.
+The log is the only source of truth, so a repair does not change it: it runs the recovery of a start in the form that
+does not touch the log (`KeptLog`), with the damaged files of the check as suspects. There are two exceptions, both for
+a plain store: `cut`, and a file that is shorter than a segment, which is extended with zeros.
 
-A repair may be killed at any line and run again. Before the first change it writes `abort`, so that a start in between
-recovers the store, and the note `tally-repair` with what it is about to build again. The note goes last but one.
+A repair can be killed at any point and run again. Before the first change it writes `abort`, so that a start in between
+recovers the store, and the note `tally-repair` with the files that it will build again. It removes the note just before
+`abort`.
 
-A cut writes zeros over what it removes (`zeroing`), from the last file to the first: whatever a kill leaves is damage
-at the same byte, and can be cut there again. Marks of progress go first: they speak of what is cut.
+A cut overwrites the removed bytes with zeros (`zeroing`), from the last file to the first. After a kill, the rest is
+damage at the same byte and can be cut there again. Progress marks are removed first, because they refer to removed
+bytes.
 """
 
 from __future__ import annotations
@@ -55,12 +57,12 @@ _SIZES = (
 
 
 class StoreRepair:
-    """One repair of the store in `root`. Everything blocks. `opened` makes it."""
+    """One repair of the store in `root`. All methods block. `opened` creates it."""
 
     def __init__(self, root: Path, overrides: Mapping[str, str], door: Door | None = None) -> None:
         self.root = root
         self.findings = FindingLog(root)
-        """What was done."""
+        """The actions of the repair."""
         self._overrides = overrides
         self._door = door or Door()
 
@@ -69,10 +71,10 @@ class StoreRepair:
     def opened(
         cls, root: Path, overrides: Mapping[str, str] | None = None, *, dry_run: bool = False, door: Door | None = None
     ) -> Iterator[StoreRepair]:
-        """Holds the lock of the store meanwhile; with `dry_run` it only looks whether somebody else does.
+        """Holds the lock of the store meanwhile; with `dry_run` it only checks that the store is not locked.
 
-        `overrides`: settings that the files do not tell, as text. VerifyError: there is no store. StoreLockedError: a
-        broker has it. SettingsError, OSError.
+        `overrides`: settings that the files do not contain, as text. Raises VerifyError if there is no store,
+        StoreLockedError if a broker has it open; SettingsError, OSError.
         """
         repair = cls(root, overrides or {}, door)
         repair._check_is_store()
@@ -87,7 +89,7 @@ class StoreRepair:
             lock.release()
 
     def settings(self) -> StoreSettings:
-        """As found by looking, with the overrides. SettingsError, OSError."""
+        """The settings as determined from the files, with the overrides. Raises SettingsError, OSError."""
         note = self._note()
         return overridden(settings_of(self.root), {**(note.settings if note else {}), **self._overrides})
 
@@ -104,7 +106,7 @@ class StoreRepair:
     # -- look ----------------------------------------------------------------------------------------------------------
 
     def look(self, progress: Progress | None = None) -> RepairPlan:
-        """Checks everything. VerifyError, OSError."""
+        """Checks the whole store. Raises VerifyError, OSError."""
         ends: dict[tuple[str, int], int] = {}
         folder = Path(self._overrides["storePathCommitLog"]) if "storePathCommitLog" in self._overrides else None
         report = verify(self.root, log_folder=folder, progress=progress, queue_ends=ends)
@@ -148,9 +150,10 @@ class StoreRepair:
     # -- run -----------------------------------------------------------------------------------------------------------
 
     def run(self, plan: RepairPlan, cut: int | None = None, progress: Progress | None = None) -> list[Finding]:
-        """Does what the plan says; what was done. `cut`: cuts the log at this byte, one of `plan.losses`.
+        """Carries out the plan and returns the actions. `cut`: also truncates the log at this byte, one of
+        `plan.losses`.
 
-        RepairError: nothing was changed. RecoveryError, DamageError, OSError: it ended in the middle; run it again.
+        RepairError: nothing was changed. RecoveryError, DamageError, OSError: it was interrupted; run it again.
         """
         loss = None if cut is None else self._loss_at(plan, cut)
         if cut is None and not plan.useful:
@@ -281,7 +284,7 @@ class StoreRepair:
         save_table(self._door, root, dispatch, point, rows, (found.min_pos, settings.queue_segment_bytes))
 
     def _close(self, plan: RepairPlan, was_open: bool) -> None:
-        """Bytes behind the log's end are the next start's to judge, so the store stays marked as open for them."""
+        """The next start judges the bytes behind the log's end, so the store stays marked as open for it."""
         behind_end = any(TORN_TAIL in note.reason or LEFT_OVER in note.reason for note in plan.report.notes)
         if not was_open or not (plan.member or behind_end or plan.waits_for_peer):
             abort.mark_closed(self.root, self._door)
@@ -301,7 +304,7 @@ def _suspects(plan: RepairPlan) -> Suspects:
 
 
 def summary_json(before: RepairPlan, done: list[Finding], after: RepairPlan | None) -> dict[str, Any]:
-    """What `--json` prints. `after`: None, nothing was changed."""
+    """The output of `--json`. `after`: None if nothing was changed."""
     last = after or before
     return {
         "sound": last.report.sound,

@@ -1,15 +1,15 @@
-"""Decides what a repair of a store does, from the report of a check. Reads and writes nothing.
+"""Decides what a repair of a store does, from the report of a check. It reads and writes no files.
 
     damage of a ConsumeQueue or its extension   that queue is built again from the log, with its extension
     damage of an index file                     that file and those behind it are built again from the log
-    damage of a table                           its backup takes its place; without a sound one a person decides
+    damage of a table                           its backup replaces it; without a sound one a person decides
     a table that cannot be read                 kept: it may be sound, and a start is refused until it can be read
     damage of the checkpoint, the progress mark written again
-    a file of the log that is too short         extended with zeros; what was in it is lost already
-    damage of the log                           kept, and shown; only a person who passes `--cut` gives up what follows
+    a file of the log that is too short         extended with zeros; the missing bytes are lost already
+    damage of the log                           kept, and shown; only the option `--cut` removes what follows
 
-A repair that was killed left a note of its plan (`RepairNote`): what that plan wanted to build again is built again,
-because a file that was removed in the meantime cannot be seen to be damaged.
+A killed repair leaves a note of its plan (`RepairNote`). The next repair builds the files of that plan again, because a
+check cannot notice damage of a file that was removed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ MEMBER_ADVICE = (
     "Start the member: it fetches damaged entries from another member. If it does not, and another member has them: "
     "stop it, keep a copy of its folder, empty the folder and start it; the group fills it again"
 )
-"""What a person does about damage in the log of a member of a group."""
+"""Advice for damage in the log of a member of a group."""
 
 
 class RepairError(Exception):
-    """The repair was not begun, and nothing was changed."""
+    """The repair did not start, and nothing was changed."""
 
 
 @dataclass(slots=True)
 class RepairPlan:
-    """What is wrong with a store, and what a repair will do about it."""
+    """The faults of a store, and what a repair will do about them."""
 
     report: Report
     member: bool = False
-    """The store is that of a member of a group, so that other members have the log as well."""
+    """Whether the store belongs to a member of a group, so that other members have the log as well."""
     queues: dict[tuple[str, int], str] = field(default_factory=dict)
     """ConsumeQueues to build again, with the reason."""
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The offset behind the last unit that may be believed, of each queue."""
+    """The offset behind the last trustworthy unit of each queue."""
     index_from: str = ""
-    """The first index file to build again; "": none."""
+    """The first index file to build again; "" if all are sound."""
     tables: dict[Path, Path | None] = field(default_factory=dict)
-    """Damaged tables, with the sound backup that takes their place."""
+    """Damaged tables, with the sound backup that replaces them."""
     unreadable: set[Path] = field(default_factory=set)
-    """Small files that the disk did not give."""
+    """Small files that the disk could not read."""
     short_files: list[Path] = field(default_factory=list)
     """Files of the log to extend with zeros."""
     log: list[Finding] = field(default_factory=list)
@@ -61,16 +61,17 @@ class RepairPlan:
     losses: list[LogLoss] = field(default_factory=list)
     """What `--cut` would remove, for each place where it may cut."""
     interrupted: bool = False
-    """A repair before this one was killed."""
+    """Whether an earlier repair was killed."""
 
     @property
     def waits_for_peer(self) -> bool:
-        """A member's log is damaged: ConsumeQueues are built again when another member has repaired it."""
+        """Whether the log of a member is damaged: its ConsumeQueues are built again when another member has repaired
+        it."""
         return self.member and bool(self.log or self.short_files)
 
     @property
     def useful(self) -> bool:
-        """There is something that a repair does without `--cut`."""
+        """Whether a repair changes anything without `--cut`."""
         rebuilds = bool(self.queues or self.index_from or self.short_files) and not self.waits_for_peer
         restores = any(backup is not None for backup in self.tables.values())
         return rebuilds or restores or self._small_files or self.interrupted or not self._closed
@@ -93,7 +94,7 @@ def plan_of(
     plan = RepairPlan(report, member=report.layout.startswith("dledger-"), tables=dict(tables))
     index: list[str] = []
     files = dict(report.damaged_files)
-    if not plan.member:  # what the next start would repair; a member's queues may lack what is not committed
+    if not plan.member:  # the next start would repair these; a member's queues may lack uncommitted records
         files |= {note.file: note.reason for note in report.notes if REMOVED_TOPIC not in note.reason} | files
     for file, reason in files.items():
         parts = PurePath(file).parts
@@ -129,7 +130,7 @@ def _add_log(plan: RepairPlan, finding: Finding, short: Collection[Path]) -> Non
 @dataclass(frozen=True, slots=True)
 class RepairNote:
     """The file `tally-repair`: what a repair has begun to build again. `queues`: with their ends. `settings`: sizes
-    that nobody can find out when the files that have them are removed."""
+    that cannot be determined any more when the files are removed."""
 
     queues: dict[tuple[str, int], int] = field(default_factory=dict)
     index_from: str = ""
@@ -141,7 +142,7 @@ class RepairNote:
 
     @classmethod
     def decode(cls, data: bytes) -> RepairNote | None:
-        """None: no such note. It is written as a whole, so a damaged one is of no use."""
+        """The note in the data; None if it is not valid. It is written as a whole, so a damaged one is useless."""
         try:
             value: Any = json.loads(data)
             queues = {(str(topic), int(queue)): int(end) for topic, queue, end in value["queues"]}

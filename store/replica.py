@@ -1,13 +1,13 @@
-"""What the engine asks of a log that is replicated: the seam between it and whoever keeps the replicas in step.
+"""The interface between the engine and a replicated log.
 
-A plain store makes its log itself, and whatever is written may be read. A replicated log is made by a `Replica`, and
-the engine sees of it what the group has committed, no more: `MessageStore.commit` tells how far that is.
+A plain store creates its log itself, and everything that is written may be read. A `Replica` creates a replicated log,
+and the engine uses only what the group has committed: `MessageStore.commit` reports the position.
 
     Replica ── log, where it begins, how far it was committed ──▶ MessageStore
             ◀── written, synced, failed; what may be deleted ────
     driver  ── commit, take_lead, serve, give_up, forget_from ──▶
 
-Consume queues and index are made from committed records only, so nothing of them ever has to be taken back (B4, R4).
+ConsumeQueues and index are derived from committed records only, so they never have to be rolled back (B4, R4).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Replica(Protocol):
-    """One replicated log, recovered and open. What it is told comes on the event loop's thread, unless it says so."""
+    """One replicated log, recovered and open. The engine calls it on the event loop, unless a method says otherwise."""
 
     @property
     def log(self) -> Log:
@@ -28,42 +28,43 @@ class Replica(Protocol):
 
     @property
     def begin_pos(self) -> int:
-        """First byte that is kept."""
+        """Position of the first byte of the log that is not deleted."""
         ...
 
     @property
     def committed_pos(self) -> int:
-        """Up to where the log was committed when that was last noted, `begin_pos` or more: a hint for the start."""
+        """The commit position as last saved, at least `begin_pos`: a hint for the start."""
         ...
 
     def first_index_behind(self, pos: int) -> int:
-        """Index of the first entry that ends behind `pos`; of the next one if there is none."""
+        """Index of the first entry that ends behind `pos`; if there is no such entry, the next index."""
         ...
 
     def log_written(self) -> None:
-        """More of what was staged is written."""
+        """The written end of the log has moved."""
         ...
 
     def log_synced(self) -> None:
-        """More of what was written is durable."""
+        """The durable end of the log has moved."""
         ...
 
     def log_failed(self, error: OSError, *, final: bool) -> None:
-        """Writing failed, and what was staged is given up; `final`: a sync did, and nothing will be durable again."""
+        """A write failed, and the staged entries are dropped. `final`: a sync failed, and nothing becomes durable
+        again."""
         ...
 
     def keep_from(self) -> int:
-        """No byte of the log from this position on is deleted: a peer lacks it, or it is not applied (D10)."""
+        """The engine deletes no byte at or behind this position: a peer lacks it, or it is not applied yet (D10)."""
         ...
 
     def release_before(self, pos: int) -> None:
-        """The log is to begin at `pos`: durable when it returns. On a thread that may block. OSError."""
+        """Makes the log begin at `pos`, durably. Called on a thread that may block. Raises OSError."""
         ...
 
     def save_mark(self) -> None:
-        """Note how far the log is durable. About once a second, on a thread that may block. OSError."""
+        """Saves how far the log is durable. Called about once a second, on a thread that may block. Raises OSError."""
         ...
 
     def close(self, orderly: bool) -> None:
-        """All is written and synced; nothing follows. On a thread that may block. OSError."""
+        """Closes the log: everything is written and synced. Called on a thread that may block. Raises OSError."""
         ...

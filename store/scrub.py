@@ -6,17 +6,18 @@
                                          wrong units       ─▶ written again from the log (`queue_repair`)
                                          index files       ─▶ made again from the log (`index_repair`)
 
-A disk spoils bytes that nobody reads. A plain store and a member of a group both run one `Scrub`.
+Disks can corrupt bytes that are never read. A plain store and a member of a group both run one `Scrub`.
 
 - **Rate.** A pass begins a week after the last one began. By default it reads 4 * size / week bytes a second, at least
-  256 KiB: it takes half a week at most, and what a stopped broker misses can be made up for. (The log is read twice:
-  once for itself, once for the index.) `scrubBytesPerSecond` sets another rate; 0 switches scrubbing off.
-- **Priority.** A thread of its own with the idle class of I/O (ioprio_set), chunks of 256 KiB without the GIL, and a
+  256 KiB: it takes half a week at most, which leaves time for a broker that was stopped. (The log is read twice: once
+  for itself, once for the index.) `scrubBytesPerSecond` sets another rate; 0 switches scrubbing off.
+- **Priority.** A separate thread with the idle class of I/O (ioprio_set), chunks of 256 KiB without the GIL, and a
   pause after each chunk.
 - **Page cache.** The kernel reads with O_DIRECT. Pages that are in memory stay there, and none are added.
 - **Progress** is kept in the file `tally-scrub` after each segment, so that a broker that is restarted daily finishes
-  its passes. Index files are read behind the last segment, each of them as a whole: its chains are known from all of
-  its entries. A broker that is stopped meanwhile begins with them again. The chains take 4 bytes of memory a slot.
+  its passes. Index files are read after the last segment, each as a whole, because a check of the chains needs all
+  entries. A broker that is stopped meanwhile begins with the first index file again. The check needs 4 bytes of memory
+  per slot.
 
 Segments that are not sealed (full, durable, dispatched, in a group committed) are read by the next start.
 """
@@ -50,7 +51,7 @@ FILE_NAME = "tally-scrub"
 WEEK_S = 7 * 86_400
 LEAST_RATE = 256 << 10
 _CHUNK_BYTES = 256 << 10
-_IDLE_S = 60.0  # until it looks again whether there is something to read
+_IDLE_S = 60.0  # pause before the next check whether there is something to read
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE_CLASS = 3 << 13
 
@@ -59,14 +60,14 @@ _logger = logging.getLogger("tallystick.store")
 
 @dataclass(slots=True)
 class ScrubState:
-    """What is kept over restarts. Positions are bytes in the log, times ms since 1970; 0: never."""
+    """The progress that survives restarts. Positions are bytes in the log, times are ms since 1970; 0: never."""
 
     pos: int = 0
-    """The pass goes on here."""
+    """The pass continues here."""
     since_ms: int = 0
-    """The first pass of this store began."""
+    """When the first pass of this store began."""
     pass_began_ms: int = 0
-    """0: no pass is under way."""
+    """When the current pass began; 0 between two passes."""
     last_began_ms: int = 0
     last_ended_ms: int = 0
     last_bytes: int = 0
@@ -74,7 +75,7 @@ class ScrubState:
 
     @classmethod
     def load(cls, path: Path) -> ScrubState:
-        """A file that is missing or damaged is a new beginning: it costs one pass."""
+        """Loads the file. If it is missing or damaged, a new pass begins."""
         try:
             kept = json.loads(path.read_bytes())
             state = cls(**{name: int(kept[name]) for name in cls.__slots__})
@@ -85,14 +86,14 @@ class ScrubState:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The part of the log to read: segments from `begin`, and whole ones below `end`."""
+    """The part of the log to read: complete segments in [begin, end)."""
 
     begin: int
     end: int
 
 
 class Scrub:
-    """Of one store. `sealed()` says what may be read now; called on the event loop."""
+    """The scrub of one store. `sealed()` returns the sealed part of the log; it is called on the event loop."""
 
     def __init__(
         self,
@@ -111,11 +112,11 @@ class Scrub:
         repair: Callable[[bytes, int, int], bool],
         index_again: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """`bytes_per_second`: as the setting `scrubBytesPerSecond`. `executor`: a thread of its own.
+        """`bytes_per_second`: as the setting `scrubBytesPerSecond`. `executor`: a separate thread.
 
-        `repair(topic, queue, offset)`: compares units with the log, writes wrong ones again and reports that; False: it
-        could not. Called on the executor. `index_again(name, reason)`: makes this index file and those behind it again,
-        and reports that. Called on the event loop.
+        `repair(topic, queue, offset)`: compares units with the log, writes wrong ones again and reports that. It
+        returns False if it could not, and is called on the executor. `index_again(name, reason)`: builds this index
+        file and all later ones again, and reports that. It is called on the event loop.
         """
         self._path = root / FILE_NAME
         self._root = root
@@ -135,7 +136,7 @@ class Scrub:
         self.state = ScrubState.load(self._path)
         self._unrepaired: set[tuple[bytes, int]] = set()
         self.total_bytes = 0
-        """Read since the process began."""
+        """Bytes read since the process started."""
 
     @property
     def enabled(self) -> bool:
@@ -143,7 +144,7 @@ class Scrub:
 
     @property
     def bytes_per_second(self) -> int:
-        """How fast it reads now; 0: it is off."""
+        """The current rate in bytes per second; 0 if scrubbing is off."""
         if self._setting >= 0:
             return self._setting
         sealed = self._sealed()
@@ -151,12 +152,12 @@ class Scrub:
 
     @property
     def age_seconds(self) -> float:
-        """Since the last complete pass ended, or since the first one began; 0: none has begun."""
+        """Seconds since the last complete pass ended, or since the first one began; 0 before the first pass."""
         since = self.state.last_ended_ms or self.state.since_ms
         return max(0.0, (wall_ms() - since) / 1000) if since else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """For GET /node."""
+        """The object for GET /node."""
         sealed = self._sealed()
         return {
             "enabled": self.enabled,
@@ -176,7 +177,7 @@ class Scrub:
                     await self._pass()
                     continue
                 except (OSError, DamageError) as error:
-                    _logger.warning("scrub of the log stopped and is tried again: %s", error)
+                    _logger.warning("scrub of the log failed, retrying: %s", error)
             await asyncio.sleep(_IDLE_S)
 
     def _due(self) -> bool:
@@ -186,7 +187,7 @@ class Scrub:
         return bool(state.pass_began_ms) or not 0 <= wall_ms() - state.last_began_ms < WEEK_S * 1000
 
     async def _pass(self) -> None:
-        """The rest of a pass: up to what is sealed when it gets there."""
+        """Reads the rest of a pass, up to the sealed end at that time."""
         state = self.state
         if not state.pass_began_ms:
             state.pass_began_ms = wall_ms()
@@ -228,7 +229,7 @@ class Scrub:
             await self._pause(read, begin_s)
 
     async def _index(self) -> None:
-        """All index files, oldest first. Those behind a damaged one are made again with it, and read another time."""
+        """Checks all index files, oldest first. Those behind a damaged one are built again with it, and read later."""
         folder = self._root / "index"
         for name in [row[0] for row in self._dispatch.index_files()]:
             fault = await self._index_file(folder, name)
@@ -237,7 +238,7 @@ class Scrub:
                 return
 
     async def _index_file(self, folder: Path, name: str) -> str | None:
-        """The first thing that is wrong. None: nothing is, or the file is not in use now."""
+        """The first fault; None if there is none, or the file is not in use now."""
         fault = None
         try:
             scrub = await self._in_thread(lambda: IndexScrub(folder, name, self._dispatch))
@@ -275,7 +276,7 @@ class Scrub:
                 return
         except (OSError, DamageError) as error:
             reason = f"{reason} ({error})"
-        # A file is missing, or too short. The next start builds the queue again: one finding is enough until then.
+        # A file is missing or too short. The next start builds the queue again, so one finding is enough until then.
         self._unrepaired.add((topic, queue))
         if reported:
             return
@@ -293,7 +294,7 @@ class Scrub:
 
 
 def idle_io_priority() -> None:
-    """This thread's reads wait for everybody else's. What the system does not know or allow is left as it is."""
+    """Gives the reads of this thread the lowest priority. Does nothing if the system does not support or allow it."""
     number = _SYS_IOPRIO_SET.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None).syscall(number, 1, 0, _IDLE_CLASS)  # 1: a thread, 0: this one

@@ -1,7 +1,7 @@
-"""Deletes the log's old segments and watches the disk: the service around the decisions of `cleaning.py`.
+"""Deletes the log's old segments and watches the disk usage. `cleaning.py` makes the decisions.
 
-One call of `run` is one look (every `cleanResourceInterval`), on a thread that may wait for the disk; times come as
-arguments. What follows from fewer segments (queues and index) is the caller's, who sees it in the result.
+`run` is called every `cleanResourceInterval`, on a thread that may wait for the disk; times are arguments. The caller
+updates queues and index according to the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tallystick.store.cleaning import CleaningRules, DiskState, used_part
 from tallystick.store.segments import Segment
 from tallystick.store.settings import StoreSettings
 
-# RocketMQ's number of looks for which "delete now" of an administrator holds.
+# The request of an administrator to delete now is valid for this number of calls of `run`, as in RocketMQ.
 RUNS_WHEN_ASKED = 20
 
 _logger = logging.getLogger("tallystick.store.cleaning")
@@ -25,7 +25,7 @@ _logger = logging.getLogger("tallystick.store.cleaning")
 
 @dataclass(slots=True)
 class CleanResult:
-    """`deleted`: starts of the segments that are gone. `error`: why it stopped before the chosen ones were."""
+    """`deleted`: starts of the deleted segments. `error`: why it stopped before all chosen ones were deleted."""
 
     state: DiskState
     deleted: list[int] = field(default_factory=list)
@@ -33,10 +33,11 @@ class CleanResult:
 
 
 class SegmentCleaner:
-    """One store's. `state` is as of the last look; all calls come from one thread at a time, reading `state` from any.
+    """The cleaner of one store. `state`: as of the last call; any thread may read it. Call methods from one thread at a
+    time.
 
-    `before_delete` is told each segment's start just before it goes (to let go of mappings). `used` is how full the
-    disk is under a folder, from 0 to 1, None if unknown.
+    `before_delete` gets each segment's start just before its deletion (to release maps). `used` returns the usage of
+    the disk with a folder, from 0 to 1, None if unknown.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class SegmentCleaner:
         self._hanged_until_ms = 0
 
     def ask(self) -> None:
-        """Expired segments go at the next looks, whatever the hour."""
+        """Deletes expired segments in the next calls of `run`, at any hour."""
         self._asked_runs = RUNS_WHEN_ASKED
 
     def look(self) -> DiskState:
-        """Only looks at the disk: cheap, and enough to refuse puts or take them again."""
+        """Only checks the disk usage: cheap, and enough to refuse puts or accept them again."""
         before = self.state
         self.state = self._rules.disk_state(before, self._used_parts())
         if (before is DiskState.FULL) != (self.state is DiskState.FULL):
@@ -74,11 +75,11 @@ class SegmentCleaner:
         return self.state
 
     def run(self, *, now_ms: int, hour: int, keep_from: int) -> CleanResult:
-        """Looks at the disk and deletes what has to go. Blocks, also for the pauses between files.
+        """Checks the disk usage and deletes segments. Blocks, also for the pauses between files.
 
-        `now_ms`: what ages are measured by (`AgeClock`). `hour`: of the local day. `keep_from`: no byte at or behind
-        this position of the log is deleted. SegmentError: the log's files are not what they must be. An OSError is in
-        the result: the segment is tried again after `redeleteHangedFileInterval`.
+        `now_ms`: the time for ages (`AgeClock`). `hour`: of the local day. `keep_from`: no byte at or behind this
+        position of the log is deleted. Raises SegmentError if files of the log are wrong. The result contains an
+        OSError: the deletion is retried after `redeleteHangedFileInterval`.
         """
         result = CleanResult(self.look())
         asked = self._asked_runs > 0
@@ -92,7 +93,7 @@ class SegmentCleaner:
             keep_from=keep_from,
             asked=asked,
         )
-        # The clock may be set back meanwhile: a wait is never longer than the interval.
+        # The clock may be set back meanwhile: never wait longer than the interval.
         if not 0 < self._hanged_until_ms - now_ms <= self._settings.redeleteHangedFileInterval:
             self._delete(chosen, now_ms, result)
         return result

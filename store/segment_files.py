@@ -1,8 +1,8 @@
-"""Files of one fixed size that together are one range of bytes, read-only: a log, a ConsumeQueue, an index of entries.
+"""Reads files of one fixed size that form one range of bytes: a log, a ConsumeQueue, an index of entries.
 
-A file's name is the position of its first byte, 20 decimal digits; every file has the full size from its creation, and
-what was not written yet reads as zeros. Tools and recovery look at files through this; the broker's own reads are the
-kernel's. Source: RocketMQ 4.8.0, MappedFileQueue.
+The name of a file is the position of its first byte, 20 decimal digits. Every file has its full size from its creation;
+bytes that were not written yet are zeros. Tools and recovery use this module; the broker reads in the kernel. Source:
+RocketMQ 4.8.0, MappedFileQueue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tallystick.store.mapped import ReadMap
 
 NAME_DIGITS = 20
 _ZEROS = bytes(1 << 16)
-_MAX_MAPS = 16  # a map costs address space and a descriptor; more than a few at a time bring nothing
+_MAX_MAPS = 16  # a map costs address space and a descriptor; a few at a time are enough
 
 
 def segment_name(start: int) -> str:
@@ -27,23 +27,23 @@ def segment_name(start: int) -> str:
 
 
 def segment_start(name: str) -> int | None:
-    """The inverse of `segment_name`; None: no name of a segment."""
+    """The inverse of `segment_name`; None if it is not the name of a segment."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
 def is_of_log(parts: tuple[str, ...]) -> bool:
-    """Whether a file of a store, by the parts of its path there, is the log's: commitlog/*, dledger-*/data/*."""
+    """Whether a file of a store belongs to the log (commitlog/*, dledger-*/data/*). `parts`: of its relative path."""
     return parts[0] == "commitlog" or (parts[0].startswith("dledger-") and parts[1:2] == ("data",))
 
 
 class SegmentFiles:
-    """The segments of one folder. A context manager: leaving it unmaps what was read.
+    """The segments of one folder. A context manager: its exit unmaps the files.
 
-    `segment_bytes`: given, or found by looking (the length that most files have); 0 when there is no file.
+    `segment_bytes`: given, or the length that most files have; 0 without files.
     `starts`: first positions of the files that have the right name and length, ascending.
-    `strange`: entries of the folder that are no such file, with the reason.
+    `strange`: other entries of the folder, with the reason.
     `gaps`: starts whose predecessor does not end where they begin.
-    A folder that does not exist is empty. OSError: it cannot be read.
+    A missing folder counts as empty. Raises OSError if the folder cannot be read.
     """
 
     def __init__(self, folder: Path, segment_bytes: int | None = None) -> None:
@@ -62,7 +62,7 @@ class SegmentFiles:
             segment_bytes = lengths.most_common(1)[0][0] if lengths else 0
         self.segment_bytes = segment_bytes
         for start, length in named.items():
-            if not length:  # a process ended before it had its blocks
+            if not length:  # the process died before it allocated the blocks
                 self.strange.append((self.path(start), "is empty"))
             elif length != segment_bytes:
                 self.strange.append((self.path(start), f"has {length} bytes instead of {segment_bytes}"))
@@ -100,7 +100,7 @@ class SegmentFiles:
         return self.folder / segment_name(start)
 
     def start_of(self, pos: int) -> int | None:
-        """The start of the segment that holds byte `pos`; None: no file has it."""
+        """The start of the segment with byte `pos`; None if no file has it."""
         if not self.starts or pos < 0:
             return None
         # Files need not begin at a multiple of their size: dledger's first one begins where an older log ended.
@@ -110,7 +110,7 @@ class SegmentFiles:
         return next((start for start in self.starts if start <= pos < start + self.segment_bytes), None)
 
     def buffer(self, start: int) -> ReadMap:
-        """The whole segment, mapped for reading. KeyError: there is no such segment."""
+        """The whole segment, mapped for reading. Raises KeyError if it does not exist."""
         mapped = self._maps.get(start)
         if mapped is None:
             if start not in self.starts:
@@ -130,7 +130,7 @@ class SegmentFiles:
         return self.buffer(start)[offset : offset + size]
 
     def unreadable(self, pos: int, size: int) -> bool:
-        """Whether the disk did not give one of these bytes, which were read: what was read is not the file's."""
+        """Whether one of these bytes could not be read from the disk. Call this after reading them."""
         start = self.start_of(pos)
         mapped = None if start is None else self._maps.get(start)
         return mapped is not None and start is not None and mapped.spoils(pos - start, size)
@@ -154,7 +154,7 @@ def has_data(path: Path, offset: int, limit: int) -> bool:
                     return False  # only a hole is left
                 if error.errno != errno.EINVAL:
                     raise
-                # This file system cannot tell holes: read them.
+                # This file system does not report holes: read them.
             try:
                 block = os.pread(file.fileno(), len(_ZEROS), offset)
             except OSError as error:
@@ -168,8 +168,8 @@ def has_data(path: Path, offset: int, limit: int) -> bool:
 
 
 def data_ranges(path: Path, offset: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file from `offset` on that were ever written, as (begin, end): blocks that are only allocated are
-    none. All of it where the file system cannot tell."""
+    """Yields the written parts of a file from `offset` on as (begin, end), without blocks that are only allocated. If
+    the file system does not report holes, this is the whole file."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while offset < size:

@@ -1,13 +1,12 @@
-"""The segment files of the log, as files: listed, made ahead of need, warmed, deleted.
+"""Operations on the segment files of the log: list, create in advance, warm, delete.
 
-A segment has its full length from its creation, with all blocks allocated: a write into it cannot find the disk full.
-Making one (1 GiB) takes the disk a while, so the next one is made before the log reaches it (`prepare`). A creation
-that fails leaves what there is: the log may be about to write into the very file, and a start removes an unfinished
-one.
+A segment has its full length from its creation, with all blocks allocated, so a write into it cannot fail because the
+disk is full. To create one (1 GiB) takes some time, so the next one is created before the log reaches it (`prepare`).
+If a creation fails, the unfinished file stays: the log may be about to write into this file. A start removes it.
 
-Warming (`warmMapedFileEnable`) brings a segment's pages into memory before the log gets there, and `mlock` keeps them.
-RocketMQ stores one zero into each page, which would be fatal for a page that got a record meanwhile; asking the system
-for writable pages (MADV_POPULATE_WRITE) does the same and changes no byte.
+Warming (`warmMapedFileEnable`) loads a segment's pages into memory before the log gets there, and `mlock` keeps them.
+RocketMQ writes one zero into each page, which would damage a record that was written there meanwhile. To request
+writable pages from the system (MADV_POPULATE_WRITE) has the same effect and changes no byte.
 
 Source: AllocateMappedFileService and MappedFile.warmMappedFile of RocketMQ 4.8.0; madvise(2).
 """
@@ -33,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SegmentError(Exception):
-    """A file of the log is not what it must be; `path` is the file."""
+    """A file of the log has a wrong length, or a file is missing. `path`: the file."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} {reason}")
@@ -41,7 +40,7 @@ class SegmentError(Exception):
 
 
 class Segment(NamedTuple):
-    """A segment file: `start` and `bytes` of the log, and when it was last changed (ms since 1970)."""
+    """A segment file: its first position in the log, its size, and its modification time (ms since 1970)."""
 
     start: int
     bytes: int
@@ -54,10 +53,10 @@ class Segment(NamedTuple):
 
 
 def list_segments(folder: Path, segment_bytes: int) -> list[Segment]:
-    """The segments in `folder`, ascending; a folder that does not exist has none. Other files are passed over.
+    """The segments in `folder`, ascending. A missing folder has no segments. Other files are ignored.
 
-    SegmentError: a segment has another length (the last one may: it may be about to be made, and is left out), or one
-    between two others is missing. OSError: the folder cannot be read.
+    Raises SegmentError if a segment has another length, or one between two others is missing. A short last segment is
+    skipped, because it may be in creation. Raises OSError if the folder cannot be read.
     """
     segments = []
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -71,14 +70,16 @@ def list_segments(folder: Path, segment_bytes: int) -> list[Segment]:
         if segment.bytes != segment_bytes:
             raise SegmentError(segment.path, f"has {segment.bytes} bytes instead of {segment_bytes}")
         if index and segment.start != segments[index - 1].end:
-            raise SegmentError(segment.path, f"follows on {segments[index - 1].path.name}: one between is missing")
+            raise SegmentError(
+                segment.path, f"follows {segments[index - 1].path.name}: a segment in between is missing"
+            )
     return segments
 
 
 def prepare(door: Door, folder: Path, start: int, segment_bytes: int) -> bool:
-    """Makes the segment that begins at `start`, durably, unless it is there. Blocks. True: it was made now.
+    """Durably creates the segment that begins at `start`, unless it exists. Blocks. Returns whether it was created.
 
-    OSError: no; the disk may be full. An unfinished file stays, see the module's head.
+    Raises OSError, mostly because the disk is full. An unfinished file stays, see the docstring of the module.
     """
     path = folder / segment_name(start)
     if path.is_file() and path.stat().st_size == segment_bytes:
@@ -90,15 +91,16 @@ def prepare(door: Door, folder: Path, start: int, segment_bytes: int) -> bool:
 
 
 def delete(door: Door, segment: Segment) -> None:
-    """Removes the file, durably; who still maps it keeps what it maps. OSError: it is still there, or may come back."""
+    """Durably removes the file. Existing maps of it stay valid. OSError: it still exists, or may exist after a
+    crash."""
     door.remove(segment.path)
     door.sync_dir(segment.path.parent)
 
 
 class WarmSegment:
-    """A segment whose pages are in memory, and locked there if the system allows. `close` lets go of them.
+    """A segment whose pages are in memory, and locked there if the system allows it. `close` releases them.
 
-    `locked` says whether they are: a process without the right (RLIMIT_MEMLOCK) goes on without, and logs it.
+    `locked` tells whether they are locked: a process without permission (RLIMIT_MEMLOCK) logs this and continues.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,10 +113,10 @@ class WarmSegment:
             os.close(descriptor)
 
     def warm(self, door: Door, *, sync_pages: int = 0) -> None:
-        """Brings every page into memory, ready to be written; no byte changes. Blocks.
+        """Loads every page into memory, writable, without changing a byte. Blocks.
 
-        `sync_pages`: sync the file each time so many pages are there (0: never), not to flood the disk at once.
-        OSError: the disk.
+        `sync_pages`: sync the file after each such number of pages (0: never), to spread the load on the disk.
+        Raises OSError.
         """
         size = len(self._map)
         step = sync_pages * PAGE_BYTES if sync_pages else size
@@ -124,7 +126,7 @@ class WarmSegment:
                 door.sync(self.path)
 
     def lock(self) -> bool:
-        """Keeps the pages in memory. False, and a line in the log: not allowed."""
+        """Locks the pages in memory. Returns False and logs a line if that is not allowed."""
         if not self.locked:
             self.locked = self._call(_libc.mlock)
             if not self.locked:
@@ -134,7 +136,7 @@ class WarmSegment:
         return self.locked
 
     def unlock(self) -> None:
-        """The pages may go again."""
+        """Unlocks the pages."""
         if self.locked:
             self._call(_libc.munlock)
             self.locked = False
@@ -158,6 +160,6 @@ def _populate(mapped: mmap.mmap, start: int, size: int) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # An older system: at least bring the pages in, by reading one byte of each.
+        # An older system: at least load the pages, by reading one byte of each.
         for at in range(start, start + size, PAGE_BYTES):
             mapped[at]

@@ -1,4 +1,4 @@
-"""Commands whose output goes to `head`: a reader who has enough is no error of ours."""
+"""Handles a closed standard output, as in `tally ... | head`: this is not an error of the command."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 
 def while_it_is_read(program: str, command: Callable[[], int]) -> int:
-    """The command's exit code; 0 if it ended because nobody reads its standard output any more, 2 if that cannot be
-    written for another reason, which is told. Other OSErrors are the command's own to tell."""
+    """Runs a command and returns its exit code: 0 if the reader closed its standard output, 2 if the output cannot be
+    written for another reason, which is printed. The command reports other OSErrors itself."""
     code = 0
     try:
         try:
             code = command()
         finally:
-            sys.stdout.flush()  # here, so that a reader who left is noticed here
+            sys.stdout.flush()  # here, so that a closed output is noticed here
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
             print(f"{program}: standard output: {error.strerror}", file=sys.stderr)

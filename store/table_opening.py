@@ -1,17 +1,17 @@
-"""Opens a table under `config/` whatever state its file is in, and keeps what cannot be read.
+"""Opens a table under `config/` in any state of its file, and keeps files that cannot be read.
 
     topics.json is sound                      used
     topics.json is damaged                    kept as topics.json.damaged-1, the backup is used
     topics.json is missing                    the backup is used, if there is one
-    the backup is damaged too                 kept as topics.json.bak.damaged-1, the table begins empty
-    a file cannot be read (permission, EIO)   TableError: what is in it may be sound, only a person can tell
+    the backup is damaged too                 kept as topics.json.bak.damaged-1, the table starts empty
+    a file cannot be read (permission, EIO)   TableError: the content may be sound, a person must decide
 
-A file is sound if it is JSON and its table can be made from it. Everything that is not sound is reported as a finding.
-Who opens a table rebuilds what the other files tell about it (`Opened.origin`); the table itself begins changed then,
-so that the next save writes it. A file that was set aside is never overwritten or removed here.
+A file is sound if it is JSON and its table can be created from it. Everything else is reported as a finding. The caller
+rebuilds what other files contain about the table (`Opened.origin`). The table then counts as changed, so that the next
+save writes it. A file that was set aside is never overwritten or removed here.
 
-A member of a group has pictures: files that the tables of the group's log are written to. They are opened in the same
-way, but nothing about them may fail the start.
+A member of a group has pictures: files to which it writes the tables of the group's log. They are opened in the same
+way, but they never make a start fail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tallystick.store.tables import JsonTable, TableError
 
 T = TypeVar("T")
 
-# What a table of the wrong shape raises while it is made from a file's content.
+# The errors of creating a table from content of a wrong form.
 _SHAPE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
@@ -39,12 +39,12 @@ class Origin(enum.Enum):
     BACKUP = enum.auto()
     """Changes since the backup are lost."""
     NOTHING = enum.auto()
-    """There was no file, or none that could be used."""
+    """No file exists, or none is sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened(Generic[T]):
-    """A table, and how it was opened. `damaged`: a file was set aside."""
+    """A table, and how it was opened. `damaged`: whether a file was set aside."""
 
     table: T
     origin: Origin
@@ -52,13 +52,13 @@ class Opened(Generic[T]):
 
 
 class OpenedFile:
-    """The file of a table that is being made: `load` gives the content that was chosen, `save` replaces the file."""
+    """The file of a table that is being created: `load` returns the chosen content, `save` replaces the file."""
 
     def __init__(self, file: JsonTable, content: dict[Any, Any] | None) -> None:
         self._file, self._content = file, content
 
     def load(self) -> dict[Any, Any] | None:
-        """The content; None: the table begins empty."""
+        """The content; None if the table starts empty."""
         return self._content
 
     def save(self, table: dict[Any, Any]) -> None:
@@ -69,11 +69,11 @@ class OpenedFile:
 def open_table(
     file: JsonTable, make: Callable[[OpenedFile], T], findings: FindingLog, *, lost: str, picture: bool = False
 ) -> Opened[T]:
-    """Makes a table of the newest sound version of its file. Blocks.
+    """Creates a table from the newest sound version of its file. Blocks.
 
-    `make` raises ValueError, TypeError and their like if the content has the wrong shape. `lost` says in words what is
-    lost when no version is sound. `picture`: of a group's member, see the head of the module.
-    TableError: a version cannot be read for a reason that a person has to look at. OSError: it cannot be set aside.
+    `make` raises an error such as ValueError or TypeError if the content has a wrong form. `lost` describes what is
+    lost if no version is sound. `picture`: of a member of a group, see the docstring of the module. Raises TableError
+    if a version cannot be read for a reason that a person must check; OSError if it cannot be set aside.
     """
     faults: dict[Path, str] = {}
     opened: Opened[T] | None = None
@@ -103,7 +103,7 @@ def open_table(
 
 def _unreadable(error: OSError) -> str:
     return (
-        f"cannot be read: {error.strerror}. Make it readable for this process; or move it away, to start with the"
+        f"cannot be read: {error.strerror}. Make it readable for this process, or move it away to start with the"
         " backup and what the store knows"
     )
 

@@ -1,15 +1,16 @@
-"""The tables under `config/`: small JSON files, replaced as a whole, with the version before beside them.
+"""The tables under `config/`: small JSON files, replaced as a whole, each with its previous version as backup.
 
     topics.json        the table
-    topics.json.bak    the one before it
-    topics.json.tmp    a new one on its way
+    topics.json.bak    the previous version
+    topics.json.tmp    a new version that is being written
 
-Saving writes and syncs X.tmp, renames X to X.bak, renames X.tmp to X and syncs the folder: at every moment one of X
-and X.bak is a whole table, also on a disk that keeps only some of this. An X that cannot be read never becomes X.bak:
-the good one would be lost with it. Loading takes X or, if it is missing, empty or no JSON, X.bak (as RocketMQ does).
-What happens to a version that cannot be read is in `table_opening.py`.
+Saving writes and syncs X.tmp, renames X to X.bak, renames X.tmp to X and syncs the folder. At every moment X or X.bak
+is a complete table, even if a crash loses some of these steps. An invalid X never becomes X.bak, because it would
+replace the good version. Loading reads X or, if it is missing, empty or not JSON, X.bak (as RocketMQ does).
+`table_opening.py` handles versions that cannot be read.
 
-The text is fastjson's pretty form. Source: ConfigManager and MixAll.string2File of RocketMQ 4.8.0, which does not sync.
+The format is fastjson's pretty form. Source: ConfigManager and MixAll.string2File of RocketMQ 4.8.0, which does not
+sync.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _log = logging.getLogger("tallystick.store.tables")
 
 
 class TableError(ValueError):
-    """Neither the table nor its backup can be read; `path` is the table's."""
+    """Neither the table nor its backup can be read. `path`: the file of the table."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -37,13 +38,13 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Tells two states of a table apart: equal only if both numbers are."""
+    """Identifies a state of a table: two versions are equal only if both numbers are equal."""
 
     counter: int = 0
     timestamp: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """The version after this one."""
+        """The next version."""
         return DataVersion(self.counter + 1, now_ms)
 
     def to_json(self) -> dict[str, int]:
@@ -51,9 +52,9 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, value: Any) -> DataVersion:
-        """From a table's `dataVersion`; what is missing or no number counts as 0, RocketMQ 5's `stateVersion` is left.
+        """Reads a table's `dataVersion`. Missing or invalid numbers count as 0; RocketMQ 5's `stateVersion` is ignored.
 
-        A version is only compared with others: a wrong one costs one registration too many.
+        Versions are only compared: a wrong one causes one unnecessary registration.
         """
         fields = value if isinstance(value, dict) else {}
         counter, timestamp = fields.get("counter"), fields.get("timestamp")
@@ -61,19 +62,19 @@ class DataVersion:
 
 
 class JsonTable:
-    """One file under `config/`. Blocks for syncs when saving: not for the event loop's thread. One user at a time."""
+    """One file under `config/`. Saving blocks for syncs: do not call it on the event loop. Not thread-safe."""
 
     def __init__(self, door: Door, path: Path) -> None:
         self.path = path
         self._door = door
         self.backup = path.with_name(path.name + ".bak")
         self._temporary = path.with_name(path.name + ".tmp")
-        self._whole: bool | None = None  # whether the file at `path` can be read; None: nobody looked yet
+        self._whole: bool | None = None  # whether the file at `path` is valid; None: not checked yet
 
     def load(self) -> dict[Any, Any] | None:
-        """The table, or the one before it if that is the one that can be read. None: there is neither.
+        """The table, or its backup if only that is valid. None if neither file exists.
 
-        TableError: there is a file, but none can be read. OSError: the disk failed.
+        Raises TableError if no existing file is valid; OSError.
         """
         faults = []
         for path in (self.path, self.backup):
@@ -87,16 +88,16 @@ class JsonTable:
             if path == self.path:
                 self._whole = True
             elif faults:
-                _log.warning("%s cannot be read, its backup is taken: %s", self.path, faults[0])
+                _log.warning("%s cannot be read, using its backup: %s", self.path, faults[0])
             return table
         if faults:
             raise TableError(self.path, "; ".join(faults))
         return None
 
     def read(self, path: Path) -> dict[Any, Any] | None:
-        """One version: `path` is that of the table or of its backup. None: there is none.
+        """Loads one version: `path` is the file of the table or of its backup. None if it does not exist.
 
-        FastjsonError: it is no JSON object. OSError: it cannot be read.
+        Raises FastjsonError if it is not a JSON object; OSError if it cannot be read.
         """
         try:
             table = _read(path)
@@ -107,7 +108,8 @@ class JsonTable:
         return table
 
     def set_aside(self, path: Path) -> Path:
-        """Renames a version, durably, to a name that nothing writes to; its new path. OSError: it stays."""
+        """Durably renames a version to a name that is never written to. Returns the new path. OSError: it is
+        unchanged."""
         if path == self.path:
             self._whole = None
         number = 1
@@ -118,7 +120,7 @@ class JsonTable:
         return kept
 
     def save(self, table: dict[Any, Any]) -> None:
-        """Replaces the table, durably. OSError: it failed; this table or the one before it can still be loaded."""
+        """Durably replaces the table. OSError: it failed; this version or the previous one can still be loaded."""
         self._door.mkdir(str(self.path.parent))
         self._door.write_file(str(self._temporary), fastjson.dumps(table, pretty=True))
         if self._is_whole():

@@ -1,9 +1,9 @@
-"""Makes derived files durable and says so: the steps that upkeep and `tally store repair` have in common.
+"""Makes derived files durable and records it: the steps that upkeep and `tally store repair` have in common.
 
     log synced ─▶ `sync_derived`: queues, index, checkpoint ─▶ progress mark ─▶ `save_table`: ends of the queues
 
-The point was taken before the syncs, so the mark promises too little, never too much. The table comes behind the mark,
-so that it never speaks of more of the log than the mark does.
+The point is taken before the syncs, so the mark never claims more than is durable. The table is saved after the mark,
+so it never describes more of the log than the mark does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_INDEX_MS = 2**63 - 1
 
 
 def sync_derived(door: Door, path: Path, dispatch: Dispatch, checkpoint: StoreCheckpoint, point: Point) -> None:
-    """Syncs queues and index, then saves the checkpoint to `path`. The log was synced before. Blocks. OSError."""
+    """Syncs queues and index, then saves the checkpoint to `path`. Sync the log before. Blocks. Raises OSError."""
     dispatch.sync()
     indexed_ms = _index_begin_ms(dispatch)
     checkpoint.index_timestamp_ms = dispatch.sync_index()

@@ -1,8 +1,8 @@
-"""What a store does by the clock: derived files to disk, the checkpoint and the progress mark, segments made ahead,
-old ones deleted, and the watch over the disk's fill.
+"""The periodic work of a store: it syncs derived files, saves the checkpoint and the progress mark, creates segments in
+advance, deletes old ones, and watches the disk usage.
 
-None of it is on a message's way. All of it blocks on the disk, so it runs on threads; what it decides is in
-`cleaning.py`, `flush.py` and `progress.py`, as functions of positions and times.
+No message waits for this work. It blocks on the disk, so it runs on threads. `cleaning.py`, `flush.py` and
+`progress.py` make the decisions, as functions of positions and times.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.store")
 
-# A start reads what a replicated log got since the last mark, 300 MiB at the fastest: a fraction of a second.
+# A start reads what a replicated log received since the last mark, at most 300 MiB: a fraction of a second.
 _MARK_INTERVAL_MS = 1000
 _FOLDER_INTERVAL_MS = 1000
-# A comparison of two numbers, unless the disk failed to give something.
+# Compares two numbers, unless a read failed.
 _MEDIA_INTERVAL_MS = 500
 
 
@@ -76,7 +76,7 @@ class Upkeep:
         self._bytes_at_boot = recovered.end_pos
         self._boot_ms = wall_ms()
         self.min_pos = recovered.min_pos
-        """First byte of the log that is kept."""
+        """Position of the first byte of the log that is not deleted."""
 
     def start(self) -> None:
         """Starts the timers."""
@@ -107,10 +107,10 @@ class Upkeep:
         self._preallocator.reach(written)
 
     def save_soon(self) -> None:
-        """Queues were removed: a mark that still counts them would be of no use after a kill."""
+        """Queues were removed: a mark that still counts them would be useless after a kill."""
         self._saved_pos = -1
         if self._save_asked:
-            return  # one that has not begun yet sees this removal too
+            return  # a save that has not begun yet includes this removal
         self._save_asked = True
         task = asyncio.get_running_loop().create_task(self._try(self._save_now), name="save-progress-now")
         self._tasks.append(task)
@@ -121,7 +121,7 @@ class Upkeep:
         await self.save(thorough=True)
 
     async def save_now(self) -> None:
-        """Queues were removed, and that is to survive a kill. A failure is logged; the next save tries again."""
+        """Saves the removal of queues, so that it survives a kill. A failure is logged; the next save retries."""
         self._saved_pos, self._next_save_s = -1, 0.0
         await self._try(self.save)
 
@@ -130,11 +130,12 @@ class Upkeep:
         try:
             await self.sync_inherited()
         except OSError as error:
-            _logger.error("files of a store that was killed cannot be synced, it is tried again: %s", error)
+            _logger.error("files of a store that was killed cannot be synced, retrying: %s", error)
         await self._try(lambda: self.save(thorough=True))
 
     async def sync_inherited(self) -> None:
-        """Makes durable what a killed process left. Not on the thread for derived files: many queues take seconds."""
+        """Syncs what a killed process left. It does not run on the thread for derived files: many queues take
+        seconds."""
         if self._inherits:
             await asyncio.to_thread(self._sync_inherited)
 
@@ -147,17 +148,17 @@ class Upkeep:
             self._inherits = False
 
     async def save(self, *, thorough: bool = False) -> None:
-        """Brings queues and index to their files and says so in the mark; now and then to the disk.
+        """Writes queues and index to their files and saves the mark; a thorough save also syncs the files.
 
-        The point is taken before the files are synced: the mark then promises too little, never too much. Only the
-        taking stops dispatch, and with very many queues even that takes long: then it is done less often.
+        The point is taken before the files are synced, so the mark never claims more than is durable. Only taking the
+        point stops dispatch. With very many queues even this takes long; then saves are less frequent.
         """
         async with self._saving:
             now_s = time.monotonic()
             thorough = self._thorough.due(steady_ms(), self._dispatch.position, -1) or thorough
             if not thorough and (self._dispatch.position == self._saved_pos or now_s < self._next_save_s):
                 return
-            # What can be written beside dispatch is not written while it waits.
+            # Write what can be written while dispatch continues, to stop it for a shorter time.
             await self._store.run_upkeep(self._dispatch.write_out)
             begin_s = time.monotonic()
             point, rows = await self._store.run_between_turns(
@@ -175,7 +176,7 @@ class Upkeep:
         self._progress.save(point, point if thorough else None)
         self._saved_pos = point.pos
         if thorough:
-            self._save_table(point, rows)  # behind the mark, so that it never speaks of more of the log than that
+            self._save_table(point, rows)  # after the mark, so that the table never describes more of the log
             self._synced_pos = point.pos
 
     def _save_table(self, point: Point, rows: bytes) -> None:
@@ -188,20 +189,20 @@ class Upkeep:
         await self._store.run_upkeep(replica.save_mark)
 
     async def clean(self) -> None:
-        """One look at the disk; deletes the log's segments that have to go, and what queues and index say of them."""
+        """Checks the disk, and deletes old segments of the log and the units and entries that refer to them."""
         state = await self._store.run_upkeep(self._cleaner.look)
         self._store.look_again()  # the disk may have filled, or have room again
         failed: OSError | None = None
         if state is not DiskState.OK:
             try:
-                await self.save(thorough=True)  # what goes now may be young
-            except OSError as error:  # for want of room, perhaps: what was saved before still lets old segments go
+                await self.save(thorough=True)  # the segments to delete may be young
+            except OSError as error:  # perhaps the disk is full: the previous save still allows deletions
                 failed = error
         deleted = await self._store.run_upkeep(self._clean)
         if failed is not None:
             raise failed
         if deleted:
-            await self.save(thorough=True)  # the table of queues' ends must not speak of files that are gone
+            await self.save(thorough=True)  # the table of queues' ends must not refer to deleted files
 
     def _clean(self) -> bool:
         replica = self._store.replica
@@ -222,7 +223,7 @@ class Upkeep:
         return bool(result.deleted)
 
     def _newest_time_ms(self) -> int:
-        """When the process before this one was alive for the last time, as far as the files tell; 0: they do not."""
+        """When the previous process was last alive, according to the files; 0 if unknown."""
         times = [
             segment.modified_ms
             for segment in list_segments(self._settings.log_folder, self._settings.mappedFileSizeCommitLog)
@@ -234,38 +235,38 @@ class Upkeep:
         return max((time_ms for time_ms in times if time_ms <= now_ms), default=0)
 
     def _age_now_ms(self) -> int:
-        """The time that ages of segments are measured by; says once when it is not the wall clock's."""
+        """The current time for ages of segments. Logs once when it differs from the wall clock."""
         now_ms = self._age_clock.now_ms(wall_ms(), elapsed_ms())
         held_back_ms = self._age_clock.held_back_ms
         if bool(held_back_ms) is not self._distrust:
             self._distrust = bool(held_back_ms)
             if self._distrust:
                 _logger.warning(
-                    "the wall clock is %.1f h ahead of what is known: no segment is deleted because of its age until "
-                    "the clock is set back or has stood there for %d h",
+                    "the wall clock is unexpectedly %.1f h ahead: no segment is deleted because of its age until the "
+                    "clock is set back, or until the difference has lasted for %d h",
                     held_back_ms / 3_600_000,
                     PATIENCE_MS // 3_600_000,
                 )
             else:
-                _logger.info("the wall clock is believed again: segments are deleted by their age")
+                _logger.info("the wall clock is accepted again: segments are deleted by age")
         return now_ms
 
     def _before_delete(self, start: int) -> None:
         if self._store.replica is not None:
             self._store.replica.release_before(start + self._settings.mappedFileSizeCommitLog)
-        # From here on nothing of the segment is read; queues learn of it when all of them are gone.
+        # From here on nothing reads the segment. Queues are updated when all chosen segments are deleted.
         self.min_pos = start + self._settings.mappedFileSizeCommitLog
         self._dispatch.forget_log_segment(start)
 
     def finish(self, orderly: bool) -> None:
-        """The last save, and the mark of an orderly end if it was one. Blocks; nothing is written any more."""
+        """Makes the last save, and removes `abort` after a clean shutdown. Blocks. Nothing is written afterwards."""
         try:
             self._save(*self._progress.take_with_table(self._dispatch), thorough=True)
             self._preallocator.remove_unused(self._store.log.written)
             if self._store.replica is not None:
                 self._store.replica.close(orderly)
         except (OSError, SegmentError, DamageError) as error:
-            _logger.error("the store was not closed in order, the next start recovers it: %s", error)
+            _logger.error("the store was not closed cleanly, the next start recovers it: %s", error)
             return
         if orderly and self._dispatch.position >= self._store.readable_end:
             try:
@@ -284,36 +285,36 @@ class Upkeep:
             await work()
         except (OSError, SegmentError, DamageError) as error:
             if str(error) != self._last_error:  # not a line for each try
-                _logger.error("upkeep of the store failed, it is tried again: %s", error)
+                _logger.error("periodic work of the store failed, retrying: %s", error)
             self._last_error = str(error)
 
     # -- figures -------------------------------------------------------------------------------------------------------
 
     @property
     def disk_ratio(self) -> float:
-        """How full the fuller of the store's disks is, 0 to 1; -1: the system does not tell."""
+        """The usage of the fuller disk of the store, 0 to 1; -1 if unknown."""
         parts = (used_part(self._settings.log_folder), used_part(self._root))
         return max((part for part in parts if part is not None), default=-1.0)
 
     @property
     def free_bytes(self) -> int:
-        """Room on the disk of the log."""
+        """Free bytes on the disk of the log."""
         stat = os.statvfs(self._settings.log_folder)
         return stat.f_bavail * stat.f_frsize
 
     def refusal(self) -> str | None:
-        """Why the disk's fill forbids puts; None: it does not."""
+        """Why puts are refused because of the disk usage; None if they are not."""
         if self._cleaner.state is not DiskState.FULL:
             return None
         return f"the disk is fuller than {self._settings.diskSpaceWarningLevelRatio:.0%}"
 
     def _earliest_store_time(self) -> int:
-        """Store time (ms) of the log's oldest record; -1: there is none."""
+        """Store time (ms) of the log's oldest record; -1 for an empty log."""
         record = self._store.message_at(self.min_pos + (0 if self._store.replica is None else ENTRY_HEADER_BYTES))
         return -1 if record is None else store_timestamp(record)
 
     def runtime_info(self) -> dict[str, str]:
-        """The store's keys of GET_BROKER_RUNTIME_INFO."""
+        """The entries of the store in GET_BROKER_RUNTIME_INFO."""
         store, log = self._store, self._store.log
         stat = os.statvfs(self._settings.log_folder)
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
@@ -338,7 +339,7 @@ class Upkeep:
 
     def _free_buffers(self) -> int:
         if not self._settings.transient_pool_enabled:
-            return 2**31 - 1  # as RocketMQ says of a store without a pool
+            return 2**31 - 1  # as in RocketMQ without a pool
         log = self._store.log
         used = -(-(log.staged - log.written) // self._settings.mappedFileSizeCommitLog)
         return max(0, self._settings.transientStorePoolSize - used)

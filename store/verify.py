@@ -1,17 +1,18 @@
-"""Checks a store from its files alone, of ours or of RocketMQ's: what is damaged, and where.
+"""Checks the files of a store of tallystick or RocketMQ, and reports damage with its place.
 
-Nothing is written, so it works on read-only media; a store in use can be checked too, but may then show faults at its
-moving end. Sizes of files are found by looking. In this order:
+The check writes nothing, so it works on read-only media. A store in use can be checked too, but may then show faults at
+its moving end. The sizes of files are determined from the files. The order is:
 
 1. the log: every record's magic, sizes, CRC and PHYSICALOFFSET, every filler; with dledger's layout also the entries'
-   chain of index and term, their CRCs where they have any, and their index units;
+   chain of index and term, their CRCs if they have CRCs, and their index units;
 2. the ConsumeQueues: `verify_queues`;
 3. the index: `verify_index`;
 4. checkpoint and `abort`;
 5. tables and files of progress: `verify_tables`.
 
 The report lists as notes, not as damage, what the next start repairs itself: a torn last write, or queues that a killed
-process left behind. Bytes behind the last record that no queue knows remain from a torn write or an earlier truncation.
+process left behind. Bytes behind the last record that are in no queue remain from a torn write or an earlier
+truncation.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from tallystick.store.written_end import written_end
 
 TORN_TAIL = "a torn last write"
 LEFT_OVER = "left over behind the log's end"
-"""What stands behind the log's end, in notes; the next start cuts it."""
+"""Text of notes about bytes behind the log's end; the next start truncates them."""
 _PROGRESS_BYTES = 8 << 20
 
 
 class VerifyError(Exception):
-    """There is nothing to check: no store is where one was named."""
+    """There is no store in the given folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ def verify(
     progress: Progress | None = None,
     queue_ends: dict[tuple[str, int], int] | None = None,
 ) -> Report:
-    """Checks the store in `root`. VerifyError: there is none; OSError: it cannot be read.
+    """Checks the store in `root`. Raises VerifyError if there is no store; OSError if it cannot be read.
 
     `log_folder`: where the log is if not in the store (storePathCommitLog). `index_geometry`: maxHashSlotNum and
-    maxIndexNum, if known; otherwise they are found by looking, or taken from the progress mark. `queue_ends`: gets the
-    offset behind the last unit of each queue that may be believed.
+    maxIndexNum, if known; otherwise they are determined from the files or the progress mark. `queue_ends` gets the
+    offset behind the last trustworthy unit of each queue.
     """
     sizes = FileSizes.of(root)
     report = Report(str(root), clean=not (root / "abort").exists())
@@ -155,7 +156,7 @@ class _LogCheck:
         return self.queues
 
     def _stretch(self, pos: int, ledger_index: SegmentFiles) -> int | None:
-        """Walks to the next damage; where to go on behind it, None at the log's end."""
+        """Walks to the next damage. Returns where to continue behind it; None at the log's end."""
         next_progress = pos
         for step in walk(self.log, pos, entry_header_bytes=self.layout.entry_header_bytes):
             if self.progress and step.pos >= next_progress:
@@ -181,7 +182,7 @@ class _LogCheck:
         if has_queue_unit(record):
             queue = self.queues.setdefault((record.topic, record.queue_id), QueueOfLog())
             odd = queue.add(record, step.pos >= self.repairable_from)
-            if odd:  # a topic that was removed and made again begins anew
+            if odd:  # a topic that was removed and created again counts from 0
                 self.report.add_note(*self._place(step.pos), f"{record.topic} queue {record.queue_id}: {odd}")
 
     def _entry(self, entry: EntryHeader, ledger_index: SegmentFiles) -> None:
@@ -236,7 +237,8 @@ class _LogCheck:
         return behind.pos
 
     def _damaged_end(self, step: Step) -> int:
-        """No sound record tells where the damage ends. The log was written up to a known place, and goes on there."""
+        """No sound record shows where the damage ends. The log was written up to a known position, and continues
+        there."""
         reason = "unwritten bytes" if step.kind is StepKind.END else step.reason
         reason = f"{reason}; the log was written up to {self.written_end}"
         self.report.add_damage(*self._place(step.pos), reason, size=self.written_end - step.pos, pos=step.pos)
@@ -244,7 +246,7 @@ class _LogCheck:
         return self.written_end
 
     def _end(self, ledger_index: SegmentFiles) -> None:
-        """dledger's index must not go on behind the last entry."""
+        """Checks that dledger's index has no unit behind the last entry."""
         if self.last_entry is None:
             return
         at = (self.last_entry.log_index + 1) * UNIT_BYTES
@@ -268,7 +270,7 @@ def _written_end(root: Path, log: SegmentFiles, layout: _Layout) -> int:
 
 
 def _topics(root: Path) -> frozenset[str] | None:
-    """Topics of config/topics.json; None: there is no such file, or it cannot be read as one."""
+    """Topics of config/topics.json; None if the file does not exist or is not valid."""
     try:
         table = fastjson.loads((root / "config" / "topics.json").read_bytes())
     except (OSError, fastjson.FastjsonError):

@@ -1,8 +1,8 @@
-"""Checks index files against the log: each entry belongs to a key of the record it names, and each chain holds.
+"""Checks index files against the log: each entry must belong to a key of its record, and each chain must be intact.
 
-The chain of a slot runs from the newest entry, which the slot names, back to the first: so the entry before in the
-chain is always the newest of this slot so far. Entries are not checked for completeness: RocketMQ itself leaves parts
-of the log unindexed after a kill.
+The chain of a slot leads from the newest entry, which the slot contains, back to the first. So the previous entry of
+the chain is always the newest one of this slot so far. The check does not report missing entries: RocketMQ itself
+leaves parts of the log without index entries after a kill.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _PROGRESS_ENTRIES = 1 << 16
 
 
 def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timestamp_ms: int) -> None:
-    """Checks all index files. After a kill, files that end after `durable_timestamp_ms` are made anew: only notes.
+    """Checks all index files. After a kill, faults in files that end after `durable_timestamp_ms` are only notes: the
+    next start builds them again.
 
-    `geometry`: what the settings say, None: found by looking.
+    `geometry`: from the settings; None: determine it from the files.
     """
     folder = derived.root / "index"
     report = derived.report
@@ -50,7 +51,7 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
             for at, size in unread:
                 report.add_damage(path, at, f"{UNREADABLE} ({size} bytes)")
             if unread:
-                continue  # entries name each other: nothing can be said of the others
+                continue  # entries refer to each other: the others cannot be checked
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
             repairable = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
             found = geometry or IndexGeometry.of_file(data)
@@ -67,7 +68,7 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
 
 
 def _check_missing(derived: Derived, folder: Path) -> None:
-    """Files that the broker noted in `tally-queues`, and that are not there although the log has their records."""
+    """Reports files that are listed in `tally-queues` and missing, although the log has their records."""
     table = QueueTable.load(derived.root)
     if table is None or table.lock_ns != lock_time_ns(derived.root):
         return
@@ -97,7 +98,7 @@ class _IndexCheck:
         self.first_from_ms = first_from_ms
         self.newest = array("i", bytes(4 * geometry.slots))
         self.used = 0
-        self.record_pos = -1  # of the record in `record`: neighbours mostly name the same one
+        self.record_pos = -1  # of the record in `record`: neighbouring entries mostly have the same one
         self.record: Record | None = None
         self.reason = ""
         self.hashes: frozenset[int] = frozenset()
@@ -113,7 +114,7 @@ class _IndexCheck:
             self.report.index_entries += 1
             at = geometry.entry_at(number)
             entry = IndexEntry(*INDEX_ENTRY.unpack_from(self.data, at))
-            in_chain = self._chain(number, entry)  # of a wrong entry, too: the next ones of its slot go back to it
+            in_chain = self._chain(number, entry)  # also for a wrong entry: the next ones of its slot lead back to it
             if reason := self._entry(number, entry) or in_chain:
                 self._add(at, f"entry {number} {reason}")
         if header.next_entry > 1:
@@ -121,8 +122,8 @@ class _IndexCheck:
         self._slots()
 
     def _ends(self) -> None:
-        """The header tells where the records of the first and the last entry stand, and when they were stored. A search
-        passes over files by these times."""
+        """Checks the positions and times of the first and the last entry in the header. A search selects files by these
+        times."""
         header = self.header
         ends = (
             (0, 1, header.begin_timestamp_ms, 16, header.begin_pos),
@@ -147,7 +148,7 @@ class _IndexCheck:
         if entry.key_hash < 0:
             return f"has the hash {entry.key_hash}"
         if entry.pos < self.report.min_pos:
-            return ""  # expired: nothing is left to compare it with
+            return ""  # expired: the record is deleted
         if entry.pos >= self.report.end_pos:
             return f"names a record at {entry.pos}, the log ends at {self.report.end_pos}"
         if entry.pos != self.record_pos:
@@ -161,7 +162,7 @@ class _IndexCheck:
             return f"names position {entry.pos}, where no sound record begins: {self.reason}"
         if entry.key_hash not in self.hashes:
             return f"has the hash {entry.key_hash}, no key of the record at {entry.pos} has"
-        # The first one is put before the header has its time, so it counts from the end of the file before.
+        # The first entry is added before the header has its time, so it counts from the end of the previous file.
         begin_ms = self.first_from_ms if number == 1 else self.header.begin_timestamp_ms
         if begin_ms is None:
             return ""

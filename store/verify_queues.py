@@ -1,8 +1,8 @@
-"""Checks ConsumeQueues (and their extension) against the log: each unit, and that no record lacks one.
+"""Checks ConsumeQueues (and their extension) against the log: each unit, and that every record has one.
 
-A unit is right if it names a record of this topic, queue and queue offset, with its size and tags code. Units of
-records that have expired cannot be checked; units before a queue's first message are blank, and so are placeholders of
-records that were lost in a damaged part of the log. Behind the last unit a queue is zeros.
+A unit is right if it refers to a record of this topic, queue and queue offset, and has its size and tags code. Units of
+expired records cannot be checked. Units before a queue's first message are blank, and so are placeholders of records
+that were lost in a damaged part of the log. Behind its last unit a queue contains zeros.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Unit = tuple[int, int, int]
 
 @dataclass(slots=True)
 class QueueOfLog:
-    """What the log says of one queue: the records that must have a unit, of the queue's newest life."""
+    """The records of one queue in the log that must have a unit. If the topic was created again, only the new ones."""
 
     records: int = 0
     first_offset: int = -1
     last_offset: int = -1
     repairable_offset: int = -1
-    """The first one that the next start dispatches again; -1: none."""
+    """The first offset that the next start dispatches again; -1 if there is none."""
 
     def add(self, record: Record, repairable: bool) -> str:
-        """Counts a record; what is odd about its place in the queue, or ""."""
+        """Counts a record. Returns what is unusual about its place in the queue, or ""."""
         offset, before = record.queue_offset, self.last_offset
         if self.records == 0 or offset <= before:
             self.records, self.first_offset, self.repairable_offset = 0, offset, -1
@@ -64,12 +64,12 @@ class Derived:
     repairable_from: int
     progress: Progress | None
     queue_segment_bytes: int | None = None
-    """As most files of all queues have it; None: found by looking, queue by queue."""
+    """The size that most files of all queues have; None: determine it for each queue."""
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Of each queue: the offset behind its last unit that may be believed."""
+    """The offset behind the last trustworthy unit of each queue."""
 
     def record_at(self, pos: int) -> tuple[Record | None, str]:
-        """The sound record at `pos`, or why there is none. Its body's CRC is not checked again."""
+        """The sound record at `pos`, or why there is none. Does not check the CRC of its body again."""
         header_bytes = self.entry_header_bytes
         step = step_at(self.log, pos - header_bytes, entry_header_bytes=header_bytes, check_crc=False)
         if step.kind is not StepKind.RECORD:
@@ -78,7 +78,7 @@ class Derived:
 
 
 def queue_folders(root: Path) -> Iterator[tuple[str, int, Path]]:
-    """Topic, queue id and folder of each queue. Folders whose name is no queue id are passed over, as RocketMQ does."""
+    """Topic, queue id and folder of each queue. Skips folders whose name is not a queue id, as RocketMQ does."""
     base = root / "consumequeue"
     for topic in sorted(base.iterdir()) if base.is_dir() else ():
         for folder in sorted(topic.iterdir()) if topic.is_dir() else ():
@@ -87,7 +87,7 @@ def queue_folders(root: Path) -> Iterator[tuple[str, int, Path]]:
 
 
 def end_known_to_queues(root: Path) -> int:
-    """The greatest end of a record that a queue knows; -1: none does."""
+    """The greatest end of a record in the queues; -1 without units."""
     known = -1
     for _, _, folder in queue_folders(root):
         with SegmentFiles(folder) as files:
@@ -106,7 +106,7 @@ def _last_unit(files: SegmentFiles, start: int) -> Unit | None:
 
 
 def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], topics: frozenset[str] | None) -> None:
-    """Checks all queues. `topics`: those that exist, None if nobody knows; a removed one needs no queues."""
+    """Checks all queues. `topics`: the existing topics, None if unknown; a removed topic needs no queues."""
     folders = {(topic, queue): folder for topic, queue, folder in queue_folders(derived.root)}
     delays: dict[int, int] = {}
     for number, ((topic, queue), folder) in enumerate(folders.items()):
@@ -129,7 +129,7 @@ def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], to
 
 
 class _QueueCheck:
-    """`delays`: of each delay level, as the first unit of that level says."""
+    """`delays`: the delay of each level, from the first unit of that level."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _QueueCheck:
             at += UNIT.size
 
     def _hole(self, path: Path, at: int, reason: str) -> None:
-        # Recovery after a kill cuts the queue there, and dispatches what was in it again if it goes back that far.
+        # Recovery after a kill truncates the queue there, and dispatches its records again if it goes back that far.
         repairable = not self.report.clean and max(self.last_pos, self.report.min_pos) >= self.derived.repairable_from
         self.report.add(path, at, reason, repairable=repairable)
 
@@ -211,7 +211,7 @@ class _QueueCheck:
         reason, repairable = "", False
         if pos < 0 or size <= 0:
             reason = f"no unit: position {pos}, size {size}"
-        elif pos >= self.report.min_pos:  # else it has expired: nothing is left to compare it with
+        elif pos >= self.report.min_pos:  # otherwise the record has expired
             if pos + size > self.report.end_pos:
                 reason = f"names a record at {pos}, the log ends at {self.report.end_pos}"
                 repairable = not self.report.clean
@@ -251,19 +251,19 @@ class _QueueCheck:
                 return f"names an extension unit at {address}, which is not there"
             size, code, _, map_bytes = _EXT_UNIT.unpack(data)
             if size != _EXT_UNIT.size + max(0, map_bytes):
-                return f"names an extension unit at {address} that is none (size {size}, map {map_bytes})"
+                return f"names an extension unit at {address} that is not valid (size {size}, map {map_bytes})"
         properties = record.property_table()
         level = delay_level(record, properties)
         if level > 0:
-            # What a level means is a setting; within one store it is the same for all.
+            # The delay of a level is a setting, the same for all queues of a store.
             wanted = record.store_timestamp_ms + self.delays.setdefault(level, code - record.store_timestamp_ms)
         else:
             wanted = tags_code(record, properties, ())
         return "" if code == wanted else f"has tags code {code}, the record at {record.pos} has {wanted}"
 
     def _missing(self, wanted: QueueOfLog) -> None:
-        """The log's records of this queue that lie before its first or behind its last unit, or that a placeholder
-        hides."""
+        """Reports records in the log that are before the queue's first or behind its last unit, or hidden by a
+        placeholder."""
         if self.placeholders and self.first_offset <= wanted.first_offset and self.named < wanted.records:
             hidden = min(wanted.records - self.named, self.placeholders)
             if self.last_offset >= wanted.last_offset:

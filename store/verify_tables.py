@@ -1,14 +1,14 @@
 """Checks the small files of a store: the tables in `config/`, and the files of progress that a start reads.
 
-    config/NAME.json      damaged: damage; with a sound backup the broker uses that, and loses the changes since
-                          unreadable: damage; it may be sound, so that no backup takes its place
-    config/NAME.json.bak  damaged: a note, unless the table needs it
+    config/NAME.json      damaged: damage; the broker uses a sound backup and loses the changes since the backup
+                          unreadable: damage; the file may be sound, so no backup replaces it
+    config/NAME.json.bak  damaged: a note; damage if the table is damaged too
     tally-progress        no sound slot: a note; the next start reads more of the log and writes the file again
-    tally-queues          wrong magic or CRC: a note, the same
+    tally-queues          wrong magic or CRC: a note; the same
     tally-scrub           no sound content: a note; the scrub begins a new pass
 
-A file that the disk does not give (EIO) is damage as well. Only the form of a table is checked: JSON, and an object.
-What a table must contain is known to the broker, which checks it at its start.
+A file that the disk cannot read (EIO) is damage as well. The check of a table covers only its form: a JSON object. The
+broker checks the content at its start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCRUB_NAME = "tally-scrub"
 
 @dataclass(frozen=True, slots=True)
 class TableFault:
-    """What is wrong with one file. `kind`: DAMAGE, or MARK and NOTE where the next start puts it right.
+    """What is wrong with one file. `kind`: DAMAGE, or MARK and NOTE if the next start repairs it.
 
     `backup`: the sound version that a start, or a repair, uses instead.
     """
@@ -45,12 +45,12 @@ class TableFault:
 
     @property
     def unreadable(self) -> bool:
-        """The disk did not give the file, which may be sound."""
+        """The disk could not read the file. The file may be sound."""
         return self.reason.startswith(UNREADABLE)
 
 
 def table_faults(root: Path) -> list[TableFault]:
-    """Everything that is wrong with the small files of the store in `root`. OSError: a folder cannot be read."""
+    """All faults of the small files of the store in `root`. Raises OSError if a folder cannot be read."""
     return [*_config_faults(root / "config"), *_progress_faults(root)]
 
 
@@ -81,7 +81,7 @@ def _progress_faults(root: Path) -> list[TableFault]:
 
 
 def _reason(path: Path, check: Callable[[bytes], str]) -> str:
-    """Why the file is not sound; "": it is, or there is none."""
+    """Why the file is not sound; "" if it is sound or does not exist."""
     try:
         return check(path.read_bytes())
     except FileNotFoundError:

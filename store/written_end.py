@@ -1,7 +1,7 @@
-"""Up to where a log was written for certain, whatever it has there now.
+"""Finds a position up to which a log was certainly written, whatever the files contain there now.
 
-The progress mark and the table of queues' ends each name a position that the log had reached. Bytes below it that are
-no record are damage, not a write that did not finish. Without that knowledge the two look the same at a log's end.
+The progress mark and the table of queues' ends each contain a position that the log had reached. Bytes below it that
+are not a record are damage, not an unfinished write. Without this position the two cases look the same at a log's end.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def written_end(
     root: Path, segment_bytes: int, log_end: int, mark: ProgressMark | None, table: QueueTable | None
 ) -> int:
-    """The position in a log of RocketMQ's layout; -1: not known. `log_end`: where its last file ends.
+    """The position in a log of RocketMQ's layout; -1 if unknown. `log_end`: where its last file ends.
 
-    A position behind all files says nothing: whole files were taken away. Nor does one from before another program
-    started on the store: RocketMQ cuts logs.
+    A position behind all files is ignored: whole files were removed. A position from before another program opened the
+    store is ignored too: RocketMQ truncates logs.
     """
     reached = mark_end(root, segment_bytes, log_end, mark)
     if table is not None and table.lock_ns == lock_time_ns(root) and table.pos <= log_end:
@@ -30,7 +30,7 @@ def written_end(
 
 
 def mark_end(root: Path, segment_bytes: int, log_end: int, mark: ProgressMark | None) -> int:
-    """What the mark alone says."""
+    """The position in the mark alone; -1 if unknown."""
     if mark is None or mark.geometry.log_segment_bytes != segment_bytes or mark.geometry.entry_header_bytes:
         return -1
     pos = mark.reached(root)

@@ -1,10 +1,11 @@
-"""Cuts a file of a fixed length: zeros take the place of what stands behind a byte, and the length stays.
+"""Truncates the content of a file of fixed length: overwrites everything behind a byte with zeros.
 
-A file of a log or of a queue always has its full length, and a start refuses one that has not. So a cut never shortens
-a file, not for a moment: a process can be killed and power can fail between any two calls.
+A file of a log or of a queue always has its full length, and a start refuses a shorter one. So a truncation never
+shortens the file, not even for a moment: the process can be killed, or power can fail, between any two calls.
 
-Zeros are written from the end of the file to its front, and not over what is zero already. A killed cut leaves the
-bytes that the next start has judged once, without some of the last ones. It judges the rest by the same rules.
+Zeros are written from the end of the file towards its front, and not over bytes that are zero already. After a kill the
+file still has the bytes that the next start judged before, without some of the last ones. The same rules apply to the
+rest.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _ZEROS = bytes(_PIECE_BYTES)
 
 
 def zero_behind(door: Door, path: Path, offset: int) -> None:
-    """Zeroes the bytes of `path` from `offset` on, durably; the file keeps its length. What was never written is not
-    read.
+    """Durably zeroes the bytes of `path` from `offset` on; the file keeps its length. Does not read what was never
+    written.
 
-    OSError: some of the bytes may be zero by then.
+    Raises OSError; some of the bytes may be zero then.
     """
     for begin, end in reversed(list(data_ranges(path, offset))):
         for at in reversed(range(begin, end, _PIECE_BYTES)):

@@ -48,9 +48,7 @@ DONE = (
     "operator",
     "replication",
     "spark/README.md",
-    "store/README.md",
-    "store/setting.py",
-    "store/settings.py",
+    "store",
     "tests/README.md",
     "tests/charts",
     "tests/crds",
@@ -75,7 +73,7 @@ def files(name: str) -> list[Path]:
     if (ROOT / name).is_file():
         return [ROOT / name]
     found = [path for path in (ROOT / name).rglob("*") if path.suffix in SUFFIXES and path.is_file()]
-    return sorted(path for path in found if "__pycache__" not in path.parts)
+    return sorted(path for path in found if not {"__pycache__", "target"} & set(path.parts))
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -1,19 +1,19 @@
-//! The derived side of a store, as one object: queues and index, kept up with the log and read.
+//! The derived files of a store as one object: updates queues and index from the log, and reads them.
 //!
 //! ```text
 //! log --run--> units in memory --write_out--> consumequeue/ files --sync--> disk
 //!          \-> index/ (mapped) ----------------------------sync_index--> disk
 //! ```
 //!
-//! Everything here is a function of the log: dispatching a record twice changes nothing, so whoever is in doubt starts
-//! earlier. `run` reads below the position it is given and nothing else, so what is not committed never gets in.
+//! All derived files are a function of the log: dispatching a record twice changes nothing, so an uncertain caller can
+//! start earlier. `run` reads only below the given position, so uncommitted records are never dispatched.
 //!
-//! Locks, in this order: `runner` (one `run` at a time), `queues`, `index`; the log's maps have their own, innermost.
-//! `run` and `write_out` work under these for long, in turns of half a millisecond. For a reader they let go at once: a
-//! pull on the event loop waits microseconds, or for one file to be made. They hand over to who waits (`unlock_fair`):
-//! whoever lets go and locks again at once gets it again nearly always, and others starved, the event loop among them,
-//! while the files of 50 000 queues were made. No lock is held during a sync. Python's lock is always let go before
-//! waiting for one of these.
+//! Locks, in this order: `runner` (one `run` at a time), `queues`, `index`; the maps of the log have their own lock, the
+//! innermost one. `run` and `write_out` need these locks for long, and hold them for half a millisecond at a time. They
+//! release them at once for a reader: a pull on the event loop waits for microseconds, or until one file is created.
+//! They pass the lock to a waiting thread (`unlock_fair`): a thread that releases a lock and takes it again at once nearly
+//! always wins. Other threads, the event loop among them, starved while the files of 50 000 queues were created. No lock
+//! is held during a sync. A thread releases Python's GIL before it waits for one of these locks.
 
 mod claims;
 mod compare;

@@ -251,8 +251,8 @@ pub fn record_holds(segment: &[u8], start: u64, at: usize, record: &Record<'_>, 
     }
 }
 
-/// The same of a record whose entry begins with the sound `header`. An entry without a chain CRC, which dledger wrote, has
-/// no CRC of its own.
+/// The same for a record whose entry begins with the sound `header`. An entry without a chain CRC, written by dledger,
+/// has no body CRC either.
 #[inline]
 pub fn body_holds(header: &[u8], record: &Record<'_>) -> bool {
     let (chain, crc) = (int(header, 36), int(header, 40) as u32);

@@ -87,7 +87,7 @@ impl ExtFiles {
         self.open.clear();
     }
 
-    /// The unit at `address`; None if `address` is none or there is no sound unit.
+    /// The unit at `address`; None if `address` is not valid or there is no sound unit.
     pub fn unit(&mut self, topic: &[u8], queue: i32, address: i64) -> Outcome<Option<ExtUnit>> {
         if !is_address(address) {
             return Ok(None);

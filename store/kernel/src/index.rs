@@ -700,7 +700,7 @@ fn local_time_name(now: SystemTime) -> String {
     )
 }
 
-/// Syncs a file through a descriptor of its own, so that nobody waits for it: this writes mapped pages too.
+/// Syncs a file through a separate descriptor, so that no other thread waits: this writes mapped pages too.
 pub fn sync_file(door: &Door, path: &Path) -> Outcome<()> {
     match door.open(path).and_then(|file| file.sync_data()) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()), // removed meanwhile

@@ -238,7 +238,7 @@ impl Log {
         let tail = &mut inner.tail;
         (tail.staged, tail.written, tail.last_store_ms) = (pos, pos, last_store_ms);
         if let Some(entries) = &mut tail.entries {
-            // A log that begins anew, behind another entry: nothing of the old files is to be touched again.
+            // The log begins again, behind another entry: the old files must not be touched any more.
             (tail.stale_end, tail.folder_changed) = (0, false);
             tail.pieces.clear();
             tail.segments.clear();
@@ -381,7 +381,7 @@ impl Log {
         .ok_or_else(|| PyValueError::new_err(format!("the log cannot be cut at {pos}, behind entry {last_index}")))
     }
 
-    /// rewrite(pos, data): other bytes for written ones, durably. Whoever calls has checked them.
+    /// rewrite(pos, data): durably replaces written bytes. The caller has checked the new ones.
     fn rewrite(&self, py: Python<'_>, pos: u64, data: pyo3::pybacked::PyBackedBytes) -> PyResult<()> {
         self.entry_files()?;
         py.detach(|| {

@@ -199,7 +199,7 @@ impl Core {
         let record = segment
             .slice(pos, size)
             .and_then(|bytes| Record::parse(bytes, pos).ok());
-        // An entry's CRC covers what the record says of itself; the one of a plain record's body does not.
+        // An entry's CRC covers all fields of the record; the CRC of a plain record covers only its body.
         let sound = |record: &Record<'_>| {
             record.size() as i32 == unit.size
                 && (self.entry_header == 0 || segment.holds(record, pos, self.entry_header))

@@ -392,8 +392,8 @@ impl Core {
         unit.map_or(Ok(false), |unit| Ok(self.shift_of(topic, id, offset, &unit)?.is_some()))
     }
 
-    /// The unit could be that of a record which the log lost: it names bytes of the log that lie between the records
-    /// around it, and no record that has a unit of its own.
+    /// Whether the unit can belong to a record that the log lost: it refers to bytes of the log between the records
+    /// around it, and not to a record that has its own unit.
     fn may_be_damaged(
         &self,
         topic: &[u8],

@@ -1,4 +1,4 @@
-//! What Python sees of the guard: maps of its own registered, and what could not be read.
+//! The guard for Python: it registers maps that Python code made, and returns what could not be read.
 
 use std::path::PathBuf;
 

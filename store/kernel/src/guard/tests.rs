@@ -154,7 +154,7 @@ fn threads_that_meet_the_same_page_all_go_on() {
     });
 }
 
-/// Run in a process of its own by the test below.
+/// The test below runs this in a separate process.
 #[test]
 #[ignore = "ends the process"]
 fn foreign_fault() {

@@ -196,7 +196,7 @@ impl Tail {
         }
         if header.pos != self.staged {
             let target = start + self.segment_bytes;
-            assert_eq!(header.pos, target, "whoever calls has looked");
+            assert_eq!(header.pos, target, "the caller has checked this");
             self.open_segment(target)?;
             self.fill(target - self.staged, target);
         }

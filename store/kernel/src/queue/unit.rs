@@ -36,7 +36,7 @@ impl Unit {
         bytes
     }
 
-    /// What recovery takes for a unit; the first thing that is none ends the queue. A blank unit is one.
+    /// Whether recovery accepts this as a unit. The queue ends before the first other entry. A blank unit is accepted.
     pub fn is_unit(&self) -> bool {
         self.pos >= 0 && self.size > 0
     }

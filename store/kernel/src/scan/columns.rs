@@ -1,7 +1,7 @@
-//! Records as columns of Arrow arrays: what was asked for of each, and nothing else of it is looked at.
+//! Records as columns of Arrow arrays. Only the requested fields of each record are decoded.
 //!
-//! Texts are UTF-8 by Arrow's definition; bytes that are none come as U+FFFD, as Java's decoder has them. Properties are
-//! split as Java splits them: a pair counts if it has a name and one value, the last of a name wins.
+//! Texts in Arrow are UTF-8; invalid bytes become U+FFFD, as in Java's decoder. Properties are split as in Java: a pair
+//! counts if it has a name and one value; if a name occurs twice, the last value counts.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ pub struct Columns {
     bytes: usize,
 }
 
-/// A name that is none of `NAMES`.
+/// A name that is not in `NAMES`.
 #[derive(Debug)]
 pub struct NoSuchColumn(pub String);
 
