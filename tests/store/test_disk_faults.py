@@ -231,11 +231,13 @@ async def test_an_index_file_that_cannot_be_made_stops_puts_and_not_reads(
         refused = await store.put(message())
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "No space left" in refused.detail
         assert "No space left" in (store.trouble() or "") and "No space left" in (store.no_room() or "")
-        assert read_queue(store)[0].body == b"no key"
+        assert [record.body for record in read_queue(store)] == [b"no key"], "dispatch has not passed the other one"
+        assert store.findings.total == 0, "the unit of a record that dispatch has not passed is not wrong"
         assert list((tmp_path / "index").iterdir()) == [], "an empty file would be damage to who looks"
         door.heal()
         await until(lambda: store.writable)
         assert store.no_room() is None
+        assert [record.body for record in read_queue(store)] == [b"no key", b"key"]
         assert len(store.query("T", "k", 1, 0, 1 << 60).records) == 1
         assert len([record for record in caplog.records if record.levelname == "ERROR"]) <= 3
     assert not (tmp_path / "abort").exists()

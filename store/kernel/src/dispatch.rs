@@ -299,6 +299,11 @@ impl Core {
         self.last_store_timestamp.store(store_timestamp, Ordering::Relaxed);
         let pos = pos as i64;
         let (unit_wanted, index_wanted) = queues.wants(record.topic(), record.queue_id());
+        // The unit comes last, behind all that can fail: a queue has no unit of a record that dispatch has not passed,
+        // which readers would take for a wrong unit.
+        if index_wanted && !run.queues_alone && self.index_enabled && record.is_indexed() {
+            index_keys(index, queues.topic_at(topic).key_seed, &known, pos, store_timestamp)?;
+        }
         if unit_wanted && record.is_queued() && !run.index_alone {
             let tags_code = self
                 .delays
@@ -309,6 +314,9 @@ impl Core {
                 tags_code,
             };
             let queue = queues.queue(topic, record.queue_id());
+            if queues.is_extended() {
+                queues.prepare_ext(queue)?;
+            }
             let put = if queues.is_holding() {
                 claim(queues, queue, record, unit)?
             } else {
@@ -323,29 +331,10 @@ impl Core {
                 put @ (Put::Added | Put::Misplaced) => {
                     run.misplaced += u64::from(put == Put::Misplaced);
                     if queues.is_extended() {
-                        queues.extend_last(queue, tags_code, store_timestamp, &[])?;
+                        queues.extend_last(queue, tags_code, store_timestamp, &[]);
                     }
                 }
                 Put::BadOffset => run.skip(pos as u64, u64::from(record.size()), Bad::QueueOffset),
-            }
-        }
-        if index_wanted
-            && !run.queues_alone
-            && self.index_enabled
-            && record.is_indexed()
-            && !(known.unique_key.is_empty() && known.keys.is_empty())
-        {
-            if index.has_passed(pos) {
-                return Ok(());
-            }
-            let mut done = index.keys_of_last(pos)?;
-            let seed = queues.topic_at(topic).key_seed;
-            for key in known.each_indexed() {
-                if done > 0 {
-                    done -= 1;
-                    continue;
-                }
-                index.put(hash_on(seed, key), pos, store_timestamp)?;
             }
         }
         Ok(())
@@ -485,4 +474,17 @@ impl Run {
             self.skipped.push((pos, size, bad.text()));
         }
     }
+}
+
+/// Adds the entries of a record's keys that the index lacks.
+#[inline]
+fn index_keys(index: &mut Index, seed: i32, known: &Known<'_>, pos: i64, store_timestamp: i64) -> Outcome<()> {
+    if known.unique_key.is_empty() && known.keys.is_empty() || index.has_passed(pos) {
+        return Ok(());
+    }
+    let done = index.keys_of_last(pos)?;
+    for key in known.each_indexed().skip(done) {
+        index.put(hash_on(seed, key), pos, store_timestamp)?;
+    }
+    Ok(())
 }

@@ -45,20 +45,26 @@ impl Queues {
             .join(id.to_string())
     }
 
-    /// Gives the unit just put an extension; it keeps its tags code if the extension cannot take one more.
-    pub fn extend_last(&mut self, q: u32, tags_code: i64, store_timestamp: i64, bit_map: &[u8]) -> Outcome<()> {
-        let size = (HEAD + bit_map.len()) as u64;
-        if size > MOST_BYTES || self.ext_segment_bytes < size + END_MARK {
-            return Ok(());
-        }
+    /// Finds the end of a queue's extension on the disk, before a unit is put that `extend_last` extends.
+    pub fn prepare_ext(&mut self, q: u32) -> Outcome<()> {
         if self.queues[q as usize].ext.is_none() {
             let written = self.find_ext_end(q)?;
             let pending = vec![];
             self.queues[q as usize].ext = Some(Box::new(ExtTail { written, pending }));
         }
+        Ok(())
+    }
+
+    /// Gives the unit just put an extension; it keeps its tags code if the extension cannot take one more. It cannot
+    /// fail: `prepare_ext` has done what can.
+    pub fn extend_last(&mut self, q: u32, tags_code: i64, store_timestamp: i64, bit_map: &[u8]) {
+        let size = (HEAD + bit_map.len()) as u64;
+        if size > MOST_BYTES || self.ext_segment_bytes < size + END_MARK {
+            return;
+        }
         let segment_bytes = self.ext_segment_bytes;
         let queue = &mut self.queues[q as usize];
-        let tail = queue.ext.as_mut().expect("just made");
+        let tail = queue.ext.as_mut().expect("prepared");
         let left = segment_bytes - tail.end() % segment_bytes;
         if size + END_MARK > left {
             let end = tail.pending.len() + left as usize;
@@ -66,7 +72,7 @@ impl Queues {
             tail.pending.resize(end, 0);
         }
         let Some(address) = address_of(tail.end()) else {
-            return Ok(());
+            return;
         };
         tail.pending.extend_from_slice(&(size as u16).to_be_bytes());
         tail.pending.extend_from_slice(&tags_code.to_be_bytes());
@@ -76,7 +82,6 @@ impl Queues {
         if let Some(code) = queue.pending.last_chunk_mut::<8>() {
             *code = address.to_be_bytes();
         }
-        Ok(())
     }
 
     /// A queue whose extension has a file of a wrong length is built again, with its extension.
@@ -124,9 +129,8 @@ impl Queues {
             let is_closed = bytes.get(at..at + 2) == Some(&[0xff, 0xff]);
             end = start + if is_closed { self.ext_segment_bytes } else { at as u64 };
         }
-        // the unit just put is the last one; the one before it is the last that may have an address
-        let before = self.queues[q as usize].end.saturating_sub(2 * UNIT);
-        if let Some(unit) = self.unit(q, before)?.filter(|unit| is_address(unit.tags_code)) {
+        let last = self.queues[q as usize].end.saturating_sub(UNIT);
+        if let Some(unit) = self.unit(q, last)?.filter(|unit| is_address(unit.tags_code)) {
             end = end.max(place_of(unit.tags_code) + HEAD as u64);
         }
         Ok(end)

@@ -275,9 +275,12 @@ impl Queues {
             self.fill(q, end);
             return Ok(());
         }
+        if self.is_extended() {
+            self.prepare_ext(q)?;
+        }
         self.append(q, claim.unit);
         if self.is_extended() {
-            self.extend_last(q, claim.unit.tags_code, claim.store_timestamp, &[])?;
+            self.extend_last(q, claim.unit.tags_code, claim.store_timestamp, &[]);
         }
         Ok(())
     }
