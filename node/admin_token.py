@@ -1,8 +1,8 @@
-"""Who may administer over HTTP: callers that send one of the tokens of a file.
+"""Authentication of administration over HTTP: a caller must send one of the tokens in a file.
 
-A line of the file is a token. Two of them may stand there while one takes the place of the other. The file is looked at
-with every request, and read again when it is another one, also by a swapped symbolic link, as Kubernetes changes
-Secrets. One that cannot be read, or has no token, lets nobody in. Tokens are never logged.
+Each line of the file is a token. It can contain two while one replaces the other. The process checks the file at each
+request, and reads it again if it changed, also if a symbolic link was replaced, as Kubernetes does with Secrets. If the
+file cannot be read, or has no token, all requests are refused. Tokens are never logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TokenFile:
     """The tokens of one file."""
 
     def __init__(self, path: Path) -> None:
-        """OSError: the file cannot be read."""
+        """Reads the file. OSError: it cannot be read."""
         self._path = path
         path.stat()
         self._stamp: tuple[int, ...] | None = None
@@ -33,13 +33,14 @@ class TokenFile:
             raise OSError(errno.EINVAL, self._problem, str(path))
 
     def admits(self, authorization: str | None) -> bool:
-        """Whether the value of a request's header `Authorization` has a token of the file. In constant time."""
+        """Returns whether the value of the header `Authorization` contains a token of the file, in constant time."""
         self._refresh()
         scheme, _, given = (authorization or "").strip().partition(" ")
         if scheme.lower() != _SCHEME:
             return False
         sent = given.strip().encode("utf-8", "surrogateescape")
-        matches = [hmac.compare_digest(sent, token) for token in self._tokens]  # each of them, whichever it is
+        # all of them, so that the time does not depend on which one matches
+        matches = [hmac.compare_digest(sent, token) for token in self._tokens]
         return any(matches)
 
     def _refresh(self) -> None:
@@ -50,14 +51,14 @@ class TokenFile:
                 return
             with self._path.open("rb") as file:
                 lines = file.read(_MAX_BYTES).splitlines()
-            self._stamp = stamp  # of before: what changes while we read is read again
+            self._stamp = stamp  # the stamp from before the read: a later change is read again
             self._tokens = tuple(filter(None, (line.strip() for line in lines)))
             problem = "" if self._tokens else "has no token"
         except OSError as error:
             self._stamp, self._tokens = None, ()
             problem = error.strerror or type(error).__name__
         if problem and problem != self._problem:
-            _logger.error("%s: %s: nobody is let in", self._path, problem)
+            _logger.error("%s: %s: all requests are refused", self._path, problem)
         self._problem = problem
 
 

@@ -1,8 +1,8 @@
 """A small client of a cluster, for the command line and tests: routes, topics, sends, pulls.
 
-It has no groups to rebalance, no retries behind the caller's back, no threads: each call is one request or two. Real
-applications use RocketMQ's own clients. Errors: RequestRefused carries the answer's code and remark; RemotingError's
-leaves say that there was no answer.
+It does not rebalance groups, does not retry, and has no threads: each call sends one request or two. Applications use
+RocketMQ's clients. Errors: RequestRefusedError has the code and remark of the answer; other subclasses of RemotingError
+mean that there was no answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SUSPEND, _WITH_SUBSCRIPTION = 2, 4
 
 
 class RequestRefusedError(RemotingError):
-    """The server answered no; `code` and `remark` are its answer's."""
+    """The server refused the request. `code` and `remark` are those of its answer."""
 
     def __init__(self, address: str, code: int, remark: str | None) -> None:
         # Remarks of route errors end with a link to RocketMQ's FAQ on a separate line.
@@ -38,12 +38,12 @@ class RequestRefusedError(RemotingError):
 
 
 class NoNameServerError(RemotingError):
-    """None of the name servers answered; the text says which were asked, and what the last one met."""
+    """No name server answered. The text has their addresses, and the last error."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """One queue of a topic, and the address of the broker that leads it."""
+    """One queue of a topic, and the address of its master."""
 
     topic: str
     broker_name: str
@@ -53,7 +53,7 @@ class QueueAddress:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What one pull brought; `next_offset` is where the next one goes on."""
+    """The result of a pull. The next pull begins at `next_offset`."""
 
     records: list[Record]
     next_offset: int
@@ -62,7 +62,7 @@ class Pulled:
 
 
 class ClusterClient:
-    """Talks to name servers (`host:port;host:port`) and to the brokers that they know. An async context manager."""
+    """Sends requests to name servers (`host:port;host:port`) and to their brokers. An async context manager."""
 
     def __init__(self, nameservers: str, *, timeout_s: float = 3.0) -> None:
         self.nameservers = [part.strip() for part in nameservers.split(";") if part.strip()]
@@ -77,33 +77,33 @@ class ClusterClient:
         await self._client.close()
 
     async def call(self, address: str, code: int, ext: dict[str, str], body: bytes = b"", wait_s: float = 0) -> Command:
-        """One request to one server; its answer if that is a yes."""
+        """Sends one request to one server. Returns the answer; RequestRefusedError if its code is not 0."""
         answer = await self._client.call(address, Command(code, ext=ext, body=body), self._timeout_s + wait_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefusedError(address, answer.code, answer.remark)
         return answer
 
     async def ask_nameserver(self, code: int, ext: dict[str, str]) -> Command:
-        """One request to the first name server that answers. NoNameServerError: none does."""
+        """Sends a request to the first name server that answers. NoNameServerError: none of them answers."""
         problem: RemotingError | str = "no address is given"
         for address in self.nameservers:
             try:
                 return await self.call(address, code, ext)
             except RequestRefusedError:
-                raise  # an answer, and each of them would give the same
+                raise  # an answer: the other name servers would give the same one
             except RemotingError as error:
                 problem = error
         raise NoNameServerError(f"no name server answers: {problem}")
 
     async def masters(self) -> dict[str, str]:
-        """Broker names with the addresses of their masters."""
+        """Returns the addresses of the masters by broker name."""
         answer = await self.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         table = fastjson.loads(answer.body)["brokerAddrTable"]
         found = {name: _address(data["brokerAddrs"], 0) for name, data in table.items()}
         return {name: address for name, address in sorted(found.items()) if address is not None}
 
     async def queues(self, topic: str, *, writable: bool) -> list[QueueAddress]:
-        """The queues of a topic that may be written or read. RequestRefusedError 17: there is no such topic."""
+        """Returns the writable or readable queues of a topic. RequestRefusedError 17: the topic does not exist."""
         answer = await self.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         route = fastjson.loads(answer.body)
         addresses = {data["brokerName"]: _address(data["brokerAddrs"], 0) for data in route["brokerDatas"]}
@@ -116,7 +116,7 @@ class ClusterClient:
         return found
 
     async def create_topic(self, broker: str, topic: str, queues: int, *, perm: int = _READ | _WRITE) -> None:
-        """Makes a topic with so many queues to read and to write at this broker, or changes it to that."""
+        """Creates or changes a topic at one broker, with this number of queues to read and to write."""
         ext = {
             "topic": topic,
             "defaultTopic": "TBW102",
@@ -132,7 +132,7 @@ class ClusterClient:
     async def send(
         self, queue: QueueAddress, body: bytes, *, tag: str = "", key: str = "", group: str = "tally"
     ) -> tuple[str, int]:
-        """Stores one message; its id (the broker's) and its offset in the queue."""
+        """Sends one message. Returns its id, which the broker assigns, and its offset in the queue."""
         pairs = {properties.UNIQ_KEY: self._unique_id(), properties.WAIT: "true"}
         if key:
             pairs[properties.KEYS] = key
@@ -157,7 +157,7 @@ class ClusterClient:
         return fields["msgId"], int(fields["queueOffset"])
 
     async def offset_range(self, queue: QueueAddress) -> tuple[int, int]:
-        """The oldest offset kept, and the one that the next message will get."""
+        """Returns the oldest offset that is kept, and the one that the next message will get."""
         where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
         low = await self.call(queue.address, RequestCode.GET_MIN_OFFSET, where)
         high = await self.call(queue.address, RequestCode.GET_MAX_OFFSET, where)
@@ -166,7 +166,7 @@ class ClusterClient:
     async def pull(
         self, queue: QueueAddress, offset: int, *, group: str, tags: str = "*", count: int = 32, wait_s: float = 0
     ) -> Pulled:
-        """Messages of a queue from `offset` on; with `wait_s` the broker waits so long for the first one."""
+        """Pulls messages of a queue from `offset` on. The broker waits at most `wait_s` for the first one."""
         ext = {
             "consumerGroup": group,
             "topic": queue.topic,
@@ -199,7 +199,7 @@ class ClusterClient:
         return Pulled(records, int(fields["nextBeginOffset"]), int(fields["minOffset"]), int(fields["maxOffset"]))
 
     async def committed(self, queue: QueueAddress, group: str) -> int | None:
-        """Where a group goes on reading; None: it never said."""
+        """Returns the committed offset of a group; None: it never committed one."""
         where = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id)}
         try:
             answer = await self.call(queue.address, RequestCode.QUERY_CONSUMER_OFFSET, where)
@@ -210,12 +210,12 @@ class ClusterClient:
         return int((answer.ext or {})["offset"])
 
     async def commit(self, queue: QueueAddress, group: str, offset: int) -> None:
-        """The group has read everything below `offset`."""
+        """Commits `offset`: the group has consumed all messages before it."""
         where = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id)}
         await self.call(queue.address, RequestCode.UPDATE_CONSUMER_OFFSET, where | {"commitOffset": str(offset)})
 
     def _unique_id(self) -> str:
-        # Own form, of the length and alphabet that tools expect: process, time, counter.
+        # Process, time and counter, with the length and the characters that tools expect.
         pid, now_ms, count = os.getpid() & 0xFFFFFFFF, time.time_ns() // 1_000_000, next(self._counter)
         return f"{pid:08X}{now_ms & 0xFFFFFFFFFFFF:012X}{count & 0xFFFFFFFFFFFF:012X}"
 

@@ -1,4 +1,4 @@
-"""From files, environment and flags to settings: each layer over the one before, every key known, every value checked.
+"""Reads the settings from files, environment and flags. Each layer overrides the one before:
 
     presets  <  the file (TOML)  <  the environment (TALLY_*)  <  --set key=value  <  the named flags
 
@@ -7,10 +7,10 @@ Keys are RocketMQ's option names. In the file they stand in the tables `[broker]
 `name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ, or one of the few that
 could mean nothing else (`_ALONE_TOO`); the other parts' names are given with their table: `nameserver.listenPort`,
 `TALLY_HTTP_PORT`.
-Nothing is opened before all of it is sound; an error names the key and where it stands.
+Unknown keys and wrong values are errors, which name the key and its place; a process opens nothing before that check.
 
-A member of a replicated group (`enableDLegerCommitLog`) has other defaults than RocketMQ for a few (`GROUP_DEFAULTS`):
-what is lost, or done twice, when a leader is lost should be little unless somebody asks for more.
+A member of a replicated group (`enableDLegerCommitLog`) has other defaults than RocketMQ for a few settings
+(`GROUP_DEFAULTS`), so that a lost leader loses or repeats little.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tallystick.store.setting import SettingsError, declarations
 from tallystick.store.settings import StoreSettings
 
 ENVIRONMENT_PREFIX = "TALLY_"
-# Read by the commands themselves, so no settings.
+# The commands read these variables themselves: they are not settings.
 _ENVIRONMENT_OF_COMMANDS = frozenset({"TALLY_CONFIG", "TALLY_NAMESERVER", "TALLY_HTTP", "TALLY_TOKEN_FILE"})
 
 
 class ConfigurationError(ValueError):
-    """A setting is unknown or cannot be used; the text names the key and the file, variable or flag it came from."""
+    """A setting is unknown or has a wrong value. The text names the key and its file, variable or flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Settings:
     nameserver: NameServerSettings
     http: HttpSettings
     without_effect: tuple[str, ...] = ()
-    """A line for each setting that was given and has no effect: which, where it was given, and why."""
+    """A line for each given setting without an effect: its name, its place, and the reason."""
 
 
 class Flag(NamedTuple):
-    """A named flag: what it is called (`--port`), the setting it stands for (`broker.listenPort`), and its value."""
+    """A named flag: its name (`--port`), its setting (`broker.listenPort`), and its value."""
 
     name: str
     place: str
@@ -71,7 +71,7 @@ _BY_PLACE = {f"{table}.{key}": (table, key) for table in _TABLES for key in _FIE
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value as somebody wrote it; `place` names the key and where. Text is parsed, TOML's values have their type."""
+    """A value as it was given. `place` names the key and its place. Text is parsed; values of TOML have their type."""
 
     value: Any
     place: str
@@ -82,8 +82,8 @@ Layer = dict[tuple[str, str], _Value]
 GROUP_DEFAULTS: dict[tuple[str, str], Any] = {
     # An acknowledged message is on the disks of a majority; RocketMQ's DLedger mode acknowledges page caches.
     ("store", "flushDiskType"): "SYNC_FLUSH",
-    # What consumers committed, and what was delivered of delayed messages, since the last write is done again after a
-    # change of leadership. Both go into the log as one small entry.
+    # After a change of leadership, consumption and delayed deliveries since the last write are repeated. Each write is
+    # one small entry of the log.
     ("broker", "flushConsumerOffsetInterval"): 1000,
     ("store", "flushDelayOffsetInterval"): 1000,
 }
@@ -102,10 +102,10 @@ def load(
     flags: Iterable[Flag] = (),
     presets: Iterable[Flag] = (),
 ) -> Settings:
-    """The settings of a process. ConfigurationError: see there; OSError: the file cannot be read.
+    """Returns the settings of a process. ConfigurationError: one of them is wrong; OSError: the file cannot be read.
 
-    `assignments`: the texts of `--set`; `flags`: the named ones; `presets`: what a command sets below everything else,
-    in the name of a flag (`tally run` and its folder).
+    `assignments`: the texts of `--set`; `flags`: the named flags; `presets`: defaults of a command, which all other
+    layers override (the folder of `tally run`).
     """
     merged: Layer = {}
     merged.update(_from_flags(presets))
@@ -131,7 +131,8 @@ def _without_effect(layer: Layer) -> Iterator[str]:
 
 
 def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:
-    """`settings` with fields changed from text. ConfigurationError: an unknown key or a wrong value, and `source`."""
+    """Returns `settings` with fields changed from text. ConfigurationError: an unknown key or a wrong value of
+    `source`."""
     known = [item.name for item in fields(settings)]
     for key in changes:
         if key not in known:
@@ -140,12 +141,12 @@ def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:
 
 
 def as_text(settings: object) -> dict[str, str]:
-    """Every field of a settings object as the text that `--set` would take."""
+    """Returns all fields of a settings object as texts that `--set` accepts."""
     return {item.name: _text(getattr(settings, item.name)) for item in fields(settings)}  # type: ignore[arg-type]
 
 
 def _changed(settings: Any, chosen: Mapping[str, _Value]) -> Any:
-    """`settings` with the chosen values, checked."""
+    """Returns `settings` with the chosen values, after a check."""
     hints = get_type_hints(type(settings))
     try:
         changed = replace(settings, **{key: _parse(hints[key], key, value.value) for key, value in chosen.items()})
@@ -218,7 +219,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _parse(kind: Any, key: str, value: Any) -> Any:
-    """A value of the field's type; what has another type already is left to `validate`. SettingsError."""
+    """Converts text to a value of the field's type. `validate` checks values that are not text. SettingsError."""
     if issubclass(kind, enum.Enum) and not isinstance(value, kind):
         if not isinstance(value, str) or value not in kind.__members__:
             raise SettingsError(key, f"must be one of {', '.join(kind.__members__)}, not {value!r}")

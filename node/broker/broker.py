@@ -1,11 +1,11 @@
 """One broker: the store, the tables, the services on timers, and its ports.
 
-It composes and owns; what requests mean is in `processors/`. Order matters at both ends. At the start: the store
-recovers, the tables load, then the services, then the ports, and the name servers last, so that nobody is sent to a
-broker that is not ready. At the end the other way round: name servers first, ports, services, tables, the store last.
+It creates and owns them; `processors/` handles requests. At the start the store recovers, the tables load, the services
+start, the ports open, and the broker registers with the name servers last, so that clients do not find a broker that is
+not ready. At the end the order is the opposite: name servers, ports, services, tables, and the store last.
 
-A member of a replicated group has its log from the member, begins as nothing in particular, and becomes follower or
-leader as `group.py` says: its services and its registration follow that.
+A member of a replicated group starts without a role. It becomes follower or leader as described in `group.py`, and its
+services and its registration change with its role.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from tallystick.store.tables import JsonTable
 
 _logger = logging.getLogger("tallystick.broker")
 
-# Own file: what UPDATE_BROKER_CONFIG changed, laid over the configuration at the next start.
+# Settings that UPDATE_BROKER_CONFIG changed. At the next start they override the configuration.
 _CHANGES_FILE = "tally-settings.json"
-_HAND_OVER_S = 10.0  # a leader that is stopped stops, also if no other can lead; it mostly takes a tenth of a second
+_HAND_OVER_S = 10.0  # then a leader stops without a successor; a hand-over usually takes 0.1 s
 
 
 class Broker:
@@ -76,7 +76,7 @@ class Broker:
         member: Member | None = None,
         committed: ReplicatedTables | None = None,
     ) -> None:
-        """`member`: of the group it belongs to, with the tables that were `committed` when they were saved last."""
+        """`member`: this broker's member of its group; `committed`: the group's tables when they were saved last."""
         self.settings = settings
         self.store = store
         self.host = store.store_host
@@ -290,7 +290,8 @@ class Broker:
         return queue_ends.joined(self.store.ends_before(group.member.ledger.base.pos), group.tables.encoded())
 
     def _take_state(self, state: bytes) -> int:
-        """Makes it durable; its applied index. Blocks. The queues' ends count from the next start on, which is due."""
+        """Saves the state durably and returns its applied index. Blocks. The ends of the queues are used from the next
+        start on, which follows."""
         ends, tables = queue_ends.parted(state)
         queue_ends.save(self.store.door, self.store.settings.root / "config", ends)
         return self._grouped.tables.restore(tables)
@@ -379,7 +380,7 @@ class Broker:
 
     @property
     def last_save_error(self) -> str:
-        """Why a table is not in its file; empty if all are, or will be."""
+        """Why a table could not be saved; empty if no save failed."""
         failing = self.failing_tables
         return f"cannot save {failing[0].what}: {failing[0].save_error}" if failing else ""
 
@@ -404,17 +405,17 @@ class Broker:
     # -- what a group changes ------------------------------------------------------------------------------------------
 
     def take_role(self, broker_id: int, term: int) -> None:
-        """Be this from now on, in all that is answered; name servers hear of it by `tell_name_servers`."""
+        """Uses this role in all answers from now on. `tell_name_servers` informs the name servers."""
         self.settings = self.registration.settings = with_role(self.settings, broker_id)
         self.registration.term = term
 
     def serve(self, serving: bool) -> None:
-        """Take sends, or do not."""
+        """Accepts sends, or refuses them."""
         self.store.serve(serving)
         self._set_hot()
 
     async def tell_name_servers(self) -> None:
-        """Register as what this broker is now, with all of them at once."""
+        """Registers the present role with all name servers at once."""
         if not self._leaving:
             await self.registration.register_all()
 
@@ -434,7 +435,7 @@ class Broker:
         return steady_ms()
 
     def register_soon(self) -> None:
-        """Tell the name servers about changed topics at the next turn of the loop."""
+        """Registers changed topics with the name servers at the next turn of the event loop."""
         self.registration.soon()
 
     def change_settings(self, changes: dict[str, str]) -> None:
@@ -453,7 +454,7 @@ class Broker:
         self.register_soon()
 
     def configuration(self) -> dict[str, str]:
-        """Every setting of broker and store as text."""
+        """Returns all settings of broker and store as text."""
         return as_text(self.settings) | as_text(self.store.settings)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -490,7 +491,7 @@ class Broker:
             self.store.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
 
     def _set_hot(self) -> None:
-        """Plain sends take the short way unless a setting asks to look at each."""
+        """The kernel stores plain sends unless a setting requires that Python handles each of them."""
         settings = self.settings
         accepting = self.now_ms() >= settings.startAcceptSendRequestTimeStamp
         self.store.set_hot(accepting and bool(settings.brokerPermission & PERMISSION_WRITE) and not settings.aclEnable)
@@ -517,7 +518,7 @@ class Broker:
         self._set_hot()
 
     def count_puts(self) -> None:
-        """Brings what was stored since the last call into the statistics: once a second, and before they are read."""
+        """Adds what was stored since the last call to the statistics: once a second, and before they are read."""
         for topic, messages, size_bytes in self.store.log.take_counts():
             self.stats.put(topic.decode(), messages, size_bytes)
 
@@ -542,7 +543,7 @@ class Broker:
 
 
 async def _store_host(settings: BrokerSettings) -> Host:
-    """The broker's address as records carry it: always an IP, though clients may be told a name.
+    """Returns the broker's address for records: always an IP address, although clients may get a name.
 
     SettingsError: `brokerIP1` is a name that cannot be resolved.
     """
@@ -551,5 +552,5 @@ async def _store_host(settings: BrokerSettings) -> Host:
         found = await loop.getaddrinfo(settings.brokerIP1, settings.listenPort, type=socket.SOCK_STREAM)
     except OSError as error:
         raise SettingsError("brokerIP1", f"{settings.brokerIP1!r} has no address: {error.strerror}") from error
-    # IPv4 if there is one: the short form of a record is the one that every reader knows.
+    # IPv4 if possible: every reader supports the short form of a record.
     return Host(str(min(found, key=lambda row: row[0] != socket.AF_INET)[4][0]), settings.listenPort)

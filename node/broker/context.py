@@ -1,8 +1,7 @@
-"""What a request processor may use of its broker, and of the store behind it.
+"""The interfaces of broker and store that request processors use.
 
-Processors take a `BrokerContext`, never the broker itself: the attributes here are the whole of their world, so a test
-hands them small fakes that keep the same contract. Both protocols are structural; `Broker` and `MessageStore` need not
-name them.
+Processors get a `BrokerContext` instead of a `Broker`, so tests can use small fakes with the same interface. The
+protocols are structural: `Broker` and `MessageStore` do not inherit from them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StoreView(Protocol):
-    """The message store as processors see it. All of it is called on the event loop's thread.
+    """The message store, as processors use it. All methods are called on the event loop's thread.
 
     Offsets count messages of one queue; `pos` counts bytes of the log.
     """
@@ -36,10 +35,11 @@ class StoreView(Protocol):
     settings: StoreSettings
 
     async def put(self, message: Message) -> PutResult:
-        """Append one message and wait as its flush settings ask. A full or failed disk is a status, no exception."""
+        """Appends a message and waits as the flush settings require. A full or failed disk is a status, not an
+        error."""
 
     async def put_batch(self, batch: MessageBatch) -> PutResult:
-        """The same for a client's batch: stored together or not at all."""
+        """Does the same for a batch: all its messages are stored, or none."""
 
     def get_message(
         self,
@@ -51,8 +51,8 @@ class StoreView(Protocol):
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
     ) -> GetResult:
-        """Records of a queue from `offset` on. `codes`: tag hashes that pass (None: all);
-        `accept(tags_code, properties)`: the same for one record."""
+        """Returns records of a queue from `offset` on. `codes`: accepted hashes of tags (None: all).
+        `accept(tags_code, properties)`: whether one record is accepted."""
 
     def get_frame(
         self,
@@ -65,106 +65,107 @@ class StoreView(Protocol):
         opaque: int,
         suggested: int,
     ) -> tuple[bytes, int, int] | None:
-        """What `get_message` finds as the frame that answers a pull, with its count and bytes of records.
+        """Returns what `get_message` finds as the frame of an answer to a pull, with number and bytes of the records.
 
-        None where more than records in memory, all of them sound, is to be told."""
+        None: the answer is not simply sound records that are in memory."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Offset the next message will get; 0 for a queue that does not exist."""
+        """Returns the offset that the next message will get; 0 for a queue that does not exist."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the oldest message kept; 0 for a queue that does not exist."""
+        """Returns the offset of the oldest message that is kept; 0 for a queue that does not exist."""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Offset of the message stored at that time, or of its nearer neighbour."""
+        """Returns the offset of the message that was stored at that time, or of the one nearest to it."""
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time (ms) of one message; -1 if there is none."""
+        """Returns the store time (ms) of one message; -1 if it does not exist."""
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Store time (ms) of a queue's oldest message; -1 if there is none."""
+        """Returns the store time (ms) of a queue's oldest message; -1 if the queue is empty."""
 
     def message_at(self, pos: int) -> bytes | None:
-        """The whole record that begins at `pos`; None if none begins there."""
+        """Returns the record that begins at `pos`; None if no record begins there."""
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Records whose key has the hash of `key`, newest first."""
+        """Returns the records that have a key with the hash of `key`, newest first."""
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end."""
+        """Returns ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end of the queue."""
 
     def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """As `units`, compared with their records; ends in front of one to wait for, (-1, 0, 0) for what is lost."""
+        """Returns units that were compared with their records. It stops before a unit that is being repaired; a lost
+        record has the unit (-1, 0, 0)."""
 
     def queues(self) -> list[tuple[str, int]]:
-        """Every (topic, queue id) that has a ConsumeQueue."""
+        """Returns every (topic, queue id) that has a ConsumeQueue."""
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """The message lies so near the log's end that it is probably still in the page cache."""
+        """Returns whether the message is so near the end of the log that it is probably in the page cache."""
 
     def watch(self, topic: str, queue_id: int) -> None:
-        """Report arrivals in this queue."""
+        """Starts to report new messages of this queue."""
 
     def unwatch(self, topic: str, queue_id: int) -> None:
-        """No longer report arrivals in this queue."""
+        """Stops reporting new messages of this queue."""
 
     def remove_topic(self, topic: str) -> None:
-        """Delete the ConsumeQueues of a topic. Its messages stay in the log until that is cleaned."""
+        """Deletes the ConsumeQueues of a topic. Its messages stay in the log until the log is cleaned."""
 
     async def save_progress(self) -> None:
-        """Return when a kill does not bring back ConsumeQueues that were removed."""
+        """Waits until the removal of ConsumeQueues survives a kill."""
 
     def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
-        """Delete the ConsumeQueues of topics not in `keep` that have no message left in the log; how many messages each
-        of the others has, which stay."""
+        """Deletes the ConsumeQueues of topics that are not in `keep` and have no message in the log. Returns how many
+        messages each of the others has; these ConsumeQueues stay."""
 
     def clean_expired_queues(self) -> int:
-        """Delete ConsumeQueues that point only below the log's beginning; how many queues went."""
+        """Deletes files that only name records before the begin of the log. Returns the number of files."""
 
     def refusal(self) -> str | None:
-        """Why puts are refused now (full disk, failed log); None: they are not."""
+        """Returns why the store refuses puts now (full disk, failed log); None: it accepts them."""
 
     def runtime_info(self) -> dict[str, str]:
-        """The store's part of GET_BROKER_RUNTIME_INFO."""
+        """Returns the store's keys of GET_BROKER_RUNTIME_INFO."""
 
     @property
     def writable(self) -> bool:
-        """Puts are taken now."""
+        """Whether the store accepts puts now."""
 
     @property
     def min_pos(self) -> int:
-        """First byte of the log that is kept."""
+        """Position of the first byte of the log that is kept."""
 
     @property
     def max_pos(self) -> int:
-        """End of the log in bytes."""
+        """Position of the end of the log."""
 
     @property
     def flushed_pos(self) -> int:
-        """All below is on disk."""
+        """All bytes of the log before this position are on disk."""
 
     @property
     def dispatched_pos(self) -> int:
-        """All below is in ConsumeQueues and index."""
+        """All messages before this position are in ConsumeQueues and index."""
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Written but not dispatched."""
+        """Bytes of the log that are written but not dispatched."""
 
 
 class GroupView(Protocol):
-    """A replicated group as processors see it."""
+    """A replicated group, as processors use it."""
 
     def runtime_info(self) -> dict[str, str]:
-        """The group's part of GET_BROKER_RUNTIME_INFO: role, term and leader."""
+        """Returns the group's keys of GET_BROKER_RUNTIME_INFO: role, term and leader."""
 
 
 class BrokerContext(Protocol):
-    """The broker as processors see it."""
+    """The broker, as processors use it."""
 
     @property
     def settings(self) -> BrokerSettings:
-        """May be replaced as a whole (UPDATE_BROKER_CONFIG): read it again for each request."""
+        """The settings. UPDATE_BROKER_CONFIG replaces the whole object: read it again for each request."""
 
     @property
     def store(self) -> StoreView: ...
@@ -204,29 +205,29 @@ class BrokerContext(Protocol):
 
     @property
     def group(self) -> GroupView | None:
-        """The replicated group it belongs to; None: it is alone."""
+        """The replicated group of the broker; None: it is not a member of a group."""
 
     @property
     def host(self) -> Host:
-        """The advertised address, written as store host of records."""
+        """The advertised address. Records have it as their store host."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""
 
     def steady_ms(self) -> int:
-        """Milliseconds of a clock that nobody can set: for leases and patience."""
+        """Milliseconds of a clock that cannot be set: for leases and timeouts."""
 
     def register_soon(self) -> None:
-        """Tell the name servers about changed topics at the next turn of the loop."""
+        """Registers changed topics with the name servers at the next turn of the event loop."""
 
     def count_puts(self) -> None:
-        """Bring what the kernel stored by itself into `stats`, before they are read."""
+        """Adds the messages that the kernel stored to `stats`. Call it before reading them."""
 
     def change_settings(self, changes: dict[str, str]) -> None:
-        """Apply settings given as text to `settings` and keep them (UPDATE_BROKER_CONFIG).
+        """Applies settings, given as text, and saves them (UPDATE_BROKER_CONFIG).
 
-        SettingsError names a key that is unknown or wrong; then nothing was changed.
+        SettingsError: a setting is unknown or has a wrong value. Then nothing changed.
         """
 
     def configuration(self) -> dict[str, str]:
-        """Every setting of broker and store as text, for GET_BROKER_CONFIG. No secrets."""
+        """Returns all settings of broker and store as text, for GET_BROKER_CONFIG. None of them is secret."""

@@ -1,8 +1,8 @@
 """The frame source of a broker's connections: the kernel splits the chunks and stores the plain sends among the frames.
 
-Only the other frames are returned, except for pulls that can take the short way (`pull_quick`). The store writes the
+Only the other frames are returned, except for pulls that can take the fast path (`pull_quick`). The store writes the
 answers to the sends to the connection when they are as durable as its settings require. The broker decides which topics
-take this way (`hot_queues`).
+take this path (`hot_queues`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FeedingSource:
         if cold:
             quick, connection = self._quick, self._connection
             for kind, header, body in cold:
-                # After a frame that takes the full way, all others take it too: requests are served in their order.
+                # After a frame that takes the normal path, all others take it too: requests are served in their order.
                 if kind == 0 and quick is not None and not frames and connection.at_ease:
                     if quick.answer(connection, header):
                         continue
@@ -60,7 +60,7 @@ class FeedingSource:
 
 
 def hot_queues(topic: TopicConfig | None, open_queues: int) -> int:
-    """How many queues of a topic plain sends may go to without Python looking at them; 0: none.
+    """Returns how many queues of a topic the kernel may store plain sends in; 0: none.
 
     `open_queues`: as `TopicTable.open_queues` says. The kernel acknowledges without asking whether the row is durable.
     """

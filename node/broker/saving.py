@@ -56,7 +56,7 @@ class SavedTable(ABC):
         self._written = 0
         self._write_lock = threading.Lock()  # a file takes one writer at a time: `persist` may meet `saved`'s thread
         self._writing: asyncio.Task[None] | None = None
-        self._pictured = 0  # changes that the write under way has, or the last one had
+        self._pictured = 0  # number of changes in the present write, or in the last one
         self._soon: asyncio.Task[None] | None = None
         self.save_error = ""
         """Why the last write of the file failed; empty if it succeeded."""

@@ -1,10 +1,10 @@
-"""Counters of what went through the broker: by topic, by group, in all; their windows of a minute, an hour and a day.
+"""The statistics of a broker: counters by topic, by group and in total, over a minute, an hour and a day.
 
-A counter keeps its running sum, and for each window the sum as it stood when a slot of it (10 s, 10 min, 1 h) began in
-which something was counted. No timer samples them: a counter that nobody touches costs nothing, and one call counts
-a whole batch. What a window holds is the running sum less the sum at the window's begin, exact to one slot.
+A counter has a running sum. For each of its windows it also keeps the sum at the begin of each slot (10 s, 10 min, 1 h)
+in which something was counted. The value of a window is the running sum minus the sum at the window's begin, exact to
+one slot. There is no timer: a counter without changes costs nothing, and one call counts a whole batch.
 
-RocketMQ samples all counters every 10 s instead; names, keys and the shape of the answers are its own.
+RocketMQ samples all counters every 10 s instead. Names, keys and the form of the answers are RocketMQ's.
 Source: BrokerStatsManager, StatsItem, BrokerStats of RocketMQ 4.8.0.
 """
 
@@ -39,7 +39,7 @@ _MINUTE, _HOUR, _DAY = (10_000, 6), (600_000, 6), (3_600_000, 24)  # slot in ms,
 
 
 class Window:
-    """The last `slots` slots of a running sum: where each one in which something was added had begun."""
+    """The last `slots` slots of a running sum: the sum at the begin of each slot in which something was added."""
 
     __slots__ = ("_marks", "_slot_ms", "_slots")
 
@@ -49,7 +49,7 @@ class Window:
         self._marks: list[tuple[int, int, int]] = []  # slot number, sum and times when it began
 
     def before_add(self, now_ms: int, total: int, times: int) -> None:
-        """Called with the sums as they are before something is added."""
+        """Records the sums before something is added to them."""
         slot = now_ms // self._slot_ms
         if not self._marks or self._marks[-1][0] < slot:
             self._marks.append((slot, total, times))
@@ -57,9 +57,9 @@ class Window:
                 del self._marks[0]
 
     def since(self, now_ms: int, total: int, times: int, slots: int | None = None) -> tuple[int, int, int]:
-        """What was added to the sums in the last `slots` slots (None: in the window), and when the first one began.
+        """Returns what was added to the sums in the last `slots` slots (None: all), and when the first one began.
 
-        The slot that is not over is one of them.
+        The present slot is one of them.
         """
         first = now_ms // self._slot_ms - (slots or self._slots) + 1
         at = bisect.bisect_left(self._marks, (first,))
@@ -69,7 +69,7 @@ class Window:
 
 
 class Counter:
-    """A running sum of values and of times a value came."""
+    """A running sum of values, and the number of calls that added them."""
 
     __slots__ = ("_born_ms", "day", "hour", "minute", "times", "total")
 
@@ -80,26 +80,27 @@ class Counter:
         self.minute, self.hour, self.day = Window(*_MINUTE), Window(*_HOUR), Window(*_DAY)
 
     def add(self, now_ms: int, value: int, times: int = 1) -> None:
-        """Count `value`, which came in `times` calls."""
+        """Adds `value`, which `times` calls contributed."""
         for window in (self.minute, self.hour, self.day):
             window.before_add(now_ms, self.total, self.times)
         self.total += value
         self.times += times
 
     def snapshot(self, window: Window, now_ms: int) -> dict[str, Any]:
-        """`sum`, `tps` (a second) and `avgpt` (a call) of one window."""
+        """Returns `sum`, `tps` (sum per second) and `avgpt` (sum per call) of one window."""
         total, times, _ = window.since(now_ms, self.total, self.times)
         rate = self.rate(window, now_ms)
         return {"avgpt": total / times if times else 0.0, "sum": total, "tps": rate}
 
     def rate(self, window: Window, now_ms: int, slots: int | None = None) -> float:
-        """A second, over the last slots of a window."""
+        """Returns the sum per second over the last slots of a window."""
         total, _, begin_ms = window.since(now_ms, self.total, self.times, slots)
-        # A young counter's rate is over its life, not over a time it was not there for; never over less than 10 s.
+        # A new counter is divided by its age, but by at least 10 s.
         return total * 1000 / max(10_000, now_ms - max(begin_ms, self._born_ms))
 
     def three_rates(self, now_ms: int) -> str:
-        """Over about 10 s, 60 s and 600 s, as RocketMQ's runtime information has them. Two slots: one may be young."""
+        """Returns the rates of about 10 s, 60 s and 600 s, for the runtime information. The first and the last use two
+        slots, because the present slot may have just begun."""
         rates = (
             self.rate(self.minute, now_ms, 2),
             self.rate(self.minute, now_ms),
@@ -108,7 +109,7 @@ class Counter:
         return " ".join(str(rate) for rate in rates)
 
     def to_json(self, now_ms: int) -> dict[str, Any]:
-        """The answer to VIEW_BROKER_STATS_DATA."""
+        """Returns the answer to VIEW_BROKER_STATS_DATA."""
         return {
             "statsDay": self.snapshot(self.day, now_ms),
             "statsHour": self.snapshot(self.hour, now_ms),
@@ -117,7 +118,7 @@ class Counter:
 
 
 class Totals:
-    """A running sum and what it was at the last two midnights, for yesterday's and today's figures."""
+    """A running sum, and its values at the last two midnights, for the figures of yesterday and today."""
 
     def __init__(self, now_ms: int) -> None:
         self.now = 0
@@ -126,7 +127,7 @@ class Totals:
         self._midnight_ms = _next_midnight_ms(now_ms)
 
     def roll(self, now_ms: int) -> None:
-        """Take note of midnights that have passed."""
+        """Records midnights that have passed."""
         if now_ms < self._midnight_ms:
             return
         following = _next_midnight_ms(self._midnight_ms)
@@ -145,7 +146,7 @@ def _next_midnight_ms(now_ms: int) -> int:
 
 
 class BrokerStats:
-    """All counters of one broker. Each method counts a batch; keys are those of VIEW_BROKER_STATS_DATA."""
+    """All counters of one broker. Each method counts a batch. The keys are those of VIEW_BROKER_STATS_DATA."""
 
     def __init__(self, cluster: str, now_ms: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -166,7 +167,7 @@ class BrokerStats:
         counter.add(now_ms, value, times)
 
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
-        """`messages` of a topic were stored, `size_bytes` of the log."""
+        """Counts `messages` of a topic that were stored in `size_bytes` of the log."""
         now_ms = self._now_ms()
         self._add(TOPIC_PUT_NUMS, topic, now_ms, messages)
         self._add(TOPIC_PUT_SIZE, topic, now_ms, size_bytes)
@@ -174,8 +175,8 @@ class BrokerStats:
         self.put_totals.add(now_ms, messages)
 
     def get(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
-        """`messages` of a topic were given to a group, `size_bytes` of the log."""
-        # A pull is too short for seven windows: gets wait here for `settle`, which comes once a second.
+        """Counts `messages` of a topic that were delivered to a group, with `size_bytes` of records."""
+        # Updating seven windows takes too long for a pull: `settle` does it once a second.
         waiting = self._gets.get((topic, group))
         if waiting is None:
             waiting = self._gets[topic, group] = [0, 0, 0]
@@ -184,7 +185,7 @@ class BrokerStats:
         waiting[2] += size_bytes
 
     def settle(self) -> None:
-        """Brings gets into the counters: once a second, and before anything is read."""
+        """Adds waiting gets to the counters. It is called once a second, and before counters are read."""
         if not self._gets:
             return
         now_ms = self._now_ms()
@@ -197,11 +198,11 @@ class BrokerStats:
         self._gets.clear()
 
     def send_back(self, group: str, topic: str, messages: int = 1) -> None:
-        """A group could not consume `messages` and gave them back."""
+        """Counts `messages` that a group could not process and sent back."""
         self._add(SNDBCK_PUT_NUMS, f"{topic}@{group}", self._now_ms(), messages)
 
     def get_latency(self, group: str, topic: str, queue_id: int, elapsed_ms: int) -> None:
-        """A pull that found something took `elapsed_ms` in the store."""
+        """Counts a pull that found messages and took `elapsed_ms` in the store."""
         self._add(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", self._now_ms(), elapsed_ms)
 
     def fall_behind(self, group: str, topic: str, queue_id: int, size_bytes: int | None, age_ms: int) -> None:
@@ -213,41 +214,41 @@ class BrokerStats:
         self._add(GROUP_GET_FALL_TIME, key, now_ms, age_ms)
 
     def counter(self, name: str, key: str) -> Counter | None:
-        """None: nothing was ever counted under that name and key."""
+        """Returns a counter; None: nothing was counted under this name and key."""
         self.settle()
         return self._tables.get(name, {}).get(key)
 
     def view(self, name: str, key: str) -> dict[str, Any] | None:
-        """The answer to VIEW_BROKER_STATS_DATA, or None."""
+        """Returns the answer to VIEW_BROKER_STATS_DATA; None: nothing was counted."""
         counter = self.counter(name, key)
         return None if counter is None else counter.to_json(self._now_ms())
 
     def rate(self, name: str, key: str) -> float:
-        """A second, over the last minute; 0.0 where nothing was counted."""
+        """Returns the sum per second over the last minute; 0.0 if nothing was counted."""
         counter = self.counter(name, key)
         return 0.0 if counter is None else counter.rate(counter.minute, self._now_ms())
 
     def table(self, name: str) -> dict[str, Counter]:
-        """All counters of one name, by key, for the metrics."""
+        """Returns all counters of one name, by key, for the metrics."""
         self.settle()
         return self._tables[name]
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is deleted: so are its counters."""
+        """Deletes the counters of a deleted topic."""
         self.settle()
         for table in self._tables.values():
             for key in [key for key in table if key == topic or topic in _topic_and_group(key)[:1]]:
                 del table[key]
 
     def forget_group(self, group: str) -> None:
-        """The group is deleted: so are its counters."""
+        """Deletes the counters of a deleted group."""
         self.settle()
         for table in self._tables.values():
             for key in [key for key in table if group in _topic_and_group(key)[1:]]:
                 del table[key]
 
     def runtime_info(self) -> dict[str, str]:
-        """The broker's part of GET_BROKER_RUNTIME_INFO that counters know."""
+        """Returns the keys of GET_BROKER_RUNTIME_INFO that come from counters."""
         self.settle()
         now_ms = self._now_ms()
         puts = self._tables[BROKER_PUT_NUMS][self._cluster].three_rates(now_ms)
@@ -262,6 +263,6 @@ class BrokerStats:
 
 
 def _topic_and_group(key: str) -> list[str]:
-    """`topic@group` and `queue@topic@group` have both; other keys have neither."""
+    """Returns topic and group of the key `topic@group` or `queue@topic@group`; an empty list for other keys."""
     parts = key.split("@")
     return parts[-2:] if len(parts) > 1 else []

@@ -71,7 +71,7 @@ async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:
             yield f"message {count} ".encode().ljust(args.size, b".")[: args.size]
     elif args.body:
         for text in args.body:
-            yield text.encode(errors="surrogateescape")  # the bytes of the command line, whatever they were
+            yield text.encode(errors="surrogateescape")  # the bytes of the command line, also if they are not UTF-8
     else:
         async for some in lines(sys.stdin.buffer):
             for line in some:
@@ -80,7 +80,7 @@ async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:
 
 async def _produce(args: argparse.Namespace) -> int:
     if args.count is not None and args.body:
-        raise InputError("messages and --count: one of them")
+        raise InputError("give either messages or --count")
     async with ClusterClient(args.nameserver) as client:
         queues = await _writable_queues(client, args.topic)
         sending = _Sending(client, args)
@@ -99,7 +99,7 @@ async def _produce(args: argparse.Namespace) -> int:
 
 
 class _Sending:
-    """Sends under way, at most _OUTSTANDING of them; the first that fails is raised at the next call."""
+    """At most _OUTSTANDING sends in progress. The next call raises the first error."""
 
     def __init__(self, client: ClusterClient, args: argparse.Namespace) -> None:
         self._client = client
@@ -110,7 +110,7 @@ class _Sending:
         self._stored = 0
 
     async def start(self, queue: QueueAddress, body: bytes) -> None:
-        """Sends one message as soon as there is room."""
+        """Sends one message as soon as fewer than _OUTSTANDING are in progress."""
         send = self._client.send(queue, body, tag=self._args.tag, key=self._args.key)
         self._under_way.add(asyncio.ensure_future(send))
         if len(self._under_way) >= _OUTSTANDING:
@@ -118,19 +118,19 @@ class _Sending:
             self._progress.at(self._stored)
 
     async def finish(self) -> None:
-        """Waits for all of them."""
+        """Waits for all sends."""
         while self._under_way:
             await self._collect(asyncio.FIRST_EXCEPTION)
 
     async def abandon(self) -> None:
-        """Counts those that are stored already, and waits for no other."""
+        """Counts the sends that have ended, and does not wait for the others."""
         for task in self._under_way:
             task.cancel()
         for result in await asyncio.gather(*self._under_way, return_exceptions=True):
             self._stored += not isinstance(result, BaseException)
 
     def summary(self, colour: Callable[[str], str]) -> str:
-        """What came of it."""
+        """Returns the line with the result."""
         self._progress.clear()
         seconds = time.perf_counter() - self._begin
         messages = colour(f"{self._stored:,} message{'' if self._stored == 1 else 's'}")
@@ -146,7 +146,7 @@ class _Sending:
 
 
 async def _writable_queues(client: ClusterClient, topic: str) -> list[QueueAddress]:
-    """The topic's queues; of a topic that does not exist yet, those that sending will make."""
+    """Returns the writable queues of a topic; if it does not exist, those that the first send will create."""
     try:
         queues = await client.queues(topic, writable=True)
     except RequestRefusedError as error:
@@ -183,7 +183,7 @@ async def _consume(args: argparse.Namespace) -> int:
                 task.cancel()
             await asyncio.gather(enough, *tasks, return_exceptions=True)
             printer.progress.clear()
-            if args.commit:  # after a Ctrl-C too: what was shown has been read
+            if args.commit:  # also after Ctrl-C: what was printed is consumed
                 for reader in readers:
                     await reader.commit()
     if args.quiet or sys.stderr.isatty():
@@ -192,7 +192,7 @@ async def _consume(args: argparse.Namespace) -> int:
 
 
 class _Printer:
-    """Shows messages, and knows when there were enough of them."""
+    """Prints messages, up to the requested number."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.count = 0
@@ -201,7 +201,7 @@ class _Printer:
         self._args = args
 
     def show(self, record: Record) -> bool:
-        """False: there were enough before this one."""
+        """Prints a message. Returns False if the requested number was reached before."""
         if self.enough.is_set():
             return False
         self.count += 1
@@ -210,14 +210,15 @@ class _Printer:
         elif self._args.json:
             print(json.dumps(_as_json(record)))
         else:
-            sys.stdout.buffer.write(_body(record) + b"\n")  # as it is: it need not be text
+            sys.stdout.buffer.write(_body(record) + b"\n")  # as bytes: it need not be text
         if self.count == self._args.count:
             self.enough.set()
         return True
 
 
 def _body(record: Record) -> bytes:
-    """The body as it was sent: clients compress large ones. What does not decompress stays as it is."""
+    """Returns the body as it was sent, decompressed if the client compressed it. A damaged one is returned
+    unchanged."""
     if not record.sys_flag & SysFlag.COMPRESSED:
         return record.body
     inflater = zlib.decompressobj()
@@ -246,7 +247,7 @@ def _as_json(record: Record) -> dict[str, Any]:
 
 
 class _QueueReader:
-    """Shows the messages of one queue; `offset` is the first that was not shown."""
+    """Prints the messages of one queue. `offset` is the first message that was not printed."""
 
     def __init__(self, client: ClusterClient, queue: QueueAddress, args: argparse.Namespace, printer: _Printer) -> None:
         self._client = client
@@ -256,7 +257,7 @@ class _QueueReader:
         self._offset: int | None = None
 
     async def run(self) -> None:
-        """Until there were enough, or to the end with --once."""
+        """Runs until the requested number is reached, or with --once to the end of the queue."""
         args = self._args
         low, high = await self._client.offset_range(self._queue)
         offset = high if args.new else low
@@ -273,12 +274,12 @@ class _QueueReader:
                 if is_wanted and not self._printer.show(record):
                     return
                 self._offset = record.queue_offset + 1
-            sys.stdout.flush()  # once for what came together
-            self._offset = pulled.next_offset  # also back, if the offset was beyond the end
+            sys.stdout.flush()  # once for each pull
+            self._offset = pulled.next_offset  # it can go back, if the offset was behind the end
             if args.once and not pulled.records and self._offset >= pulled.max_offset:
                 return
 
     async def commit(self) -> None:
-        """Notes for the group where we stopped."""
+        """Commits the offset for the group."""
         if self._offset is not None:
             await self._client.commit(self._queue, self._args.group, self._offset)

@@ -1,8 +1,8 @@
-"""`tally store`: look at a store's files, and repair them, without a broker.
+"""`tally store`: checks, repairs and lists the files of a store without a broker.
 
-`verify` checks everything against everything and writes nothing: exit code 0 sound, 1 damage, 2 could not check.
+`verify` compares log, queues and index, and writes nothing. Exit codes: 0 sound, 1 damage, 2 it could not check.
 `repair` is in `store_repair`.
-`dump` opens a copy of the store as a broker would, and lists what is in it, in the form of RocketMQ's own listing.
+`dump` opens a copy of the store as a broker does, and lists its content in the form of RocketMQ's listing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def run_dump(args: argparse.Namespace) -> int:
         overrides = properties(args.settings) if args.settings else {}
         overrides |= assignments(args.assignments)
         if not args.dir.is_dir():
-            raise NotADirectoryError(f"{args.dir} is no folder")
+            raise NotADirectoryError(f"{args.dir} is not a folder")
         listing = dump(args.dir, overrides, in_place=args.in_place)
     except (SettingsError, StoreLockedError, RecoveryError, DamageError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)

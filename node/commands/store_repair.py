@@ -55,8 +55,8 @@ _DAMAGED_LOG = (
     "a place:"
 )
 _NO_BACKUP = (
-    "The next start keeps it under another name and begins with what the store tells (operation.md, Damaged tables); "
-    "or put a copy of the table in its place."
+    "The next start keeps it under another name and restores rows from other files (operation.md, Damaged tables); or "
+    "put a copy of the table in its place."
 )
 _UNREADABLE = (
     "It may be sound, so its backup does not take its place, and a start is refused. Repair the disk, or put a copy of "
@@ -91,7 +91,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run_repair(args: argparse.Namespace) -> int:
-    """See the module's head for the exit code."""
+    """Runs the command. Returns the exit code: see the module's docstring."""
     from tallystick.store.repair import StoreRepair, summary_json
 
     logging.getLogger("tallystick").addHandler(logging.NullHandler())  # what is done is printed below
@@ -145,12 +145,12 @@ def _found(plan: RepairPlan) -> str:
 
 
 def _labelled(label: str, text: str) -> str:
-    """`label`: may be coloured. The text stands in the column behind it, also where it is broken."""
+    """Returns a label, which may be coloured, and a text in the column behind it, also after line breaks."""
     return wrapped(label + " " * (_LABEL_COLUMNS - len(uncoloured(label))) + text, _LABEL_COLUMNS)
 
 
 def _planned(plan: RepairPlan, root: Path) -> str:
-    """What a repair would do."""
+    """Returns the lines that say what a repair would do."""
     lines = []
     if plan.queues and not plan.waits_for_peer:
         names = sorted(f"{topic}/{queue}" for topic, queue in plan.queues)
@@ -181,7 +181,7 @@ def _verdict(plan: RepairPlan, what: str) -> str:
 
 
 def _left(plan: RepairPlan, root: Path) -> list[str]:
-    """What no repair puts right by itself, and what a person can do."""
+    """Returns the lines that say what the repair leaves, and what an operator can do."""
     lines: list[str] = []
     if plan.waits_for_peer:
         rebuilt = "ConsumeQueues and index are rebuilt when the log is sound."
@@ -206,5 +206,5 @@ def _loss(loss: LogLoss, root: Path) -> list[str]:
         lines.append(f"{topic} queue {queue}: {lost.count} messages, offsets {lost.first} to {lost.last}")
     if len(loss.queues) > _MOST_SHOWN:
         lines.append(f"... and {len(loss.queues) - _MOST_SHOWN} more queues")
-    # The command is one line, to be copied.
+    # The command is not wrapped, so that it can be copied.
     return [f"  tally store repair {root} --cut {loss.pos}", *(wrapped(f"    {line}", 2) for line in lines)]

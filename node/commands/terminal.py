@@ -1,4 +1,4 @@
-"""What commands share at a terminal: colours where they can be shown, a progress line, tables, arguments, lines in."""
+"""Functions for commands at a terminal: colours, progress lines, tables, arguments, and lines of standard input."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from typing import BinaryIO, TextIO
 from tallystick.store.settings import SettingsError
 
 _RED, _GREEN, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[0m"
-# Nobody reads faster, and a line a message would be slower than the work.
+# People do not read faster, and a line for each message would be slower than the work.
 _INTERVAL_S = 0.1
 _COLUMNS = 80
 _COLOURS = re.compile("\x1b\\[[0-9]*m")
 _CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 16 << 20
-"""A longer line of input is an error: no frame could carry it."""
+"""A longer line of input is an error, because no frame can contain it."""
 
 
 def good(text: str) -> str:
-    """`text` in green if standard output is a terminal, as it is elsewhere."""
+    """Returns `text` in green if standard output is a terminal, unchanged otherwise."""
     return _coloured(text, _GREEN)
 
 
 def bad(text: str) -> str:
-    """`text` in red if standard output is a terminal, as it is elsewhere."""
+    """Returns `text` in red if standard output is a terminal, unchanged otherwise."""
     return _coloured(text, _RED)
 
 
@@ -42,14 +42,16 @@ def _coloured(text: str, colour: str) -> str:
 
 
 def uncoloured(text: str) -> str:
-    """`text` without what `good` and `bad` add."""
+    """Returns `text` without the colours of `good` and `bad`."""
     return _COLOURS.sub("", text)
 
 
 def wrapped(text: str, hanging: int = 0) -> str:
-    """`text` with each line broken at blanks to fit the terminal, or 80 columns without a terminal. What
-    follows a break is indented by the line's own indentation and `hanging` columns more. A word that is too long is not
-    broken: it can be a path, which somebody copies."""
+    """Returns `text` with each line broken at blanks to fit the terminal, or 80 columns without a terminal.
+
+    The parts after a break are indented by the line's indentation and `hanging` more columns. A word that is too long
+    is not broken, because it may be a path to copy.
+    """
     columns = shutil.get_terminal_size((_COLUMNS, 24)).columns if sys.stdout.isatty() else _COLUMNS
     return "\n".join(_wrapped_line(line, columns, hanging) for line in text.split("\n"))
 
@@ -70,14 +72,14 @@ def _wrapped_line(line: str, columns: int, hanging: int) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error as one line for a person: the system's words and the file's name, without its number."""
+    """Returns an error as one line: the system's text and the file's name, without the error number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror)
     return " ".join(str(error).split())
 
 
 class Progress:
-    """A line on standard error that tells how far long work is; nothing at all where that is no terminal."""
+    """A line on standard error with the progress of long work. Without a terminal it writes nothing."""
 
     def __init__(self, what: str, total: int | None = None, stream: TextIO | None = None) -> None:
         self._what = what
@@ -87,7 +89,7 @@ class Progress:
         self._begin = self._last = time.monotonic()
 
     def at(self, done: int) -> None:
-        """`done` of the total are done."""
+        """Shows that `done` of the total are done."""
         now = time.monotonic()
         if not self._shown or now - self._last < _INTERVAL_S:
             return
@@ -98,15 +100,15 @@ class Progress:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Takes the line away, so that the result stands alone."""
+        """Removes the line, so that only the result is visible."""
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
 
 class StageLines:
-    """A progress line for each stage of long work; see `Progress`. `progress`: what such work calls, None: no terminal
-    is there to show it."""
+    """A progress line for each stage of long work; see `Progress`. `progress`: the function that the work calls; None:
+    there is no terminal."""
 
     def __init__(self) -> None:
         self._lines: dict[str, Progress] = {}
@@ -118,13 +120,13 @@ class StageLines:
         self._lines[stage].at(done)
 
     def clear(self) -> None:
-        """Takes the lines away."""
+        """Removes the lines."""
         for line in self._lines.values():
             line.clear()
 
 
 def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> str:
-    """Columns as wide as their widest cell; numbers to the right."""
+    """Returns a table with columns as wide as their widest cell, and numbers on the right."""
     every = [heads, *rows]
     widths = [max(len(row[column]) for row in every) for column in range(len(heads))]
     right = [bool(rows) and all(row[column].lstrip("-").isdigit() for row in rows) for column in range(len(heads))]
@@ -139,7 +141,7 @@ def table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> str:
 
 
 def number(low: int, high: int) -> Callable[[str], int]:
-    """The `type` of an argument that is a whole number in a closed range."""
+    """Returns the `type` of an argument that is a whole number from `low` to `high`."""
 
     def parse(text: str) -> int:
         try:
@@ -154,14 +156,15 @@ def number(low: int, high: int) -> Callable[[str], int]:
 
 
 class InputError(ValueError):
-    """What was given on standard input cannot be used."""
+    """Standard input cannot be used."""
 
 
 async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """The lines of a stream without their ends, as many at a time as there are. InputError: one is too long; OSError.
+    """Yields the lines of a stream without their ends, as many at a time as are there. InputError: a line is too long;
+    OSError.
 
-    A thread reads, because a terminal's input and a file's can both only be waited for so. It is a daemon: a read that
-    waits for a person cannot be stopped, and must not keep Ctrl-C from ending the process.
+    A thread reads, because that works for terminals and files. It is a daemon thread: a read from a terminal cannot be
+    interrupted, and Ctrl-C must end the process.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -178,7 +181,7 @@ async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
             except RuntimeError:
-                return  # the loop has ended: nobody wants more
+                return  # the event loop has ended
 
     threading.Thread(target=read, name="lines", daemon=True).start()
     rest = b""
@@ -196,13 +199,13 @@ async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
 
 
 def properties(path: Path) -> dict[str, str]:
-    """A settings file as RocketMQ has them: key=value lines, `#` begins a comment."""
+    """Reads a settings file of RocketMQ's form: key=value lines, and `#` begins a comment."""
     stripped = (line.strip() for line in path.read_text().splitlines())
     return assignments([line for line in stripped if line and not line.startswith(("#", "!"))])
 
 
 def assignments(texts: list[str]) -> dict[str, str]:
-    """Settings given as `key=value`. SettingsError: one has no `=`."""
+    """Parses settings of the form `key=value`. SettingsError: one has no `=`."""
     chosen = {}
     for text in texts:
         key, separator, value = text.partition("=")

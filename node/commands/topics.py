@@ -76,7 +76,8 @@ async def _create(args: argparse.Namespace) -> int:
 async def _delete(args: argparse.Namespace) -> int:
     async with ClusterClient(args.nameserver) as client:
         masters = await _masters(client)
-        await client.queues(args.topic, writable=False)  # brokers delete what they never had without a word
+        # an error if the topic does not exist: brokers accept a delete of any topic
+        await client.queues(args.topic, writable=False)
         for address in masters.values():
             await client.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": args.topic})
         for address in client.nameservers:

@@ -1,6 +1,6 @@
-"""What clients and tools ask the name server for: routes and lists, made from the tables. No I/O and no clock here.
+"""The answers of a name server to clients and tools: routes and lists, made from the tables. Without I/O and clock.
 
-The answers are in the form that goes to clients.
+The answers have the form in which clients get them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Broker:
 
 
 class RouteAnswers:
-    """The tables as they are read. `RouteTable` changes them."""
+    """The tables, for reading. `RouteTable` changes them."""
 
     def __init__(self) -> None:
         self.claims = ClaimBook()
@@ -36,7 +36,7 @@ class RouteAnswers:
         self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> queues
 
     def route(self, topic: str) -> dict[str, Any] | None:
-        """TopicRouteData: the topic's queues and the brokers that hold them. None: no broker has it."""
+        """Returns TopicRouteData: the queues of a topic and their brokers. None: no broker has the topic."""
         queues = self._topics.get(topic)
         brokers = [self._brokers[name] for name in sorted(queues or {}) if name in self._brokers]
         if not queues or not brokers:
@@ -53,14 +53,14 @@ class RouteAnswers:
         }
 
     def cluster_info(self) -> dict[str, Any]:
-        """ClusterInfo: every broker name, and which cluster has which."""
+        """Returns ClusterInfo: all broker names, and the broker names of each cluster."""
         return {
             "brokerAddrTable": {name: broker.to_json() for name, broker in self._brokers.items()},
             "clusterAddrTable": {cluster: sorted(names) for cluster, names in self._clusters().items()},
         }
 
     def external_route(self, topic: str) -> dict[str, Any] | None:
-        """The same as `route` for clients outside: brokers that they cannot reach are left out, with their queues."""
+        """Returns the same as `route` for external clients, without the brokers that they cannot reach."""
         route = self.route(topic)
         if route is None:
             return None
@@ -74,7 +74,7 @@ class RouteAnswers:
         }
 
     def external_cluster_info(self) -> dict[str, Any]:
-        """The same as `cluster_info` for clients outside."""
+        """Returns the same as `cluster_info` for external clients."""
         brokers = self._external(self._brokers.values())
         clusters = {cluster: sorted(names & brokers.keys()) for cluster, names in self._clusters().items()}
         return {
@@ -83,7 +83,7 @@ class RouteAnswers:
         }
 
     def _external(self, brokers: Iterable[Broker]) -> dict[str, Broker]:
-        """By name, with external addresses only; without those that have none."""
+        """Returns brokers by name, with their external addresses; without brokers that have no such address."""
         found = {}
         for broker in brokers:
             known = ((key, self.claims.holder(address)) for key, address in broker.addresses.items())
@@ -93,7 +93,7 @@ class RouteAnswers:
         return found
 
     def _clusters(self) -> dict[str, set[str]]:
-        """Broker names by cluster. A name may be in several: each of its addresses says one."""
+        """Returns broker names by cluster. A name may be in several, because each of its addresses names a cluster."""
         found: dict[str, set[str]] = {}
         for broker in self._brokers.values():
             for address in broker.addresses.values():
@@ -103,41 +103,41 @@ class RouteAnswers:
 
     @property
     def address_count(self) -> int:
-        """Addresses of brokers that registered and were heard of lately."""
+        """Number of broker addresses with a registration that is in effect."""
         return self.claims.holding_count
 
     @property
     def waiting_count(self) -> int:
-        """Registrations that wait behind another connection's."""
+        """Number of registrations that wait for the end of another connection's."""
         return sum(not claim.holds for claim in self.claims)
 
     def topics(self) -> list[str]:
-        """Every topic."""
+        """Returns all topics."""
         return sorted(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics that a broker of this cluster has."""
+        """Returns the topics of a cluster's brokers."""
         names = self._clusters().get(cluster, set())
         return sorted(topic for topic, queues in self._topics.items() if not names.isdisjoint(queues))
 
     def system_names(self) -> list[str]:
-        """Names of clusters and brokers: each is a topic too, for tools that try one broker."""
+        """Returns the names of clusters and brokers. Each is also a topic, with which tools test one broker."""
         return sorted({*self._clusters(), *self._brokers})
 
     def any_address(self) -> str | None:
-        """An address of some broker, to ask it for its system topics."""
+        """Returns the address of any broker, which clients ask for its system topics."""
         return next((address for broker in self._brokers.values() for address in broker.addresses.values()), None)
 
     def unit_topics(self) -> list[str]:
-        """Topics with the unit flag."""
+        """Returns the topics with the unit flag."""
         return self._by_flag(lambda flag: flag & _UNIT != 0)
 
     def unit_sub_topics(self) -> list[str]:
-        """Topics with the unit-sub flag."""
+        """Returns the topics with the unit-sub flag."""
         return self._by_flag(lambda flag: flag & _UNIT_SUB != 0)
 
     def unit_sub_only_topics(self) -> list[str]:
-        """Topics with the unit-sub flag but not the unit flag."""
+        """Returns the topics with the unit-sub flag and without the unit flag."""
         return self._by_flag(lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB)
 
     def _by_flag(self, accept: Callable[[int], bool]) -> list[str]:

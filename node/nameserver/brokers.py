@@ -1,13 +1,13 @@
-"""Requests of brokers: they register, say goodbye, and ask whether their topics changed.
+"""Requests of brokers: they register, unregister, and ask whether their topics changed.
 
-Nobody proves who it is here. What is known is which connection said it, so a registration never ends what another
-live connection registered (`claims`). If two connections want the same, the holder is asked whether it lives:
+Brokers are not authenticated. The name server only knows which connection sent a registration, so a registration never
+ends that of another live connection (`claims`). If two connections register the same, the name server asks the holder:
 
-    newcomer ──register──▶ holder's connection closed ───────────────▶ taken
-                           holder does not answer within ANSWER_S ───▶ taken; the holder waits
-                           holder withdraws or takes another id ─────▶ taken (a leader that was deposed)
+    newcomer ──register──▶ holder's connection closed ───────────────▶ accepted
+                           holder does not answer within ANSWER_S ───▶ accepted; the holder waits
+                           holder withdraws or takes another id ─────▶ accepted (a leader that lost leadership)
                            holder answers ──────────────────────────▶ refused; the newcomer waits behind it
-                           holder says the same from the same host ─▶ answered as taken (one broker, two connections)
+                           holder says the same from the same host ─▶ accepted (one broker with two connections)
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class BrokerRequests:
     ) -> None:
         self.routes = routes
         self.refused: dict[str, int] = {}
-        """Registrations and farewells that were refused, by reason."""
+        """Number of refused registrations and unregistrations, by reason."""
         self.displaced = 0
-        """Registrations whose broker did not answer when another one asked for its place."""
+        """Number of registrations that ended because their broker did not answer an inquiry."""
         self._kv = kv
         self._now_ms = now_ms
         self._contest_s = contest_s
@@ -123,8 +123,11 @@ class BrokerRequests:
         )
 
     async def _contested(self, connection: Connection, request: Command, claim: Claim, holders: list[Claim]) -> Command:
-        """Another connection holds what this one registers. It is asked; if it does not answer, or gives way (a leader
-        that was deposed registers as a slave), the new claim holds. Otherwise it goes on to wait, and is refused."""
+        """Handles a registration whose address or place another connection holds.
+
+        The name server asks the holder. If the holder does not answer, or withdraws (a former leader registers as a
+        slave), the new claim holds. Otherwise the new claim waits, and the registration is refused.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._displace_dead(claim, holders))
             group.create_task(self._settled(claim))
@@ -150,7 +153,7 @@ class BrokerRequests:
                 self.routes.displace(holder, claim)
 
     async def _settled(self, claim: Claim) -> None:
-        """Until the claim holds, or for as long as a holder has to answer or to give way."""
+        """Waits until the claim holds, at most for the time that a holder has to answer or withdraw."""
         if claim.holds or all(rival.says_as(claim) for rival in self.routes.claims.blockers(claim)):
             return
         settled = self._settling.setdefault(claim, asyncio.Event())
@@ -158,7 +161,7 @@ class BrokerRequests:
             async with asyncio.timeout(self._contest_s):
                 await settled.wait()
         except TimeoutError:
-            pass  # it waits on, without anybody who waits for the answer
+            pass  # the claim waits on; the registration is refused
         finally:
             self._settling.pop(claim, None)
 
@@ -188,7 +191,7 @@ class BrokerRequests:
         return request.reply()
 
     async def _unregister_other(self, connection: Connection, request: Command, holders: list[Claim]) -> Command:
-        """A farewell over another connection than the registration: taken if that one is dead."""
+        """Handles an unregistration of another connection's registration: accepted if that connection is dead."""
         for holder in holders:
             if await self._inquiries.alive(holder.owner):
                 raise self._refuse("farewell", connection, str(HeldError(None, holders)))
@@ -201,7 +204,7 @@ class BrokerRequests:
         try:
             version = DataVersion.from_json(fastjson.loads(request.body))
         except fastjson.FastjsonError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body is no DataVersion: {error}") from error
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body is not a DataVersion: {error}") from error
         changed = self.routes.is_changed(address, version, connection)
         if not changed:
             self.routes.touch(address, self._now_ms(), connection)

@@ -1,13 +1,13 @@
-"""Who holds a broker's address and its place under a broker name, and who waits for them. No I/O and no clock here.
+"""Claims: which connection holds a broker's address and its broker name and id, and which wait. Without I/O and clock.
 
-Each connection (the *owner*) that registers a broker makes a *claim*: one for each address that it registers. A claim
-asks for two keys: its address, and its place, which is broker name and broker id. A key has one holder.
+Each connection (the *owner*) that registers a broker makes one *claim* for each address that it registers. A claim
+needs two keys: its address, and its place, which is broker name and broker id. A key has one holder.
 
     register ──keys are free──▶ holds ──connection ends, expires, unregisters──▶ gone; who waits is promoted
         └──another connection holds one──▶ waits ──the holder does not answer──▶ holds, and the holder waits
 
-So a registration never ends what another live connection registered: it waits behind it. What it changed ends with its
-connection, and the claim behind it holds again. Claims that wait are promoted in the order in which they came.
+So a registration never ends that of another live connection: it waits behind it. A registration ends with its
+connection; then the next claim that waits for its keys holds. Claims are promoted in the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Key = tuple[str, int] | str
 class Claim:
     """What one connection registered for one address.
 
-    `source`: the IP that the connection comes from. `term`: the term of a replicated group (0: none is told).
-    `external`: the address for clients outside of the brokers' network (empty: there is none). `topics`: all that a
-    master registered over this connection. `displaced`: it held, and did not answer when another one asked for its key.
+    `source`: the IP address of the connection's other end. `term`: the term of a replicated group (0: not sent).
+    `external`: the address for clients outside the brokers' network (empty: not sent). `topics`: all topics that a
+    master registered over this connection. `displaced`: it lost its keys because its broker did not answer an inquiry.
     """
 
     owner: object
@@ -56,7 +56,7 @@ class Claim:
         return self.address, (self.name, self.broker_id)
 
     def says_as(self, other: Claim) -> bool:
-        """Both say the same of the same broker, from the same host: one broker that has two connections."""
+        """Returns whether both claim the same from the same host: one broker that has two connections."""
         return (
             self.keys == other.keys
             and (self.source, self.cluster, self.term) == (other.source, other.cluster, other.term)
@@ -65,7 +65,7 @@ class Claim:
 
 
 class ClaimBook:
-    """All claims of one name server, and who holds which key."""
+    """All claims of one name server, and the holder of each key."""
 
     def __init__(self) -> None:
         self._owners: dict[object, dict[str, Claim]] = {}  # by owner and address
@@ -74,33 +74,33 @@ class ClaimBook:
         self._numbers = itertools.count(1)
         self._count = 0
         self.topic_entries = 0
-        """Topics of all claims together."""
+        """Number of topics of all claims together."""
 
-    # --- questions ---
+    # --- reading ---
 
     def of(self, owner: object, address: str) -> Claim | None:
-        """This connection's claim for an address."""
+        """Returns this connection's claim for an address."""
         return self._owners.get(owner, {}).get(address)
 
     def all_of(self, owner: object) -> list[Claim]:
-        """All claims of a connection."""
+        """Returns all claims of a connection."""
         return list(self._owners.get(owner, {}).values())
 
     def holder(self, key: Key) -> Claim | None:
-        """Who has this address or this place."""
+        """Returns the claim that holds a key; None: the key is free."""
         return self._holders.get(key)
 
     def has_any(self, claim: Claim) -> bool:
-        """The claim holds, or at least keeps its address."""
+        """Returns whether the claim holds at least one of its keys."""
         return any(self._holders.get(key) is claim for key in claim.keys)
 
     def blockers(self, claim: Claim) -> list[Claim]:
-        """The claims of other connections that hold a key of this one."""
+        """Returns the claims of other connections that hold a key of this one."""
         found = {self._holders[key]: None for key in claim.keys if key in self._holders}
         return [holder for holder in found if holder is not claim and holder.owner != claim.owner]
 
     def waiting_for(self, keys: Iterable[Key]) -> list[Claim]:
-        """The claims that wait for one of these keys, the earliest first."""
+        """Returns the claims that wait for one of these keys, the earliest first."""
         found = {claim for key in keys for claim in self._waiting.get(key, ())}
         return sorted(found, key=lambda claim: claim.order)
 
@@ -112,45 +112,45 @@ class ClaimBook:
 
     @property
     def holding_count(self) -> int:
-        """Addresses that are held."""
+        """Number of addresses that are held."""
         return sum(type(key) is str for key in self._holders)
 
     # --- changes ---
 
     def enter(self, owner: object, address: str) -> Claim:
-        """A new claim, which is in no list yet. BoundsError: this connection or all together have too many."""
+        """Returns a new claim, which neither holds nor waits. BoundsError: this connection or all have too many."""
         if len(self._owners.get(owner, ())) >= MAX_CLAIMS_OF_OWNER:
-            raise BoundsError(f"this connection registered {MAX_CLAIMS_OF_OWNER} addresses, no more are allowed")
+            raise BoundsError(f"this connection registered {MAX_CLAIMS_OF_OWNER} addresses, which is the limit")
         if self._count >= MAX_CLAIMS:
-            raise BoundsError(f"{MAX_CLAIMS} broker addresses are registered, no more are allowed")
+            raise BoundsError(f"{MAX_CLAIMS} broker addresses are registered, which is the limit")
         claim = Claim(owner, address, order=next(self._numbers))
         self._owners.setdefault(owner, {})[address] = claim
         self._count += 1
         return claim
 
     def set_topics(self, claim: Claim, topics: dict[str, QueueData]) -> None:
-        """Replace a claim's topics. BoundsError: all claims together would have too many; nothing was changed."""
+        """Replaces a claim's topics. BoundsError: all claims together would have too many; nothing changed."""
         total = self.topic_entries - len(claim.topics) + len(topics)
         if total > MAX_TOPIC_ENTRIES:
-            raise BoundsError(f"all brokers together would have {total} topics, {MAX_TOPIC_ENTRIES} are allowed")
+            raise BoundsError(f"all brokers together would have {total} topics; the limit is {MAX_TOPIC_ENTRIES}")
         self.topic_entries, claim.topics = total, topics
 
     def forget_topic(self, topic: str, name: str) -> None:
-        """The holder of this name's master place does not have the topic any more, until it registers it again."""
+        """Removes a topic from the master of a broker name, until that registers the topic again."""
         holder = self._holders.get((name, 0))
         if holder is not None and holder.topics.pop(topic, None) is not None:
             self.topic_entries -= 1
 
     def hold(self, claim: Claim) -> None:
-        """Give the claim its keys, which must be free or held by the same connection."""
+        """Gives the claim its keys. They must be free, or held by the same connection."""
         self._stop_waiting(claim)
         for key in claim.keys:
             self._holders[key] = claim
         claim.holds, claim.displaced = True, False
 
     def wait(self, claim: Claim, *, keep_address: bool = False) -> None:
-        """Put the claim behind those that hold its keys. `keep_address`: a broker that waits for another id than it
-        had; its address stays its own meanwhile."""
+        """Lets the claim wait for its keys. `keep_address`: it keeps its address, because the broker only waits for a
+        new broker id."""
         self._let_go(claim)
         if keep_address:
             self._holders[claim.address] = claim
@@ -158,12 +158,12 @@ class ClaimBook:
             self._waiting.setdefault(key, {})[claim] = None
 
     def leave(self, claim: Claim) -> None:
-        """The claim neither holds nor waits: its keys are about to change."""
+        """Takes the claim's keys and ends its waiting, before its keys change."""
         self._let_go(claim)
         self._stop_waiting(claim)
 
     def remove(self, claim: Claim) -> None:
-        """The claim is over."""
+        """Removes a claim."""
         self.leave(claim)
         claims = self._owners.get(claim.owner, {})
         if claims.pop(claim.address, None) is not None:

@@ -1,11 +1,11 @@
-"""Asks the broker at the other end of a connection whether it still lives.
+"""Inquiries: the name server asks the broker at the other end of a connection whether it is alive.
 
-A connection whose other host lost its power, or whose network was cut, looks open for minutes. Before a registration
-may take the place of one that came over such a connection, the name server sends a request over it. Every broker
-answers: one of RocketMQ says that it does not support the code. An answer within the time, whatever it says, or a
-registration that came meanwhile, is a sign of life.
+If the other host loses its power, or the network is interrupted, a connection looks open for minutes. So before a
+registration replaces one of another connection, the name server sends a request over that connection. Every broker
+answers; a broker of RocketMQ answers that it does not support the code. Any answer in time means that the broker is
+alive, and so does a registration in the meantime.
 
-A flood of registrations asks a broker once at a time, and not again within 0.2 s after it answered.
+A broker gets one inquiry at a time, and none within 0.2 s after its answer, however many registrations arrive.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.errors import RemotingBusyError, RemotingError
 
 ANSWER_S = 2.0
-"""How long a broker has to answer. Brokers wait 6 s for the answer to their registration, so one that takes the place
-of a dead one still hears of it."""
-_VALID_S = 0.2  # an answer counts for so long
+"""How long a broker has to answer. Brokers wait 6 s for the answer to their registration, so a broker that replaces a
+dead one still gets its answer."""
+_VALID_S = 0.2  # an answer is valid for this time
 
 
 class Inquiries:
-    """Who was asked, and who answered lately, by the event loop's clock."""
+    """The inquiries in progress and the recent answers, by the event loop's clock."""
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
         self._answer_s = answer_s
@@ -33,7 +33,7 @@ class Inquiries:
         self._answered_s: weakref.WeakKeyDictionary[Connection, float] = weakref.WeakKeyDictionary()
 
     async def alive(self, owner: object) -> bool:
-        """Whether the peer of this connection answered. False: it did not in time, or the connection is closed."""
+        """Returns whether the broker of this connection answers in time. False also if the connection is closed."""
         if not isinstance(owner, Connection) or owner.closed:
             return False
         if asyncio.get_running_loop().time() - self._answered_s.get(owner, float("-inf")) < _VALID_S:
@@ -47,7 +47,7 @@ class Inquiries:
         try:
             await connection.call(Command(RequestCode.ARE_YOU_THERE), self._answer_s)
         except RemotingBusyError:
-            pass  # so many of our questions are under way: no reason to take its place
+            pass  # too many requests wait for its answers: that does not mean that it is dead
         except RemotingError:
             return False
         self._answered_s[connection] = asyncio.get_running_loop().time()

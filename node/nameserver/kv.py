@@ -1,6 +1,6 @@
 """The name server's key-value configuration: texts by namespace and key, in one JSON file.
 
-A change is on disk before it is answered and before anybody reads it. Source: apache/rocketmq,
+A change is on disk before it is answered and before readers see it. Source: apache/rocketmq,
 namesrv/kvconfig/KVConfigManager.java; the file is `{"configTable":{"NAMESPACE":{"key":"value"}}}`.
 """
 
@@ -22,7 +22,7 @@ class KvFullError(ValueError):
 
 
 class KvConfig:
-    """Readers and `put`/`delete` on the event loop's thread; the disk is waited for in another."""
+    """The configuration. All methods are called on the event loop's thread; another thread writes the file."""
 
     def __init__(self, table: JsonTable) -> None:
         self._table = table
@@ -30,34 +30,35 @@ class KvConfig:
         self._changing = asyncio.Lock()
 
     def load(self, findings: FindingLog) -> None:
-        """Read the file; none is an empty configuration. A damaged one is set aside: routes matter more than it does.
+        """Reads the file. Without a file the configuration is empty. A damaged file is renamed, so that the name server
+        can serve routes.
 
-        TableError: it cannot be read for a reason that a person has to look at. OSError.
+        TableError: the file cannot be read, and an operator has to decide. OSError.
         """
         self._config = open_table(self._table, _parse, findings, lost="the configuration is empty").table
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value."""
+        """Returns one value; None: it does not exist."""
         return self._config.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace; None: there is none."""
+        """Returns all values of a namespace; None: it does not exist."""
         values = self._config.get(namespace)
         return None if values is None else dict(values)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. KvFullError, OSError: nothing was changed."""
+        """Sets a value. KvFullError, OSError: nothing changed."""
         async with self._changing:
             changed = {**self._config, namespace: {**self._config.get(namespace, {}), key: value}}
             size = sum(len(space) + len(k) + len(v) for space, values in changed.items() for k, v in values.items())
             if size > MAX_CHARACTERS:
-                raise KvFullError(f"the configuration would have {size} characters, {MAX_CHARACTERS} are allowed")
+                raise KvFullError(f"the configuration would have {size} characters; the limit is {MAX_CHARACTERS}")
             if (count := sum(map(len, changed.values()))) > MAX_ENTRIES:
-                raise KvFullError(f"the configuration would have {count} entries, {MAX_ENTRIES} are allowed")
+                raise KvFullError(f"the configuration would have {count} entries; the limit is {MAX_ENTRIES}")
             await self._save(changed)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; one that is not there is fine. OSError: nothing was changed."""
+        """Removes a value, if it exists. OSError: nothing changed."""
         async with self._changing:
             if self.get(namespace, key) is None:
                 return

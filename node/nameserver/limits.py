@@ -1,8 +1,8 @@
-"""What one registration may say, and how much the name server keeps. No I/O here.
+"""Limits of one registration, and of all that the name server keeps. Without I/O.
 
-Nothing authenticates a broker, so every number that a registration carries is checked before it is kept: a term or a
-queue count that no broker can have is refused, and so is a registration that would take more memory than its share.
-The limits lie far above real clusters; they bound what a stranger can make a name server hold.
+Brokers are not authenticated, so the name server checks every number of a registration before it keeps it. It refuses
+impossible terms and numbers of queues, and registrations that would need more memory than their share. The limits are
+far above real clusters; they limit the memory that a foreign process can use.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _INT32 = (1 << 31) - 1
 
 
 class BoundsError(ValueError):
-    """A registration says what no broker can say, or more than is kept. The text names the field and the limit."""
+    """A registration has an impossible value, or exceeds a limit. The text names the field and the limit."""
 
 
 def check_registration(
     cluster: str, name: str, broker_id: int, address: str, ha_address: str, external: str, term: int
 ) -> None:
-    """BoundsError names the first field of a registration's header that cannot be."""
+    """Checks the header of a registration. BoundsError names the first field that is out of range."""
     if not 0 <= term <= MAX_TERM:
-        raise BoundsError(f"groupTerm {term} is not within 0 and {MAX_TERM}")
+        raise BoundsError(f"groupTerm {term} is not from 0 to {MAX_TERM}")
     if not 0 <= broker_id <= MAX_BROKER_ID:
-        raise BoundsError(f"brokerId {broker_id} is not within 0 and {MAX_BROKER_ID}")
+        raise BoundsError(f"brokerId {broker_id} is not from 0 to {MAX_BROKER_ID}")
     for field, value in (("clusterName", cluster), ("brokerName", name)):
         _check_name(field, value)
     _check_address("brokerAddr", address)
@@ -46,7 +46,7 @@ def check_registration(
 
 
 def check_body(body: RegisterBody) -> None:
-    """BoundsError names the first part of a registration's body that cannot be."""
+    """Checks the body of a registration. BoundsError names the first part that is out of range."""
     if len(body.topics) > MAX_TOPICS:
         raise BoundsError(f"{len(body.topics)} topics, {MAX_TOPICS} are allowed")
     for topic, queues in body.topics.items():
@@ -54,7 +54,7 @@ def check_body(body: RegisterBody) -> None:
             raise BoundsError(f"a topic name of {len(topic)} characters, 1 to {MAX_NAME_BYTES} are allowed")
         for number in (queues.read_queues, queues.write_queues, queues.perm, queues.sys_flag):
             if not -1 <= number <= _INT32:
-                raise BoundsError(f"the topic {topic[:100]!r} has the number {number}, which is no 32-bit count")
+                raise BoundsError(f"the topic {topic[:100]!r} has the number {number}, which is not a 32-bit count")
     servers = body.filter_servers or []
     if len(servers) > MAX_FILTER_SERVERS or any(len(server) > MAX_NAME_BYTES for server in servers):
         raise BoundsError(f"more than {MAX_FILTER_SERVERS} filter servers, or one of more than {MAX_NAME_BYTES} bytes")

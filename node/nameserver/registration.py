@@ -1,4 +1,4 @@
-"""The body of a registration: a broker's topics, as JSON or compressed. No I/O here.
+"""The body of a registration: a broker's topics, as JSON or compressed. Without I/O.
 
 JSON:
 
@@ -26,25 +26,26 @@ from tallystick.store import fastjson
 from tallystick.store.tables import DataVersion
 
 TERM_FIELD = "groupTerm"
-"""Header field of a registration: the term in which a replicated group's member speaks. Others leave it out, and name
-servers that do not know it pass it over."""
+"""Header field of a registration: the term of a member of a replicated group. Other brokers do not send it, and name
+servers of RocketMQ ignore it."""
 EXTERNAL_FIELD = "externalAddress"
-"""Header field of a registration: `host:port` for clients outside of the brokers' network. Left out as well."""
+"""Header field of a registration: `host:port` for clients outside the brokers' network. It is optional, too."""
 WHOLE_FIELD = "allTopics"
-"""Header field of a registration: the body has all topics of the broker, and what it has not is gone. RocketMQ's
-brokers leave it out, as they also tell of one changed topic alone."""
-MAX_BYTES = 64 << 20  # of a body once it is not compressed any more
+"""Header field of a registration: the body has all topics of the broker, so others are deleted. RocketMQ's brokers do
+not send it, because they also register single changed topics."""
+MAX_BYTES = 64 << 20  # of an uncompressed body
 MAX_TOPICS = 250_000
-"""Topics of one registration, and of one broker name."""
+"""Largest number of topics of one registration, and of one broker name."""
 
 
 class RegistrationError(ValueError):
-    """The body is no registration; the text says where it fails."""
+    """The body is not a registration. The text says where it is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """A topic's queues at one broker. `perm` bits: 4 read, 2 write, 1 inherit; `sys_flag` bits: 1 unit, 2 unit-sub."""
+    """The queues of a topic at one broker. `perm` bits: 4 read, 2 write, 1 inherit. `sys_flag` bits: 1 unit,
+    2 unit-sub."""
 
     read_queues: int = 16
     write_queues: int = 16
@@ -52,7 +53,7 @@ class QueueData:
     sys_flag: int = 0
 
     def to_json(self, broker_name: str) -> dict[str, Any]:
-        """One of a route's `queueDatas`, with RocketMQ's spelling of `topicSynFlag`."""
+        """Returns an item of a route's `queueDatas`, with RocketMQ's spelling `topicSynFlag`."""
         return {
             "brokerName": broker_name,
             "perm": self.perm,
@@ -64,7 +65,7 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBody:
-    """What a broker registers. `filter_servers` None: it does not state them."""
+    """The content of a registration. `filter_servers` None: the registration does not contain them."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, QueueData] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class RegisterBody:
 
 
 def decode_json(body: bytes) -> RegisterBody:
-    """From the JSON form. RegistrationError."""
+    """Parses the JSON form. RegistrationError."""
     value = _object(_json(body), "the body")
     servers = value.get("filterServerList")
     wrapper = decode_wrapper(value.get("topicConfigSerializeWrapper"))
@@ -80,7 +81,7 @@ def decode_json(body: bytes) -> RegisterBody:
 
 
 def decode_wrapper(wrapper: bytes | Any) -> RegisterBody:
-    """From the topic table alone, as text or already parsed. RegistrationError."""
+    """Parses a table of topics without filter servers, as text or as an object. RegistrationError."""
     value = _object(_json(wrapper) if isinstance(wrapper, bytes) else wrapper, "topicConfigSerializeWrapper")
     table = _object(value.get("topicConfigTable") or {}, "topicConfigTable")
     topics = {str(name): _queue_data(str(name), config) for name, config in table.items()}
@@ -88,7 +89,7 @@ def decode_wrapper(wrapper: bytes | Any) -> RegisterBody:
 
 
 def decode_compressed(body: bytes) -> RegisterBody:
-    """From the compressed form. RegistrationError."""
+    """Parses the compressed form. RegistrationError."""
     inflater = zlib.decompressobj()
     try:
         data = inflater.decompress(body, MAX_BYTES)
@@ -117,7 +118,7 @@ def decode_compressed(body: bytes) -> RegisterBody:
 
     version = DataVersion.from_json(_json(text()))
     count = number()
-    if count > MAX_TOPICS:  # before a million lines are read
+    if count > MAX_TOPICS:  # checked before the lines are parsed
         raise RegistrationError(f"{count} topics, {MAX_TOPICS} are allowed")
     topics = dict(_line(text().decode("utf-8", "replace")) for _ in range(count))
     return RegisterBody(version, topics, _strings(_json(text())))
@@ -129,7 +130,7 @@ def _line(text: str) -> tuple[str, QueueData]:
         name, read, write, perm, *_ = parts
         return name, QueueData(int(read), int(write), int(perm))
     except ValueError:
-        raise RegistrationError(f"no topic: {text[:200]!r}") from None
+        raise RegistrationError(f"not a topic: {text[:200]!r}") from None
 
 
 def _queue_data(name: str, config: Any) -> QueueData:
@@ -138,7 +139,7 @@ def _queue_data(name: str, config: Any) -> QueueData:
     for key, default in (("readQueueNums", 16), ("writeQueueNums", 16), ("perm", 6), ("topicSysFlag", 0)):
         value = fields.get(key, default)
         if type(value) is not int:
-            raise RegistrationError(f"{key} of the topic {name[:200]!r} is no number")
+            raise RegistrationError(f"{key} of the topic {name[:200]!r} is not a number")
         values.append(value)
     return QueueData(*values)
 
@@ -147,16 +148,16 @@ def _json(text: bytes) -> Any:
     try:
         return fastjson.loads(text)
     except fastjson.FastjsonError as error:
-        raise RegistrationError(f"the body is no JSON: {error}") from error
+        raise RegistrationError(f"the body is not JSON: {error}") from error
 
 
 def _object(value: Any, what: str) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise RegistrationError(f"{what} is no JSON object")
+        raise RegistrationError(f"{what} is not a JSON object")
     return value
 
 
 def _strings(value: Any) -> list[str]:
     if not isinstance(value, list):
-        raise RegistrationError("the filter servers are no list")
+        raise RegistrationError("the filter servers are not a list")
     return [str(item) for item in value]

@@ -1,23 +1,23 @@
-"""The name server's tables: clusters, brokers, their addresses and topics. No I/O and no clock here.
+"""The tables of a name server: clusters, brokers, their addresses and topics. Without I/O and clock.
 
-A *broker name* is a group of addresses by broker id: 0 is the master, others are slaves. It lives as long as one of its
-addresses does. An address lives as long as its broker registers (or asks for its data version) often enough, and the
-connection that it registered over stays.
+A *broker name* has addresses by broker id: 0 is the master, others are slaves. It exists as long as it has an address.
+An address exists as long as its broker registers (or asks for its data version) often enough, and the connection of
+its registration is open.
 
-Topics come from masters only. A registration adds topics and replaces those of that broker. It removes none, as a
-broker of RocketMQ's tells of one changed topic by registering that one alone; unless it says that it has them all, as
-ours do. Else they go when the broker name goes, or by `delete_topic`. A master that registers again with an unchanged
-data version is not compared topic by topic, so `wipe` lasts until the broker changes something. Source: apache/rocketmq
-4.8.0, namesrv/routeinfo/RouteInfoManager.java.
+Only masters register topics. A registration adds topics, and replaces topics of the same broker. It removes a topic
+only if it says that it contains all topics, as tallystick's brokers do: a broker of RocketMQ also registers a single
+topic after a change. Other topics are removed with their broker name, or by `delete_topic`. If a master registers with
+an unchanged data version, its topics are not compared, so `wipe` lasts until the broker changes a topic. Source:
+apache/rocketmq 4.8.0, namesrv/routeinfo/RouteInfoManager.java.
 
 The tables show what *holders* registered (`claims`). A registration of an address, or of a name and id, that another
-live connection registered waits behind it (`HeldError`), whatever term it names: a leader that was deposed withdraws or
-registers as a slave as soon as it knows, and its successor is promoted at that moment. The owner of the tables asks
-the holder whether it still lives, and calls `displace` if it does not answer. When a claim ends, the next one takes its
-place with its own topics, so what a connection changed ends with it.
+live connection holds waits behind that one (`HeldError`), whatever its term: a former leader withdraws or registers as
+a slave as soon as it learns of its successor, which is then promoted. The owner of the tables asks the holder whether
+it is alive, and calls `displace` if it does not answer. When a claim ends, the next one replaces it with its own
+topics, so the changes of a connection end with it.
 
-For `TERM_MEMORY_MS` after a leader was lost no leader of a lower term takes its place (B6): it is one that was deposed
-and does not know it yet.
+For `TERM_MEMORY_MS` after the end of a leader's claim, no leader of a lower term can replace it (B6): such a leader has
+lost leadership and does not know it yet.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PERM_WRITE = 2
 
 
 class StaleTermError(ValueError):
-    """A registration of a term that is over; the text says which one holds. It changed nothing."""
+    """A registration of an earlier term. The text has the present term. Nothing changed."""
 
 
 class HeldError(ValueError):
-    """Another connection holds the address, or the name and id. `claim` waits behind `holders`; None: it was a
-    farewell, which changed nothing."""
+    """Another connection holds the address, or the name and id. `claim` waits behind `holders`; None: it was an
+    unregistration, which changed nothing."""
 
     def __init__(self, claim: Claim | None, holders: list[Claim]) -> None:
         self.claim, self.holders = claim, holders
@@ -52,23 +52,23 @@ class HeldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MasterAddress:
-    """What a slave is told at its registration; both None if no master is live."""
+    """The addresses of the master, for the answer to a slave's registration. None: no master is registered."""
 
     ha_address: str | None = None
     address: str | None = None
 
 
 class RouteTable(RouteAnswers):
-    """All tables of one name server. `now_ms` is any clock that only goes forward."""
+    """All tables of one name server. `now_ms` is from a clock that only goes forward."""
 
     def __init__(self) -> None:
         super().__init__()
         self.on_held: list[Callable[[Claim], None]] = []
-        """Called for each claim that waited and holds now."""
+        """Functions to call with each claim that waited and holds now."""
         self._topics_of: dict[str, set[str]] = {}  # broker name -> its topics in `_topics`
         self._ended_terms: dict[str, tuple[int, int]] = {}  # broker name -> term of the lost leader, until when
 
-    # --- brokers come and go ---
+    # --- registrations ---
 
     def register(
         self,
@@ -86,12 +86,12 @@ class RouteTable(RouteAnswers):
         whole: bool = False,
         source: str = "",
     ) -> MasterAddress:
-        """Registers a broker. Its id or its address may have changed since the last time.
+        """Registers a broker. Its id or its address may differ from those of its last registration.
 
-        `term`: of a replicated group's member; 0: it does not say. `source`: the IP that the connection comes from.
-        `external`: where clients outside of the brokers' network reach it; empty: nowhere.
-        `whole`: topics that are not in `body` are not on this broker any more.
-        HeldError: the claim waits behind another connection's. StaleTermError, BoundsError: nothing was changed.
+        `term`: of a member of a replicated group; 0: not sent. `source`: the IP address of the connection's other end.
+        `external`: the address for clients outside the brokers' network; empty: they cannot reach the broker.
+        `whole`: the broker no longer has topics that are not in `body`.
+        HeldError: the claim waits behind another connection's. StaleTermError, BoundsError: nothing changed.
         """
         check_body(body)
         claim = self.claims.of(owner, address)
@@ -103,7 +103,7 @@ class RouteTable(RouteAnswers):
         try:
             self._keep_topics(claim, body, broker_id, whole=whole or moved, changed=changed)
         except BoundsError:
-            if not claim.name:  # it was entered just now
+            if not claim.name:  # it is new
                 self.claims.remove(claim)
             raise
         known, place = self.claims.has_any(claim), (claim.name, claim.broker_id)
@@ -134,11 +134,11 @@ class RouteTable(RouteAnswers):
             self.claims.set_topics(claim, {})
         elif changed:
             merged = body.topics if whole else claim.topics | body.topics
-            # A broker that registers its topics one by one: past the limit only what it said last is kept.
+            # A broker that registers single topics: above the limit only those of its last registration are kept.
             self.claims.set_topics(claim, merged if len(merged) <= MAX_TOPICS else body.topics)
 
     def master_of(self, claim: Claim) -> MasterAddress:
-        """What the broker of this claim is told of its master."""
+        """Returns the master's addresses for the answer to this claim's broker."""
         master = self.claims.holder((claim.name, MASTER_ID))
         if claim.broker_id == MASTER_ID or master is None:
             return MasterAddress()
@@ -150,15 +150,15 @@ class RouteTable(RouteAnswers):
         if not term:
             return
         if claim is not None and term < claim.term:
-            raise StaleTermError(f"{address} spoke in term {claim.term}, this is of term {term}")
+            raise StaleTermError(f"{address} registered in term {claim.term}, this registration is of term {term}")
         ended, until_ms = self._ended_terms.get(name, (0, 0))
         if now_ms >= until_ms:
             self._ended_terms.pop(name, None)
         elif broker_id == MASTER_ID and term < ended and (claim is None or not claim.holds):
-            raise StaleTermError(f"{name} has had a master of term {ended}, this is of term {term}")
+            raise StaleTermError(f"{name} had a master of term {ended}, this registration is of term {term}")
 
     def displace(self, holder: Claim, claim: Claim) -> None:
-        """`holder` does not answer: `claim`, which waits behind it, takes its keys if nobody else has them."""
+        """Gives the keys of `holder`, which does not answer, to `claim`, unless another claim holds them."""
         if claim.holds or holder not in self.claims.blockers(claim):
             return
         self._displace([holder])
@@ -174,10 +174,9 @@ class RouteTable(RouteAnswers):
             holder.displaced = True
 
     def unregister(self, address: str, *, owner: object = None, now_ms: int | None = None) -> None:
-        """A broker says goodbye. One that is not known is fine, and so is one whose place another has taken.
+        """Unregisters a broker by its address, whatever its name and id. Unknown addresses are accepted.
 
-        Whatever name and id it told last: by its address. HeldError: another connection registered the address, and
-        nothing was changed.
+        HeldError: another connection holds the address. Nothing changed.
         """
         claim = self.claims.of(owner, address)
         if claim is not None:
@@ -186,14 +185,14 @@ class RouteTable(RouteAnswers):
             raise HeldError(None, [holder])
 
     def expire(self, now_ms: int, silent_ms: int) -> list[object]:
-        """Forget addresses that were not heard of for more than `silent_ms`; returns the owners of those."""
+        """Removes addresses whose broker was silent for more than `silent_ms`. Returns their owners."""
         expired = [claim for claim in self.claims if now_ms - claim.seen_ms > silent_ms]
         for claim in expired:
             self.remove(claim, now_ms)
         return [claim.owner for claim in expired]
 
     def owner_lost(self, owner: object, now_ms: int | None = None) -> list[str]:
-        """Forget what was registered over this connection; returns the addresses that it held."""
+        """Removes the registrations of a connection. Returns the addresses that it held."""
         claims = self.claims.all_of(owner)
         held = [claim.address for claim in claims if claim.holds]
         for claim in claims:
@@ -201,7 +200,7 @@ class RouteTable(RouteAnswers):
         return held
 
     def remove(self, claim: Claim, now_ms: int | None = None) -> None:
-        """A claim is over; those that wait for its keys are promoted."""
+        """Removes a claim, and promotes those that wait for its keys."""
         had_any = self.claims.has_any(claim)
         self._vacate(claim)
         self.claims.remove(claim)
@@ -213,12 +212,13 @@ class RouteTable(RouteAnswers):
             since_ms = claim.seen_ms if now_ms is None else now_ms
             self._ended_terms[claim.name] = claim.term, since_ms + TERM_MEMORY_MS
 
-    # --- what holders registered, as it is shown ---
+    # --- the tables that clients see ---
 
     def _hold(self, claim: Claim, news: dict[str, QueueData] | None, *, whole: bool = False) -> None:
-        """The claim has its keys: show it. Claims of the same connection give way to their newest one.
+        """Adds a claim that holds its keys to the tables. It replaces other claims of its connection for these keys.
 
-        `news`: topics that changed since it was shown; None: none did. `whole`: the name has no topics but the claim's.
+        `news`: topics that changed since the claim was added; None: no topic changed. `whole`: the broker name has only
+        the claim's topics.
         """
         for key in claim.keys:
             older = self.claims.holder(key)
@@ -228,7 +228,8 @@ class RouteTable(RouteAnswers):
         broker = self._brokers.setdefault(claim.name, Broker(claim.cluster, claim.name))
         if claim.broker_id == MASTER_ID:
             broker.cluster = claim.cluster
-        # Another master has something to tell, though its version is that of its time as a slave, whose topics we left.
+        # Add the topics of a new master also if its version is unchanged: those that it registered as a slave are not
+        # in the tables.
         first = broker.addresses.get(claim.broker_id) != claim.address
         broker.addresses[claim.broker_id] = claim.address
         self.claims.hold(claim)
@@ -253,16 +254,16 @@ class RouteTable(RouteAnswers):
                 self._topics.pop(topic, None)
 
     def _vacate(self, claim: Claim) -> None:
-        """Show it no more. Its name goes by `_promote`, if nobody takes its place."""
+        """Removes a claim from the tables. `_promote` removes the broker name if no other claim replaces it."""
         broker = self._brokers.get(claim.name)
         if claim.holds and broker is not None and broker.addresses.get(claim.broker_id) == claim.address:
             del broker.addresses[claim.broker_id]
 
     def _promote(self, *keys: Key) -> None:
-        """Keys are free: claims that wait for them get them, the earliest first; a name without addresses goes."""
+        """Gives free keys to the claims that wait for them, the earliest first, and removes names without addresses."""
         for waiting in self.claims.waiting_for(keys):
             if not self.claims.blockers(waiting):
-                # What the one before it registered goes with it.
+                # The topics of the previous claim are removed.
                 self._hold(waiting, waiting.topics, whole=True)
                 self._tell_held(waiting)
         for key in keys:
@@ -285,23 +286,24 @@ class RouteTable(RouteAnswers):
     # --- data versions ---
 
     def data_version(self, address: str, owner: object = None) -> DataVersion | None:
-        """The version of the last registration over this connection, or else of who holds the address; None: none."""
+        """Returns the data version of this connection's last registration of the address, or that of the address's
+        holder. None: the address is not registered."""
         claim = self.claims.of(owner, address) or self.claims.holder(address)
         return claim.data_version if claim is not None else None
 
     def is_changed(self, address: str, version: DataVersion, owner: object = None) -> bool:
-        """A broker with this version has something to tell."""
+        """Returns whether a broker with this version has changed topics to register."""
         return self.data_version(address, owner) != version
 
     def touch(self, address: str, now_ms: int, owner: object = None) -> None:
-        """A sign of life without a registration, over the connection that registered."""
+        """Records that the broker is alive, without a registration, for the connection that registered it."""
         if (claim := self.claims.of(owner, address)) is not None:
             claim.seen_ms = now_ms
 
-    # --- changes by hand ---
+    # --- administration ---
 
     def wipe(self, broker_name: str) -> int:
-        """Take the write permission from all topics of a broker name; how many topics it has."""
+        """Removes the write permission from all topics of a broker name. Returns the number of its topics."""
         count = 0
         for queues in self._topics.values():
             if (data := queues.get(broker_name)) is not None:
@@ -310,13 +312,13 @@ class RouteTable(RouteAnswers):
         return count
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic until a master tells of it again."""
+        """Removes a topic, until a master registers it again."""
         for name in self._topics.pop(topic, {}):
             self._topics_of.get(name, set()).discard(topic)
             self.claims.forget_topic(topic, name)
 
 
 def _yields(holder: Claim, displaced: Claim) -> bool:
-    """A claim that took another one's place gives it back when that one speaks again, unless its term is higher: then
-    it leads a group, and the other one was deposed while it stood still."""
+    """Returns whether a claim gives its place back to the displaced one, which is alive again. It does not if its term
+    is higher: then it is the leader of a group, and the displaced one lost leadership while its process was stopped."""
     return holder.order > displaced.order and holder.term <= displaced.term

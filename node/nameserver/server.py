@@ -1,8 +1,7 @@
-"""The name server's process: requests in, the tables asked, answers out.
+"""The name server: it reads requests, uses the tables, and sends the answers.
 
-With `externalListenPort` it listens twice. The second port is for clients outside of the brokers' network, such as a
-Kubernetes cluster's: all is the same there, but routes and the list of brokers have the addresses that brokers told for
-the outside, and leave out brokers that told none.
+With `externalListenPort` it has a second port for clients outside the brokers' network, such as a Kubernetes cluster's.
+There, routes and the list of brokers have the brokers' external addresses, without brokers that have none.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _logger = logging.getLogger("tallystick.nameserver")
 _V3_0_11 = 37  # older brokers send another body
 _V4_9_4 = 401  # newer clients want strict JSON
 _FIRST_SCAN_S, _SCAN_S = 5.0, 10.0
-# All other settings take effect at a start only.
+# All other settings take effect at the next start.
 _CHANGEABLE = changeable(NameServerSettings)
 
 

@@ -1,5 +1,5 @@
-"""RocketMQ's remoting protocol: commands, their bytes, and the two ends of a connection.
+"""RocketMQ's remoting protocol: commands, their encoding, and both ends of a connection.
 
-`command` and `codes` are the words; `codec` and `frames` their bytes, without I/O; `connection` is one link with its
-limits, `server` accepts links, `client` opens them. Requests go in both directions over a link.
+`command` and `codes` define commands; `codec` and `frames` encode them, without I/O; `connection` is one connection
+with its limits, `server` accepts connections, `client` opens them. Both sides can send requests.
 """

@@ -1,4 +1,4 @@
-"""Opens links: one for each address, created when it is needed and created again after it broke."""
+"""The client side: one connection for each address, opened when it is needed, and again after it broke."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RemotingBusyError", "RemotingClient", "RemotingConnectError", "Remot
 
 
 class RemotingClient(Endpoint):
-    """Calls servers by address ("host:port", "[::1]:port"). `routes` answer the requests that servers send to us."""
+    """Calls servers by address ("host:port", "[::1]:port"). `routes` handle the requests that servers send."""
 
     def __init__(
         self,
@@ -39,21 +39,21 @@ class RemotingClient(Endpoint):
         self.on_close.append(self._forget)
 
     async def call(self, address: str, command: Command, timeout_s: float = 3.0) -> Command:
-        """The answer to a request, whatever its code; `timeout_s` includes connecting.
+        """Sends a request and returns the answer, whatever its code. `timeout_s` includes connecting.
 
-        RemotingConnectError: no link, or it broke before the answer came. RemotingTimeout. RemotingBusyError.
+        RemotingConnectError: no connection, or it broke before the answer. RemotingTimeout. RemotingBusyError.
         """
         deadline_s = time.monotonic() + timeout_s
         connection = await self._connection(address, command.code, timeout_s)
         return await connection.call(command, max(0.0, deadline_s - time.monotonic()))
 
     async def oneway(self, address: str, command: Command, timeout_s: float = 3.0) -> None:
-        """Send a request that nobody answers. RemotingConnectError, RemotingTimeout: there is no link."""
+        """Sends a one-way request. RemotingConnectError, RemotingTimeout: there is no connection."""
         connection = await self._connection(address, command.code, timeout_s)
         connection.oneway(command)
 
     async def connection(self, address: str) -> Connection:
-        """The link to an address. RemotingConnectError: there is none, and none can be made."""
+        """Returns the connection to an address, and opens it if necessary. RemotingConnectError: that failed."""
         link = self._links.get(address)
         if link is not None and not link.closed:
             return link
@@ -64,14 +64,15 @@ class RemotingClient(Endpoint):
             opening = self._opening[address] = asyncio.get_running_loop().create_task(self._open(address))
             opening.add_done_callback(lambda task: self._opened(address, task))
         try:
-            return await asyncio.shield(opening)  # several may wait; one that gives up does not stop the others
+            # several callers may wait; one that is cancelled does not stop the others
+            return await asyncio.shield(opening)
         except asyncio.CancelledError:
             if opening.cancelled():
                 raise RemotingConnectError(address, "the client was closed") from None
             raise
 
     async def close(self, grace_s: float = 1.0) -> None:
-        """Let running handlers finish, then close every link; calls that wait fail with RemotingConnectError."""
+        """Waits for running handlers, then closes all connections. Waiting calls fail with RemotingConnectError."""
         self.stopping = True
         for opening in self._opening.values():
             opening.cancel()
@@ -91,14 +92,14 @@ class RemotingClient(Endpoint):
     async def _open(self, address: str) -> Connection:
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise RemotingConnectError(address, "is no address of the form host:port")
+            raise RemotingConnectError(address, "is not an address of the form host:port")
         try:
             async with asyncio.timeout(self.connect_timeout_s):
                 link = await self._connect(host.strip("[]"), int(port))
         except TimeoutError:
             raise RemotingConnectError(address, f"no connection within {self.connect_timeout_s:g} s") from None
         except UnicodeError as error:
-            raise RemotingConnectError(address, f"is no name of a host: {error}") from error
+            raise RemotingConnectError(address, f"is not the name of a host: {error}") from error
         except OSError as error:
             raise RemotingConnectError(address, _reason(error)) from error
         if link.closed:
@@ -108,7 +109,7 @@ class RemotingClient(Endpoint):
         return link
 
     async def _connect(self, host: str, port: int) -> Connection:
-        """With the first of the host's addresses that answers. OSError of the last one; UnicodeError."""
+        """Connects to the first of the host's addresses that answers. OSError: that of the last one; UnicodeError."""
         loop = asyncio.get_running_loop()
         addresses = await self._names.addresses(host)
         for number, found in enumerate(addresses, 1):
@@ -123,7 +124,7 @@ class RemotingClient(Endpoint):
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         del self._opening[address]
         if not task.cancelled():
-            task.exception()  # seen: those who waited have it, and if nobody waits any more it is of no interest
+            task.exception()  # retrieved, so that asyncio does not log it: the callers that wait have it
 
     def _forget(self, connection: Connection) -> None:
         for address, link in list(self._links.items()):
@@ -132,7 +133,7 @@ class RemotingClient(Endpoint):
 
 
 def _reason(error: OSError) -> str:
-    """The system's words; asyncio repeats the address in its own."""
+    """Returns the system's text: asyncio's repeats the address."""
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)

@@ -1,6 +1,6 @@
-"""Commands as bytes, both ways, in both forms of the header. No I/O here.
+"""Encodes and decodes commands, in both forms of the header. Without I/O.
 
-JSON, keys in fastjson's order, absent when null:
+JSON, with keys in fastjson's order, without keys that are null:
 
     {"code":11,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":7,"remark":"..","serializeTypeCurrentRPC":"JSON",
      "version":373}
@@ -44,12 +44,12 @@ _OTHER = _LANGUAGE_NUMBERS["OTHER"]
 
 
 def encode(command: Command) -> bytes:
-    """The whole frame. HeaderError: no header can say this. FrameError: it would be larger than `MAX_FRAME`."""
+    """Returns the frame of a command. HeaderError: no header can contain it. FrameError: it exceeds `MAX_FRAME`."""
     return encode_head(command) + command.body
 
 
 def encode_head(command: Command) -> bytes:
-    """The frame without its body, which follows as it is: a large one need not be copied. Errors as in `encode`."""
+    """Returns the frame without its body, so that a large body need not be copied. Errors as in `encode`."""
     kind = command.header_type
     header = _encode_json(command) if kind == HeaderType.JSON else _encode_binary(command)
     size = len(header)
@@ -60,12 +60,12 @@ def encode_head(command: Command) -> bytes:
 
 
 def decode(header_type: int, header: bytes, body: bytes) -> Command:
-    """The command of one frame. HeaderError: its header is no header of that type."""
+    """Returns the command of a frame. HeaderError: the header is not valid for its type."""
     if header_type == HeaderType.JSON:
         return _decode_json(header, body)
     if header_type == HeaderType.ROCKETMQ:
         return _decode_binary(header, body)
-    raise HeaderError(f"no header type {header_type}")
+    raise HeaderError(f"unknown header type {header_type}")
 
 
 def _encode_json(command: Command) -> bytes:
@@ -82,7 +82,7 @@ def _encode_json(command: Command) -> bytes:
     fields["version"] = command.version
     try:
         return orjson.dumps(fields)
-    except TypeError:  # half a surrogate pair in some text, as Python makes them of file names that are no UTF-8
+    except TypeError:  # a lone surrogate in a text: Python's form of file names that are not UTF-8
         return fastjson.dumps(fields, sort_keys=False)
 
 
@@ -98,7 +98,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
         except fastjson.FastjsonError as error:
             raise HeaderError(f"a JSON header with {error}") from error
     if type(fields) is not dict:
-        raise HeaderError("a JSON header that is no object")
+        raise HeaderError("a JSON header that is not an object")
     get = fields.get
     code, opaque, flag, version = get("code", 0), get("opaque", 0), get("flag", 0), get("version", 0)
     if not (type(code) is type(opaque) is type(flag) is type(version) is int) or not (
@@ -117,15 +117,15 @@ def _decode_json(header: bytes, body: bytes) -> Command:
     ext = get("extFields")
     if ext is not None:
         if type(ext) is not dict:
-            raise HeaderError("a JSON header whose extFields are no object")
-        # Nearly always all text: told by a set of types, which is made without a loop in Python.
+            raise HeaderError("a JSON header whose extFields are not an object")
+        # Nearly always all values are strings. A set of types shows that without a loop in Python.
         if not {*map(type, ext.values()), *map(type, ext)} <= _TEXT_ONLY:
             ext = {_text(key): _text(value) for key, value in ext.items() if value is not None}
     return Command(code, opaque, flag, language, version, remark, ext, body, HeaderType.JSON)
 
 
 def _int_field(fields: dict[Any, Any], name: str) -> int:
-    """A number that did not come as a plain 32-bit one: fastjson also takes text and null."""
+    """Converts a number that is not a plain 32-bit integer: fastjson also accepts text and null."""
     value = fields.get(name)
     if value is None:
         return 0
@@ -134,12 +134,12 @@ def _int_field(fields: dict[Any, Any], name: str) -> int:
     except ValueError:
         number = None
     if type(number) is not int or not -0x80000000 <= number <= 0x7FFFFFFF:
-        raise HeaderError(f"a JSON header whose {name} is no 32-bit number")
+        raise HeaderError(f"a JSON header whose {name} is not a 32-bit number")
     return number
 
 
 def _text(value: Any) -> str:
-    """The text that Java makes of a value where it wants a string: numbers and booleans as they are, else JSON."""
+    """Converts a value to a string as Java does: numbers and booleans as they are, other values as JSON."""
     if isinstance(value, str):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Request and response codes of the remoting protocol. Fixed: clients carry them.
+"""Request and response codes of the remoting protocol. They are fixed, because clients contain them.
 
 Source: apache/rocketmq 4.8.0, common/protocol/RequestCode.java and ResponseCode.java; newer ones are marked.
 """
@@ -9,7 +9,7 @@ import enum
 
 
 class RequestCode(enum.IntEnum):
-    """What a request asks for. The comment tells who is asked."""
+    """The kind of a request. The comments name sender and receiver."""
 
     # clients -> broker
     SEND_MESSAGE = 10
@@ -93,7 +93,7 @@ class RequestCode(enum.IntEnum):
     QUERY_CONSUME_QUEUE = 321
     RESUME_CHECK_HALF_MESSAGE = 323
 
-    # anybody -> name server
+    # clients, brokers, tools -> name server
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
@@ -114,18 +114,18 @@ class RequestCode(enum.IntEnum):
     GET_NAMESRV_CONFIG = 319
     QUERY_DATA_VERSION = 322
 
-    # between the members of a replicated group; own, see `broker.envelope`
+    # between the members of a replicated group; only tallystick has them, see `broker.envelope`
     FORWARDED_REQUEST = 31001
     CLIENT_LEFT = 31002
     REQUEST_TO_CLIENT = 31003
     RELAYED_HEART_BEAT = 31004
 
-    # from a name server to a broker; own, see `nameserver.inquiry`. A broker need not know it to answer
+    # name server -> broker; only tallystick has it, see `nameserver.inquiry`. A broker answers also if it is unknown
     ARE_YOU_THERE = 31005
 
 
 class ResponseCode(enum.IntEnum):
-    """How a request ended. Clients decide by it, some by the remark as well."""
+    """The result of a request. Clients act on it, and some also on the remark."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

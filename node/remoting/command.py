@@ -1,8 +1,8 @@
 """A command: one request or response, with a small text header and a body of opaque bytes.
 
-`opaque` is the number by which a response finds its request; each side of a link counts its own. `ext` are the named
-fields of the request's or response's own header; all values are text (`"true"`, `"5"`), and the readers below turn them
-into what a processor needs, with RocketMQ's own words where a field is missing.
+`opaque` is the number that connects a response to its request; each side of a connection has its own numbers. `ext` has
+the named fields of the request or response. All values are text (`"true"`, `"5"`); the functions below convert them,
+and raise errors with RocketMQ's texts.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LANGUAGES = (
 
 
 class HeaderType(enum.IntEnum):
-    """How a header is written; the number is on the wire."""
+    """The encoding of a header. The frame contains the number."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class ResponseError(Exception):
-    """A processor's refusal: the server answers with this code and remark."""
+    """The server answers the request with this code and remark."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -43,7 +43,7 @@ class ResponseError(Exception):
 
 @dataclass(slots=True)
 class Command:
-    """One request or response. `language` is None if the peer named one that we do not know."""
+    """One request or response. `language` is None if the peer's language is unknown."""
 
     code: int
     opaque: int = 0
@@ -57,18 +57,18 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """This answers a request of the other side."""
+        """Whether this is a response."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Nobody waits for an answer, and none may be sent."""
+        """Whether the sender expects no response. None may be sent."""
         return self.flag & FLAG_ONEWAY != 0
 
     def reply(
         self, code: int = 0, *, ext: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
     ) -> Command:
-        """The response to this request, in the form of header that it used."""
+        """Returns a response to this request, with the same type of header."""
         return Command(code, self.opaque, FLAG_RESPONSE, "JAVA", VERSION, remark, ext, body, self.header_type)
 
 
@@ -76,7 +76,7 @@ Fields = Mapping[str, str] | None
 
 
 def need_str(ext: Fields, name: str) -> str:
-    """The field's text. ResponseError 1: it is missing."""
+    """Returns the text of a field. ResponseError 1: it is missing."""
     value = ext.get(name) if ext is not None else None
     if value is None:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is null")
@@ -84,46 +84,46 @@ def need_str(ext: Fields, name: str) -> str:
 
 
 def opt_str(ext: Fields, name: str, default: str = "") -> str:
-    """The field's text, or `default`."""
+    """Returns the text of a field, or `default` if it is missing."""
     value = ext.get(name) if ext is not None else None
     return default if value is None else value
 
 
 def need_int(ext: Fields, name: str) -> int:
-    """A field of 32 bits, signed. ResponseError 1: it is missing or no such number."""
+    """Returns a signed 32-bit field. ResponseError 1: it is missing or not such a number."""
     return _number(name, need_str(ext, name), 31)
 
 
 def need_long(ext: Fields, name: str) -> int:
-    """A field of 64 bits, signed. ResponseError 1: it is missing or no such number."""
+    """Returns a signed 64-bit field. ResponseError 1: it is missing or not such a number."""
     return _number(name, need_str(ext, name), 63)
 
 
 def opt_int(ext: Fields, name: str, default: int = 0) -> int:
-    """A field of 32 bits, or `default` if it is missing. ResponseError 1: it is no such number."""
+    """Returns a signed 32-bit field, or `default` if it is missing. ResponseError 1: it is not such a number."""
     value = ext.get(name) if ext is not None else None
     return default if value is None else _number(name, value, 31)
 
 
 def opt_long(ext: Fields, name: str, default: int = 0) -> int:
-    """A field of 64 bits, or `default` if it is missing. ResponseError 1: it is no such number."""
+    """Returns a signed 64-bit field, or `default` if it is missing. ResponseError 1: it is not such a number."""
     value = ext.get(name) if ext is not None else None
     return default if value is None else _number(name, value, 63)
 
 
 def opt_bool(ext: Fields, name: str, default: bool = False) -> bool:
-    """True for the text `true` in any case, as in Java; `default` if the field is missing."""
+    """Returns whether a field is `true` in any case, as in Java; `default` if it is missing."""
     value = ext.get(name) if ext is not None else None
     return default if value is None else value.lower() == "true"
 
 
 def need_bool(ext: Fields, name: str) -> bool:
-    """True for the text `true` in any case, as in Java. ResponseError 1: the field is missing."""
+    """Returns whether a field is `true` in any case, as in Java. ResponseError 1: it is missing."""
     return need_str(ext, name).lower() == "true"
 
 
 def _number(name: str, text: str, bits: int) -> int:
-    # 20 characters hold any 64-bit number. Python's int() would also take "1_000" and " 5"; Java's parser does not.
+    # A 64-bit number has at most 20 characters. Python's int() also accepts "1_000" and " 5"; Java's parser does not.
     try:
         value = int(text) if len(text) <= 20 else None
     except ValueError:

@@ -1,14 +1,14 @@
-"""One link, either side of it: bytes in, handlers called, answers out, and our own calls matched with their answers.
+"""One connection, on either side: it reads frames, calls handlers, sends answers, and matches answers with calls.
 
-Requests are served in the order they come, each to its end if its handler is a plain function; a handler that waits
-becomes a task, and answers then overtake each other (the opaque number tells the client which is which).
+Requests are served in the order in which they arrive. A handler that is a plain function runs to its end; a handler
+that waits becomes a task, so later requests can be answered before it (the opaque number identifies the answer).
 
-A peer that does not read its answers, or sends faster than handlers finish, is not read from until that is better
-(`Limits`): frames that were read already wait in `_backlog`, which holds no more than one chunk of the transport.
-Bytes that are no frames, and headers that are no headers, close the link; there is no place to answer to.
+If a peer does not read its answers, or sends faster than handlers finish, the connection stops reading until that
+changes (`Limits`). Frames that were already read wait in `_backlog`, which has at most one chunk of the transport.
+Invalid frames and headers close the connection, because no answer is possible.
 
-What a link holds for its peer (an unfinished frame, unsent bytes, bodies of requests that wait) is charged to the
-process's `MemoryBudget`: at once if it is more than `_WATCHED_BYTES`, at the next sweep otherwise.
+The memory that a connection holds for its peer (an unfinished frame, unsent bytes, bodies of waiting requests) is
+charged to the process's `MemoryBudget`: at once above `_WATCHED_BYTES`, otherwise at the next sweep.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from tallystick.store.message import Host
 
 _TLS_HANDSHAKE = 0x16  # first byte of a TLS client; as a frame's length it would be too large anyway
 _SMALL_BODY = 16_384  # below, joining is cheaper than a list of two
-_WATCHED_BYTES = 16_384  # a link that holds less is charged at the next sweep only
-_SLOW_BYTES = 65_536  # unsent: above, each write looks how much it is
-_CLOSE_GRACE_S = 5.0  # for the last bytes to go out after close()
+_WATCHED_BYTES = 16_384  # a connection that holds less is charged only at the next sweep
+_SLOW_BYTES = 65_536  # unsent bytes above which each write updates the charge
+_CLOSE_GRACE_S = 5.0  # to send the last bytes after close()
 
 
 class Connection(asyncio.Protocol):
-    """One link of an endpoint. `id` ("ip:port" of the peer) and `remote` name it; `attributes` is for users' notes."""
+    """One connection of an endpoint. `id` is the peer's "ip:port", `remote` its address; `attributes` is for users."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.remote = Host("0.0.0.0", 0)
         self.id = "not connected"
         self.closed = False
-        """Nothing can be sent any more: we closed it, or the peer did."""
+        """Whether this side or the peer closed the connection. Nothing can be sent then."""
         self.attributes: dict[str, Any] = {}
         self._routes = endpoint.routes
         self._clock = endpoint.clock
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._source: FrameSource | None = None
         self._last_activity_s = endpoint.clock()
         self._active = False
-        """Bytes went in or out since the last sweep: cheaper to note than the time, with each of them."""
+        """Whether bytes were received or sent since the last sweep. A flag is cheaper than the time of each."""
         self._backlog: deque[Frame] = deque()
         self._in_flight = 0
         self._write_slow = False
@@ -72,12 +72,12 @@ class Connection(asyncio.Protocol):
     def __str__(self) -> str:
         return f"{self.endpoint.name} of {self.id}"
 
-    # --- what users of a connection call ---
+    # --- for users of a connection ---
 
     def send(self, command: Command) -> None:
-        """Send a command as it is. An answer that no frame can carry is replaced by an error answer.
+        """Sends a command unchanged. An answer that does not fit into a frame is replaced by an error answer.
 
-        HeaderError, FrameError: a request that no frame can carry. Nothing happens on a closed connection.
+        HeaderError, FrameError: a request does not fit into a frame. On a closed connection it does nothing.
         """
         try:
             head = encode_head(command)
@@ -96,15 +96,16 @@ class Connection(asyncio.Protocol):
         self.write(head, command.body)
 
     def oneway(self, command: Command) -> None:
-        """Send a request that nobody answers. Errors as in `send`."""
+        """Sends a one-way request. Errors as in `send`."""
         command.flag |= FLAG_ONEWAY
         command.opaque = self._new_opaque()
         self.send(command)
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
-        """Send a request (its opaque number is set here) and wait for the answer, whatever its code.
+        """Sends a request (this sets its opaque number) and returns the answer, whatever its code.
 
-        RemotingTimeout, RemotingConnectError (also: the link broke while waiting), RemotingBusyError; as in `send`.
+        RemotingTimeout, RemotingConnectError (also if the connection breaks meanwhile), RemotingBusyError; as in
+        `send`.
         """
         if self.closed:
             raise RemotingConnectError(self.id, "the connection is closed")
@@ -124,9 +125,9 @@ class Connection(asyncio.Protocol):
             self._calls.pop(opaque, None)
 
     def write(self, data: bytes, body: bytes = b"") -> None:
-        """Send bytes that are frames; `body` goes behind `data`, in the same system call, without being joined to it.
+        """Sends bytes of whole frames, `data` and then `body`, in one system call and without joining them.
 
-        Cheap; never raises; nothing happens on a closed connection.
+        It never raises. On a closed connection it does nothing.
         """
         transport = self._transport
         if self.closed or transport is None:
@@ -138,7 +139,7 @@ class Connection(asyncio.Protocol):
                 transport.write(data + body)
             else:
                 transport.writelines((data, body))
-        except RuntimeError:  # uvloop's transport raises once its socket failed, before it has told us so
+        except RuntimeError:  # uvloop's transport raises after its socket failed, before it calls connection_lost
             self.closed = True
             return
         if not self._write_paused:
@@ -147,12 +148,12 @@ class Connection(asyncio.Protocol):
             self._look_at_unsent(transport)
 
     def cut(self) -> None:
-        """End the link now, for the memory that it holds."""
+        """Closes the connection at once, because of the memory that it holds."""
         self._charged = False
         self.abort()
 
     def close(self) -> None:
-        """Send what is written, then end the link."""
+        """Sends what is written, then closes the connection."""
         self.closed = True
         self._backlog.clear()
         if self._transport is not None:
@@ -160,14 +161,14 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End the link now."""
+        """Closes the connection at once."""
         self.closed = True
         self._backlog.clear()
         if self._transport is not None:
             self._transport.abort()
 
     def sweep(self, now_s: float, idle_s: float) -> None:
-        """Close the link if it is idle; cut it if it was closed and its last bytes do not go out."""
+        """Closes the connection if it is idle. Aborts it if it was closed and its last bytes cannot be sent."""
         if self._active:
             self._active, self._last_activity_s = False, now_s
         silent_s = now_s - self._last_activity_s
@@ -180,7 +181,7 @@ class Connection(asyncio.Protocol):
             self.close()
         elif self._frame_stalls(now_s):
             self.endpoint.log.warning(
-                "stalled frame", "%s: a frame of which %d bytes came does not grow: cut", self.id, self._frame_bytes
+                "stalled frame", "%s: received no more bytes of a frame after %d, closed", self.id, self._frame_bytes
             )
             self.abort()
 
@@ -195,7 +196,7 @@ class Connection(asyncio.Protocol):
     # --- what the event loop calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The link is up."""
+        """Called when the connection is open."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):  # ::ffff:10.0.0.1 is an IPv4 peer at an IPv6 socket
@@ -215,7 +216,7 @@ class Connection(asyncio.Protocol):
         self._source = endpoint.frame_source_factory(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The link is gone: calls that wait fail, owners are told."""
+        """Called when the connection is closed: waiting calls fail, and owners are informed."""
         self.closed = True
         self._backlog.clear()
         for answer in self._calls.values():
@@ -225,12 +226,12 @@ class Connection(asyncio.Protocol):
                 )
         if self in self.endpoint.connections:
             self.endpoint.lost(self)
-        self._source = None  # it may hold this connection, and large buffers
+        self._source = None  # it may refer to this connection, and to large buffers
         self._charged = False
         self.endpoint.budget.charge(self, 0, keep=self.endpoint.cut_last)
 
     def data_received(self, data: bytes) -> None:
-        """A chunk came."""
+        """Called with received bytes."""
         source = self._source
         if self.closed or source is None:
             return
@@ -241,12 +242,12 @@ class Connection(asyncio.Protocol):
             frames = source.feed(data)
         except FrameError as error:
             frames, broken = error.frames, error
-        except Exception:  # a mistake of ours; the stream cannot go on, other connections can
+        except Exception:  # a bug: this connection cannot continue, others can
             self.endpoint.log.warning("source", "%s: its frames could not be read", self.id, exc_info=True)
             self.abort()
             return
         if frames:
-            if self._backlog:  # cannot be after pause_reading, but a transport may have had one more chunk under way
+            if self._backlog:  # the transport had one more chunk when reading was paused
                 self._put_back(frames)
             else:
                 self._serve(frames)
@@ -260,7 +261,8 @@ class Connection(asyncio.Protocol):
             self._charge()
 
     def pause_writing(self) -> None:
-        """The peer does not keep up with our answers. From `write_high_bytes` on no more of its requests are read."""
+        """Called when unsent answers exceed `write_high_bytes`. No requests of the peer are read until it reads
+        them."""
         self._write_slow = True
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if unsent > self._limits.write_high_bytes or self._limits.write_high_bytes <= _SLOW_BYTES:
@@ -268,7 +270,7 @@ class Connection(asyncio.Protocol):
             self._pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer has read."""
+        """Called when the peer has read enough answers."""
         self._write_slow = self._write_paused = False
         self._last_activity_s = self._clock()
         if self._charged:
@@ -279,7 +281,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def at_ease(self) -> bool:
-        """A request may be served at once: none waits before it, and the peer reads its answers."""
+        """Whether a request can be served at once: no request waits before it, and the peer reads its answers."""
         return not (self._backlog or self._blocked or self.closed or self.endpoint.stopping)
 
     @property

@@ -184,7 +184,7 @@ def test_no_name_server(arguments: list[str], capsys: pytest.CaptureFixture[str]
     assert main([*arguments, "-n", NOBODY]) == 2
     assert errors(capsys) == f"no name server answers: {NOBODY}: Connection refused"
     assert main([*arguments, "-n", "nonsense"]) == 2
-    assert errors(capsys) == "no name server answers: nonsense: is no address of the form host:port"
+    assert errors(capsys) == "no name server answers: nonsense: is not an address of the form host:port"
     assert main([*arguments, "-n", ""]) == 2
     assert errors(capsys) == "no name server answers: no address is given"
 

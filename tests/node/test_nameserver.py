@@ -234,11 +234,11 @@ async def test_a_registration_is_refused_for_what_is_wrong_with_it(world: World)
     ]
     assert [(answer.code, (answer.remark or "")[:36]) for answer in refusals] == [
         (1, "crc32 not match"),
-        (1, "the body is no JSON: no value at cha"),
+        (1, "the body is not JSON: no value at ch"),
         (1, "the custom field <brokerId> is no 64"),
         (1, "the body is not compressed: Error -3"),
         (1, "the custom field <brokerAddr> is nul"),
-        (1, "the body is no DataVersion: no value"),
+        (1, "the body is not a DataVersion: no va"),
     ]
     assert world.server.routes.cluster_info()["brokerAddrTable"] == {}
 
@@ -386,7 +386,7 @@ async def test_the_number_of_entries_has_a_limit(world: World, monkeypatch: pyte
     for key in ("k1", "k2", "k2"):
         assert (await world.ask(RequestCode.PUT_KV_CONFIG, item(key, "x"))).code == 0
     answer = await world.ask(RequestCode.PUT_KV_CONFIG, item("k3", "x", "other"))
-    assert answer.code == 1 and "2 are allowed" in (answer.remark or "")
+    assert answer.code == 1 and "the limit is 2" in (answer.remark or "")
 
 
 async def test_write_permission_is_wiped_and_topics_are_deleted(world: World) -> None:
@@ -453,7 +453,7 @@ async def test_the_configuration_has_a_limit(world: World) -> None:
     for n in range(2):
         assert (await world.ask(RequestCode.PUT_KV_CONFIG, item(f"k{n}", "x" * 8_000_000))).code == 0
     answer = await world.ask(RequestCode.PUT_KV_CONFIG, item("k3", "x" * 8_000_000))
-    assert answer.code == 1 and "16777216 are allowed" in (answer.remark or "")
+    assert answer.code == 1 and "the limit is 16777216" in (answer.remark or "")
 
 
 @pytest.mark.parametrize("text", ["nonsense", '{"configTable":{"NS":"x"}}', '{"configTable":7}'])

@@ -123,7 +123,7 @@ async def test_a_server_that_comes_back_is_found_again(world: World) -> None:
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:65536"])
 async def test_what_is_no_address_is_named(world: World, address: str) -> None:
-    with pytest.raises(RemotingConnectError, match="is no address of the form host:port"):
+    with pytest.raises(RemotingConnectError, match="is not an address of the form host:port"):
         await world.client.call(address, Command(ECHO))
 
 
@@ -159,7 +159,7 @@ async def test_a_name_is_looked_up_at_each_attempt_and_all_its_addresses_are_tri
 
 
 async def test_what_cannot_be_a_name_is_a_failed_connection(world: World) -> None:
-    with pytest.raises(RemotingConnectError, match="is no name of a host"):
+    with pytest.raises(RemotingConnectError, match="is not the name of a host"):
         await world.client.call("a..b:9876", Command(ECHO))
 
 

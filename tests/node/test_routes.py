@@ -254,13 +254,13 @@ def sized(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("body", "match"),
     [
-        (b"", "no JSON"),
-        (b"[]", "the body is no JSON object"),
-        (b"{}", "topicConfigSerializeWrapper is no JSON object"),
+        (b"", "not JSON"),
+        (b"[]", "the body is not a JSON object"),
+        (b"{}", "topicConfigSerializeWrapper is not a JSON object"),
         (b'{"topicConfigSerializeWrapper":{"topicConfigTable":[1]}}', "topicConfigTable is no"),
         (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":1}}}', "the topic 'T' is no"),
         (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}', "perm of the topic 'T'"),
-        (b'{"topicConfigSerializeWrapper":{},"filterServerList":{}}', "filter servers are no list"),
+        (b'{"topicConfigSerializeWrapper":{},"filterServerList":{}}', "filter servers are not a list"),
     ],
 )
 def test_a_body_that_is_no_registration_is_refused_by_name(body: bytes, match: str) -> None:
@@ -272,13 +272,13 @@ def test_a_body_that_is_no_registration_is_refused_by_name(body: bytes, match: s
     ("data", "match"),
     [
         (b"", "a number is due at 0"),
-        (sized(b"{"), "no JSON"),
+        (sized(b"{"), "not JSON"),
         (struct.pack(">i", -5), "a text of -5 bytes"),
         (sized(b"{}") + struct.pack(">i", 9), "a number is due"),
         (sized(b"{}") + struct.pack(">i", 1_000_000), "1000000 topics, 250000 are allowed"),
-        (sized(b"{}") + struct.pack(">i", 1) + sized(b"T 4"), "no topic: 'T 4'"),
-        (sized(b"{}") + struct.pack(">i", 1) + sized(b"T 4 x 6 S"), "no topic"),
-        (sized(b"{}") + struct.pack(">i", 0) + sized(b"7"), "no list"),
+        (sized(b"{}") + struct.pack(">i", 1) + sized(b"T 4"), "not a topic: 'T 4'"),
+        (sized(b"{}") + struct.pack(">i", 1) + sized(b"T 4 x 6 S"), "not a topic"),
+        (sized(b"{}") + struct.pack(">i", 0) + sized(b"7"), "not a list"),
     ],
 )
 def test_a_compressed_body_that_is_no_registration_is_refused_by_name(data: bytes, match: str) -> None:

@@ -673,7 +673,7 @@ async def test_settings_on_the_list_are_changed_and_others_refused() -> None:
         (b"rocketmqHome=/\n", "rocketmqHome"),
         (b"brokerPermission=99\n", "brokerPermission"),
         (b"nonsense", "no ="),
-        (b"\xff\xfe", "no text"),
+        (b"\xff\xfe", "not UTF-8 text"),
     ):
         refusal = await broker.ask(25, body=body)
         assert refusal.code == 1

@@ -130,7 +130,7 @@ def test_command_writes_what_compare_accepts(golden: Golden, golden_folder: Path
 
 def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "dump", str(tmp_path / "nothing"), "--json", "-"]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
     assert main(["store", "dump", str(tmp_path), "--json", "-", "--set", "maxIndexNumber=3"]) == 2
     assert "maxIndexNumber: there is no such setting" in capsys.readouterr().err
     assert main(["store", "dump", str(tmp_path), "--json", "-", "--set", "maxIndexNum=many"]) == 2

@@ -1,4 +1,7 @@
-"""What requests mean: a module a kind of request, with the codes it serves. A code in none of them is answered 3."""
+"""The processors of requests: one module for each kind, with the codes that it serves.
+
+The broker answers a code that no processor serves with code 3.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _PROCESSORS = (
 
 
 def all_routes(broker: BrokerContext) -> dict[int, Handler]:
-    """The handler of each code the broker serves. Processors enter themselves where they listen to tables."""
+    """Returns the handler of each code. Processors that need events of tables register with them here."""
     routes: dict[int, Handler] = {}
     for kind in _PROCESSORS:
         for code, handler in kind(broker).routes().items():

@@ -1,7 +1,7 @@
-"""What administrators ask of a broker: topics, groups, settings, state. More is in `consumption.py` and `relay.py`.
+"""Requests of administrators about topics, groups, settings and state. `consumption.py` and `relay.py` have the others.
 
-A change is answered when it is on disk. System topics are not to be touched. Settings that may change while the broker
-runs are on a list (`CHANGEABLE`); any other is refused by its name.
+The broker answers a change when it is on disk. It refuses changes of system topics, and of settings that are not in
+`CHANGEABLE`; the answer names the setting.
 
 Source: AdminBrokerProcessor of RocketMQ 4.8.0; forms as in the recordings `admin` and `mqadmin`.
 """
@@ -64,7 +64,7 @@ class AdminProcessor:
     # --- topics ---
 
     async def update_topic(self, channel: Channel, command: Command) -> Command:
-        """17: make a topic or change one. `order` of the request has no effect, as in RocketMQ 4.8."""
+        """17: creates or changes a topic. `order` of the request has no effect, as in RocketMQ 4.8."""
         ext = command.ext
         name = need_str(ext, "topic")
         self._check_topic(name)
@@ -86,7 +86,7 @@ class AdminProcessor:
         return command.reply()
 
     async def delete_topic(self, channel: Channel, command: Command) -> Command:
-        """215: forget a topic. One that does not exist is deleted as well: mqadmin asks every broker."""
+        """215: deletes a topic. It succeeds if the topic does not exist, because mqadmin asks every broker."""
         name = need_str(command.ext, "topic")
         self._check_topic(name)
         await delete_topic(self._broker, name)
@@ -99,13 +99,13 @@ class AdminProcessor:
             raise refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
 
     def all_topics(self, channel: Channel, command: Command) -> Command:
-        """21: the whole table."""
+        """21: returns all topics."""
         answer = json_answer(command, self._broker.topics.to_json())
         answer.ext = {}
         return answer
 
     def topic_stats(self, channel: Channel, command: Command) -> Command:
-        """202: begin, end and last store time of each queue."""
+        """202: returns begin, end and last store time of each queue."""
         name = need_str(command.ext, "topic")
         config = self._broker.topics.get(name)
         if config is None:
@@ -119,17 +119,19 @@ class AdminProcessor:
         return json_answer(command, {"offsetTable": table})
 
     def system_topics(self, channel: Channel, command: Command) -> Command:
-        """305: names that are not the users'."""
+        """305: returns the names of the system topics."""
         return json_answer(command, {"topicList": self._broker.topics.system_names()})
 
     def clean_expired_queues(self, channel: Channel, command: Command) -> Command:
-        """306: delete queues that point to nothing any more."""
+        """306: deletes ConsumeQueue and index files that only name records before the begin of the log."""
         self._broker.store.clean_expired_queues()
         return command.reply()
 
     def clean_unused_topics(self, channel: Channel, command: Command) -> Command:
-        """316: delete queues of topics that are in no table. Those that have messages in the log stay: the table may
-        have lost their topics, and nobody has asked to delete these messages."""
+        """316: deletes the queues of topics that are not in the table of topics.
+
+        Queues with messages in the log stay: the table may have lost the topic, and no request deleted the messages.
+        """
         stay = self._broker.store.clean_unused_topics(
             set(self._broker.topics) | set(self._broker.topics.system_names())
         )
@@ -146,7 +148,7 @@ class AdminProcessor:
     # --- groups ---
 
     async def update_group(self, channel: Channel, command: Command) -> Command:
-        """200: make a group or change one."""
+        """200: creates or changes a consumer group."""
         try:
             await update_groups(self._broker, SubscriptionGroup.from_json(read_body(command)))
         except (ValueError, TypeError) as error:
@@ -154,19 +156,19 @@ class AdminProcessor:
         return command.reply()
 
     async def delete_group(self, channel: Channel, command: Command) -> Command:
-        """207: forget a group. Its offsets stay, unless the request says `cleanOffset` (5.x)."""
+        """207: deletes a consumer group. Its offsets stay, unless the request has `cleanOffset` (5.x)."""
         name = need_str(command.ext, "groupName")
         await delete_group(self._broker, name, with_offsets=opt_bool(command.ext, "cleanOffset"))
         return command.reply()
 
     def all_groups(self, channel: Channel, command: Command) -> Command:
-        """201: the whole table."""
+        """201: returns all consumer groups."""
         return json_answer(command, self._broker.groups.to_json())
 
     # --- the broker itself ---
 
     def update_config(self, channel: Channel, command: Command) -> Command:
-        """25: change settings while the broker runs; all of the request or nothing."""
+        """25: changes settings of the running broker; either all of the request or none."""
         changes = parse_properties(command.body)
         for key in changes:
             if key not in CHANGEABLE:
@@ -184,17 +186,17 @@ class AdminProcessor:
         return command.reply()
 
     def config(self, channel: Channel, command: Command) -> Command:
-        """26: every setting, a line each."""
+        """26: returns all settings, one per line."""
         lines = [f"{key}={value}\n" for key, value in sorted(self._broker.configuration().items())]
         version = fastjson.dumps(self._config_version.to_json()).decode()
         return command.reply(ext={"version": version}, body="".join(lines).encode())
 
     def runtime(self, channel: Channel, command: Command) -> Command:
-        """28: what the broker is doing, by RocketMQ's keys."""
+        """28: returns the runtime information, with RocketMQ's keys."""
         return json_answer(command, {"table": runtime_info(self._broker)})
 
     def stats(self, channel: Channel, command: Command) -> Command:
-        """315: one counter over a minute, an hour, a day."""
+        """315: returns one counter over a minute, an hour and a day."""
         name, key = need_str(command.ext, "statsName"), need_str(command.ext, "statsKey")
         self._broker.count_puts()
         view = self._broker.stats.view(name, key)
@@ -203,19 +205,20 @@ class AdminProcessor:
         return json_answer(command, view)
 
     def delay_offsets(self, channel: Channel, command: Command) -> Command:
-        """45: by delay level, the next message to deliver."""
+        """45: returns the offset of the next message to deliver, by delay level."""
         return json_answer(command, {"offsetTable": dict(self._broker.schedule.offsets.offsets)})
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
-    """Java's `key=value` lines, as mqadmin sends settings: blank lines and comments are skipped, escapes undone.
+    """Parses Java's `key=value` lines, as mqadmin sends settings. It skips blank lines and comments, and undoes
+    escapes.
 
-    ResponseError 1: the bytes are no text, or a line has no `=`.
+    ResponseError 1: the bytes are not UTF-8, or a line has no `=`.
     """
     try:
         lines = body.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body is no text") from error
+        raise refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body is not UTF-8 text") from error
     table = {}
     for line in lines:
         line = line.strip()

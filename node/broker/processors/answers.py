@@ -11,37 +11,38 @@ from tallystick.store.fastjson import FastjsonError
 
 
 def read_body(command: Command) -> dict[Any, Any]:
-    """The object in the request's body. ResponseError 1: there is none."""
+    """Returns the JSON object in the request's body. ResponseError 1: the body is not a JSON object."""
     try:
         value = fastjson.loads(command.body)
     except FastjsonError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code}: {error}") from error
     if not isinstance(value, dict):
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} is no JSON object")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} is not a JSON object")
     return value
 
 
 def objects(value: Any, what: str) -> list[dict[Any, Any]]:
-    """`value` as a list of objects; None is an empty one. ResponseError 1: it is something else."""
+    """Returns `value` if it is a list of objects, an empty list for None. ResponseError 1: it is something else."""
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{what} is no list of objects")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{what} is not a list of objects")
     return value
 
 
 def text(value: Any, what: str) -> str:
-    """`value` as text that is not empty. ResponseError 1: it is something else."""
+    """Returns `value` if it is a string that is not empty. ResponseError 1: it is something else."""
     if not isinstance(value, str) or not value:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{what} is missing")
     return value
 
 
 def json_answer(command: Command, value: Any) -> Command:
-    """Success, with a body as fastjson writes it: number keys bare, object keys in the key's place."""
+    """Returns an answer with code 0 and a body as fastjson writes it: keys may be numbers without quotes, or
+    objects."""
     return command.reply(body=fastjson.dumps(value))
 
 
 def refused(code: int, remark: str) -> ResponseError:
-    """To be raised: the server answers with it."""
+    """Returns an error to raise: the server answers with this code and remark."""
     return ResponseError(code, remark)

@@ -1,7 +1,8 @@
-"""Clients come, stay and go: heartbeats (34), farewells (35), members of a group (38), a subscription tried out (46).
+"""Requests of clients: heartbeat (34), unregister (35), members of a group (38), check of a subscription (46).
 
-A heartbeat creates what its groups need (the group, its retry topic) and adds the client with its subscriptions. When
-the members of a group change, each is informed (40), so that they rebalance the queues.
+A heartbeat creates the consumer groups that it names and their retry topics, and registers the client with its
+subscriptions. When the members of a group change, the broker informs each of them (40), so that they rebalance the
+queues.
 
 Source: ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener of RocketMQ 4.8.0.
 """
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from tallystick.node.broker.groups import SubscriptionGroup
     from tallystick.node.remoting.endpoint import Handler
 
-MAX_GROUPS = 1024  # of consumers and of producers in one heartbeat; a limit of ours, each makes a topic
+MAX_GROUPS = 1024  # consumer and producer groups in one heartbeat; RocketMQ has no limit. Each creates a topic
 
 
 class ClientProcessor:
-    """Enters clients into the tables, and tells members of changed groups."""
+    """Registers clients, and informs the members of groups that changed."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -50,7 +51,7 @@ class ClientProcessor:
                 channel.oneway(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group}))
 
     def heartbeat(self, channel: Channel, command: Command) -> Command | None:
-        """34: the client is alive, and these are its groups."""
+        """34: registers the client with its groups, or renews its registration."""
         client, parsed, producer_groups = self._parse(channel, command)
         for data, group, subscriptions in parsed:
             self._consumer(group, client, data, subscriptions)
@@ -59,8 +60,11 @@ class ClientProcessor:
         return None if command.is_oneway else command.reply()
 
     def relayed_heartbeat(self, channel: Channel, command: Command) -> Command | None:
-        """31004: a client of another member is alive. Its producers are reached by that member; consumers heartbeat
-        here themselves, but what they need is made if it is not there."""
+        """31004: a heartbeat that another member passes on.
+
+        The broker reaches the client's producers through that member. Consumers also send heartbeats to the leader
+        itself, so this one only creates their groups and retry topics.
+        """
         client, parsed, producer_groups = self._parse(channel, command)
         for data, group, _ in parsed:
             self._group(group, data)
@@ -71,14 +75,14 @@ class ClientProcessor:
     def _parse(
         self, channel: Channel, command: Command
     ) -> tuple[Client, list[tuple[dict[Any, Any], str, list[SubscriptionData]]], list[str]]:
-        """The client, its consumers (what they say, group, subscriptions), and its groups of producers."""
+        """Returns the client, its consumers (data, group, subscriptions), and its producer groups."""
         body = read_body(command)
         client_id = text(body.get("clientID"), "clientID of a heartbeat")
         consumers = objects(body.get("consumerDataSet"), "consumerDataSet of a heartbeat")
         producers = objects(body.get("producerDataSet"), "producerDataSet of a heartbeat")
         if max(len(consumers), len(producers)) > MAX_GROUPS:
             raise refused(ResponseCode.SYSTEM_ERROR, f"a heartbeat with more than {MAX_GROUPS} groups")
-        # All of it is read before any of it counts: a heartbeat with a mistake changes nothing.
+        # The whole body is parsed before anything changes: a heartbeat with an error changes nothing.
         parsed = [(data, _group_name(data), _subscriptions(data)) for data in consumers]
         producer_groups = [_group_name(data) for data in producers]
         client = Client(channel, client_id, command.language, command.version, self._broker.steady_ms())
@@ -100,7 +104,7 @@ class ClientProcessor:
         )
 
     def _group(self, group: str, data: dict[Any, Any]) -> SubscriptionGroup | None:
-        """The group and its retry topic, made if need be. None: it may not be made."""
+        """Returns the group, and creates it and its retry topic if necessary. None: it must not be created."""
         config = self._broker.groups.get(group)
         if config is not None:
             self._broker.topics.create_on_send_back(
@@ -112,7 +116,7 @@ class ClientProcessor:
         return config
 
     def unregister(self, channel: Channel, command: Command) -> Command | None:
-        """35: the client leaves a group of consumers, of producers, or of both."""
+        """35: removes the client from a consumer group, a producer group, or both."""
         need_str(command.ext, "clientID")
         consumer_group, producer_group = opt_str(command.ext, "consumerGroup"), opt_str(command.ext, "producerGroup")
         if producer_group:
@@ -124,7 +128,7 @@ class ClientProcessor:
         return None if command.is_oneway else command.reply(ext={})
 
     def consumer_list(self, channel: Channel, command: Command) -> Command:
-        """38: the client ids of a group, for sharing out its queues."""
+        """38: returns the client ids of a consumer group, among which its clients divide the queues."""
         group = need_str(command.ext, "consumerGroup")
         client_ids = self._broker.consumers.client_ids(group)
         if not client_ids:
@@ -134,7 +138,7 @@ class ClientProcessor:
         return answer
 
     def check_config(self, channel: Channel, command: Command) -> Command:
-        """46: would this subscription work here? Asked before the first heartbeat."""
+        """46: checks a subscription. Clients ask before their first heartbeat."""
         data = read_body(command).get("subscriptionData")
         if not isinstance(data, dict):
             return command.reply()
@@ -146,7 +150,9 @@ class ClientProcessor:
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
         if kind != SQL92:
-            raise refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"no filter of type {kind}, only TAG and {SQL92}")
+            raise refused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"there is no filter of type {kind}, only TAG and {SQL92}"
+            )
         try:
             sql92.compile(str(data.get("subString") or ""))
         except sql92.Sql92Error as error:

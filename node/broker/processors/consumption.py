@@ -1,7 +1,7 @@
-"""How far groups are: progress (208, 317), times (303), who consumes a topic (300), offsets in bulk (43, 308, 314).
+"""Progress of consumer groups (208, 317), times (303), consumers of a topic (300), tables of offsets (43, 308, 314).
 
-A group's topics are those it committed an offset in. While the group is connected, a topic that it no longer subscribes
-is left out.
+The topics of a group are those in which it committed an offset. While the group is connected, topics that it no longer
+subscribes to do not count.
 
 Source: AdminBrokerProcessor of RocketMQ 4.8.0; forms as in the recordings `admin` and `mqadmin`.
 """
@@ -29,7 +29,7 @@ _LONG_MAX = 2**63 - 1
 
 
 class ConsumptionProcessor:
-    """Answers about the progress of groups."""
+    """Answers requests about the progress of consumer groups."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -48,7 +48,7 @@ class ConsumptionProcessor:
     # --- progress ---
 
     def consume_stats(self, channel: Channel, command: Command) -> Command:
-        """208: a group's offsets beside the ends of its queues, in one topic or all."""
+        """208: returns a group's offsets and the ends of its queues, in one topic or in all."""
         group, topic = need_str(command.ext, "consumerGroup"), opt_str(command.ext, "topic")
         table: dict[Any, Any] = {}
         tps = 0.0
@@ -58,7 +58,7 @@ class ConsumptionProcessor:
         return json_answer(command, {"consumeTps": tps, "offsetTable": table})
 
     def broker_consume_stats(self, channel: Channel, command: Command) -> Command:
-        """317: the same for every group of the broker, each topic by itself."""
+        """317: returns the same for every group of the broker, with a separate entry for each topic."""
         ordered_only = need_bool(command.ext, "isOrder")
         groups, total_diff = [], 0
         for group in sorted(self._broker.groups):
@@ -99,7 +99,8 @@ class ConsumptionProcessor:
         return MessageQueue(topic, self._broker.settings.brokerName, queue_id)
 
     def time_span(self, channel: Channel, command: Command) -> Command:
-        """303: for each queue, the store times of its first, its last and the group's message, and how late that is."""
+        """303: returns for each queue the store times of its first and last message and of the group's next one, and
+        how long ago that one was stored."""
         topic, group = need_str(command.ext, "topic"), need_str(command.ext, "group")
         config = self._broker.topics.get(topic)
         if config is None:
@@ -123,20 +124,22 @@ class ConsumptionProcessor:
         return json_answer(command, {"consumeTimeSpanSet": spans})
 
     def consume_by_who(self, channel: Channel, command: Command) -> Command:
-        """300: groups that subscribe the topic now, or ever committed there."""
+        """300: returns the groups that subscribe to the topic now, or have committed an offset in it."""
         topic = need_str(command.ext, "topic")
         groups = self._broker.consumers.groups_of_topic(topic) | self._broker.offsets.groups_of(topic)
         return json_answer(command, {"groupList": sorted(groups)})
 
-    # --- offsets in bulk ---
+    # --- tables of offsets ---
 
     def all_offsets(self, channel: Channel, command: Command) -> Command:
-        """43: the whole table."""
+        """43: returns the table of consumer offsets."""
         return json_answer(command, self._broker.offsets.to_json())
 
     def correction(self, channel: Channel, command: Command) -> Command:
-        """308: by queue, the smallest offset of the topic's groups but `filterGroups`; the largest number there is
-        where `compareGroup` is behind that."""
+        """308: returns for each queue the smallest offset of the topic's groups without `filterGroups`.
+
+        Where `compareGroup` is behind that offset, it returns the largest 64-bit number.
+        """
         topic, compare = need_str(command.ext, "topic"), need_str(command.ext, "compareGroup")
         without = [name.strip() for name in opt_str(command.ext, "filterGroups").split(",") if name.strip()]
         lowest = {
@@ -150,7 +153,7 @@ class ConsumptionProcessor:
         return json_answer(command, {"correctionOffsets": lowest})
 
     async def clone(self, channel: Channel, command: Command) -> Command:
-        """314: a group goes on where another one is, in one topic or all."""
+        """314: copies the offsets of one group to another, in one topic or in all."""
         source, target = need_str(command.ext, "srcGroup"), need_str(command.ext, "destGroup")
         if problem := validate_group_name(target):
             raise refused(ResponseCode.SYSTEM_ERROR, problem)
@@ -161,7 +164,7 @@ class ConsumptionProcessor:
             if name not in self._broker.topics:
                 continue
             if not opt_bool(command.ext, "offline") and info is not None and name not in info.subscriptions:
-                continue  # the group is connected and no longer wants this topic
+                continue  # the group is connected and no longer subscribes to this topic
             try:
                 self._broker.offsets.clone(source, target, name)
             except ValueError as error:
@@ -171,6 +174,6 @@ class ConsumptionProcessor:
 
 
 def _human(timestamp_ms: int) -> str:
-    """`2026-11-20 23:30:00,000` in local time, as Java's getters of these fields print it."""
+    """Returns a text such as `2026-11-20 23:30:00,000`, in local time, as Java prints these fields."""
     when = datetime.fromtimestamp(timestamp_ms / 1000)
     return f"{when:%Y-%m-%d %H:%M:%S},{timestamp_ms % 1000:03d}"

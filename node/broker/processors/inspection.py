@@ -1,4 +1,4 @@
-"""A look into a queue (321), and a half message put back to be checked again (323).
+"""Requests for troubleshooting: units of a queue (321), and another check of a half message (323).
 
 Source: AdminBrokerProcessor of RocketMQ 4.8.0.
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.remoting.endpoint import Handler
 
-MAX_UNITS = 1000  # of a queue in one answer; a limit of ours
+MAX_UNITS = 1000  # units in one answer; RocketMQ has no limit
 
 
 class InspectionProcessor:
-    """Answers for those who look for a fault."""
+    """Answers requests for troubleshooting."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -41,7 +41,7 @@ class InspectionProcessor:
         }
 
     def consume_queue(self, channel: Channel, command: Command) -> Command:
-        """321: units of a queue from `index` on, and whether the group's tags let each one pass."""
+        """321: returns units of a queue from `index` on, and whether the group's filter accepts each of them."""
         ext, store = command.ext, self._broker.store
         topic, queue_id = need_str(ext, "topic"), need_int(ext, "queueId")
         index, count = need_long(ext, "index"), need_int(ext, "count")
@@ -67,7 +67,8 @@ class InspectionProcessor:
         return answer
 
     async def resume_check(self, channel: Channel, command: Command) -> Command:
-        """323: stores a half message again without counted checks, so that its producer is asked again."""
+        """323: stores a half message again with its number of checks reset, so that the broker asks its producer
+        again."""
         text = need_str(command.ext, "msgId")
         try:
             _, pos = decode_message_id(text)

@@ -1,4 +1,4 @@
-"""Ordered consumers lock their queues (41) every 20 s, and let them go (42) when they stop.
+"""Locks of queues: an ordered consumer locks its queues (41) every 20 s, and unlocks them (42) when it stops.
 
 Source: AdminBrokerProcessor of RocketMQ 4.8.0.
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.remoting.endpoint import Handler
 
-MAX_QUEUES = 65536  # in one request; a limit of ours
+MAX_QUEUES = 65536  # in one request; RocketMQ has no limit
 
 
 class LockProcessor:
-    """Grants and frees locks of queues."""
+    """Locks and unlocks queues."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -30,13 +30,13 @@ class LockProcessor:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     def lock(self, channel: Channel, command: Command) -> Command:
-        """41: those of the queues that the client may consume for the next 60 s."""
+        """41: locks queues for a client for 60 s. Returns those that it locked."""
         group, client_id, queues = _request(command)
         locked = self._broker.locks.try_lock_batch(group, queues, client_id, self._broker.steady_ms())
         return json_answer(command, {"lockOKMQSet": [queue.to_json() for queue in locked]})
 
     def unlock(self, channel: Channel, command: Command) -> Command | None:
-        """42: the client needs these queues no longer."""
+        """42: unlocks the client's queues."""
         group, client_id, queues = _request(command)
         self._broker.locks.unlock_batch(group, queues, client_id)
         return None if command.is_oneway else command.reply()

@@ -1,7 +1,7 @@
-"""Where a group is in a queue (14, 15), and where a queue begins, ends, or was at a time (29, 30, 31, 32).
+"""Consumer offsets (14, 15), and the offsets of a queue's begin, end, and of a time (29, 30, 31, 32).
 
-A group that never committed an offset starts at 0 if the queue's first message is still near (nothing is lost, and
-little is to be caught up); else it is told that nothing was found, and its client decides.
+A group without a committed offset starts at 0 if the queue still has its first message, and that message is near the
+end of the log. Otherwise the broker answers that it found no offset, and the client decides.
 
 Source: ConsumerManageProcessor, AdminBrokerProcessor of RocketMQ 4.8.0; `boundaryType` and `setZeroIfNotFound` of 5.x.
 """
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext, StoreView
     from tallystick.node.remoting.endpoint import Handler
 
-MAX_QUEUE_ID = 65535  # a limit of ours: each number a client makes up would stay in the table
+MAX_QUEUE_ID = 65535  # RocketMQ has no limit; here each number that a client sends would stay in the table
 
 
 class OffsetProcessor:
-    """Answers about offsets."""
+    """Answers requests about offsets."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -43,7 +43,7 @@ class OffsetProcessor:
         }
 
     def query(self, channel: Channel, command: Command) -> Command:
-        """14: the next offset this group consumes."""
+        """14: returns the committed offset of a group: the next one that it consumes."""
         ext = command.ext
         group, topic, queue_id = need_str(ext, "consumerGroup"), need_str(ext, "topic"), need_int(ext, "queueId")
         offset = self._broker.offsets.query(group, topic, queue_id)
@@ -56,14 +56,15 @@ class OffsetProcessor:
         return command.reply(ext={"offset": str(offset)})
 
     def _begins_near(self, topic: str, queue_id: int) -> bool:
-        """The queue has its first message still, and near the log's end; or it never had one."""
+        """Returns whether the queue still has its first message near the end of the log, or never had a message."""
         store = self._broker.store
         if store.min_offset(topic, queue_id) > 0:
             return False
         return store.max_offset(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
 
     def update(self, channel: Channel, command: Command) -> Awaitable[Command] | None:
-        """15: this group goes on at that offset. What can be no group's or queue's is refused: it would stay."""
+        """15: commits an offset. Impossible groups, queues and offsets are refused, because they would stay in the
+        table."""
         ext = command.ext
         group, topic, queue_id = need_str(ext, "consumerGroup"), need_str(ext, "topic"), need_int(ext, "queueId")
         offset = need_long(ext, "commitOffset")
@@ -72,14 +73,14 @@ class OffsetProcessor:
         if topic not in self._broker.topics:
             raise refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         if not 0 <= queue_id <= MAX_QUEUE_ID or offset < 0:
-            raise refused(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} or commitOffset {offset} cannot be")
+            raise refused(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} or commitOffset {offset} is not possible")
         if not self._broker.offsets.has_room(group, topic, queue_id):
-            raise refused(ResponseCode.SYSTEM_ERROR, f"there are {MAX_OFFSETS} offsets, which is the most there may be")
+            raise refused(ResponseCode.SYSTEM_ERROR, f"the table has {MAX_OFFSETS} offsets, which is the limit")
         self._broker.offsets.commit(group, topic, queue_id, offset)
         return None if command.is_oneway else self._kept(command)
 
     async def _kept(self, command: Command) -> Command:
-        """The answer, when the offset survives a kill. Clients that commit by the clock do so one way."""
+        """Returns the answer when the offset is durable. Periodic commits of clients are one-way and do not wait."""
         try:
             await self._broker.offsets.saved()
         except OSError as error:
@@ -87,18 +88,20 @@ class OffsetProcessor:
         return command.reply(ext={})
 
     def max_offset(self, channel: Channel, command: Command) -> Command:
-        """30: the offset the next message will get."""
+        """30: returns the offset that the next message will get."""
         topic, queue_id = _queue(command)
         return command.reply(ext={"offset": str(self._broker.store.max_offset(topic, queue_id))})
 
     def min_offset(self, channel: Channel, command: Command) -> Command:
-        """31: the offset of the oldest message."""
+        """31: returns the offset of the oldest message."""
         topic, queue_id = _queue(command)
         return command.reply(ext={"offset": str(self._broker.store.min_offset(topic, queue_id))})
 
     def by_time(self, channel: Channel, command: Command) -> Command:
-        """29: the message of that time or its nearer neighbour; with a `boundaryType`, the first not older or the last
-        not younger."""
+        """29: returns the offset of the message that was stored at a time, or of the one nearest to it.
+
+        With a `boundaryType`: the first message that is not older, or the last one that is not newer.
+        """
         topic, queue_id = _queue(command)
         timestamp_ms = need_long(command.ext, "timestamp")
         boundary = opt_str(command.ext, "boundaryType").upper()
@@ -109,7 +112,7 @@ class OffsetProcessor:
         return command.reply(ext={"offset": str(offset)})
 
     def earliest(self, channel: Channel, command: Command) -> Command:
-        """32: when the oldest message was stored; -1: there is none."""
+        """32: returns the time when the oldest message was stored; -1: the queue has no message."""
         topic, queue_id = _queue(command)
         return command.reply(ext={"timestamp": str(self._broker.store.earliest_store_time(topic, queue_id))})
 
@@ -119,8 +122,11 @@ def _queue(command: Command) -> tuple[str, int]:
 
 
 def bounded_offset(store: StoreView, topic: str, queue_id: int, timestamp_ms: int, *, lower: bool) -> int:
-    """The first message not older than the time (the queue's end if all are older), or the last one not younger (the
-    queue's beginning if all are younger). Store times grow with offsets, so a dozen or two are looked at."""
+    """Returns the offset of the first message that is not older than the time (the queue's end if all are older), or
+    with `lower` false of the last one that is not newer (the queue's begin if all are newer).
+
+    Store times grow with offsets, so a binary search needs the times of a dozen or two.
+    """
     low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
 
     def time_of(offset: int) -> int:

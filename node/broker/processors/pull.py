@@ -1,17 +1,18 @@
-"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the way of messages to consumers.
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): delivery of messages to consumers.
 
-A pull is checked in RocketMQ's order (`pull_checks`), then reads the queue. What it found is sent as the log has it,
-behind a head made from a template. A pull that found nothing at the end of its queue is held if its client allows
-(`holds`); once something comes, all of this happens again, since the topic or the subscription may be gone by then.
+The broker checks a pull in RocketMQ's order (`pull_checks`), then reads the queue. It sends the records as they are in
+the log, behind a head that is made from a template. A pull that finds no message at the end of its queue is held if
+its client permits (`holds`). When a message arrives, the broker checks and reads again, because the topic or the
+subscription may have been deleted.
 
     status in the store                         code
     FOUND                                       0
     NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING    20  pull again at once, from nextBeginOffset
     OFFSET_OVERFLOW_ONE, OFFSET_FOUND_NULL      19  nothing yet: held, if the client allows
     NO_MATCHED_LOGIC_QUEUE, NO_MESSAGE_IN_QUEUE 19 at offset 0, else 21
-    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL     21  go on at nextBeginOffset; told to OFFSET_MOVED_EVENT too
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL     21  pull from nextBeginOffset; a message to OFFSET_MOVED_EVENT, too
 
-A slave gives its answers the code 20 where a master says 21, and keeps no offsets.
+A slave answers with code 20 where a master answers with 21, and stores no offsets.
 
 Source: PullMessageProcessor of RocketMQ 4.8.0; the recorded frames in the golden data.
 """
@@ -60,14 +61,14 @@ _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
 class _Done(enum.Enum):
-    """What became of a pull that has no answer yet to be sent by the caller."""
+    """The result of a pull for which the caller has no answer to send."""
 
     SENT = enum.auto()
     HELD = enum.auto()
 
 
 class PullProcessor:
-    """Answers pulls, at once or when their hold ends. It makes itself the one who answers the broker's holds."""
+    """Answers pulls, at once or when their hold ends. It registers with the broker's holds to answer them."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -80,7 +81,7 @@ class PullProcessor:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, connection: Connection, command: Command) -> Command | None:
-        """The handler: None if the answer was sent, or will be."""
+        """Handles a pull. None: the answer was sent, or will be sent later."""
         if command.flag & FLAG_ONEWAY:
             return None  # nobody waits for the messages
         try:
@@ -90,13 +91,13 @@ class PullProcessor:
         return None if isinstance(answer, _Done) else answer
 
     def retry(self, hold: Hold, expired: bool) -> bool:
-        """The holds' question: is there an answer now? See `holds.Retry`."""
+        """Tries a held pull again. Returns whether it was answered: see `holds.Retry`."""
         command = hold.command
         try:
             answer = self._pull(hold.connection, command, hold, expired)
         except ResponseError as error:
             answer = command.reply(error.code, ext={}, remark=error.remark)
-        except Exception as error:  # one pull's trouble must not keep the others waiting
+        except Exception as error:  # an error of one pull must not stop the others
             self._log.warning("held pull", "a held pull failed", exc_info=True)
             answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if isinstance(answer, Command):
@@ -149,7 +150,8 @@ class PullProcessor:
         return ResponseCode.PULL_OFFSET_MOVED
 
     def _note_slow(self, group: str, topic: str, queue_id: int, body: bytes) -> None:
-        """Count how far the group is behind the log's end; if it is told so, stop a group that is too far."""
+        """Counts how far the group is behind the end of the log. With `disableConsumeIfConsumerReadSlowly` it disables
+        a group that is too far behind."""
         broker = self._broker
         record = Record.decode(body, check_crc=False)
         behind_bytes = broker.store.max_pos - record.pos
@@ -157,7 +159,7 @@ class PullProcessor:
         broker.stats.fall_behind(group, topic, queue_id, recorded, broker.now_ms() - record.store_timestamp_ms)
         settings = broker.settings
         if settings.disableConsumeIfConsumerReadSlowly and behind_bytes > settings.consumerFallbehindThreshold:
-            self._log.warning("slow group", "%s is %d bytes behind: it may consume no more", group, behind_bytes)
+            self._log.warning("slow group", "disabled consumer group %s: it is %d bytes behind", group, behind_bytes)
             broker.groups.disable_consume(group)
 
     def _stays(self, hold: Hold, code: ResponseCode, result: GetResult) -> bool:

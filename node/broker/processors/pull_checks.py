@@ -1,8 +1,7 @@
-"""What may keep a pull from reading: the broker, its group, its topic, its subscription, in RocketMQ's order.
+"""The checks of a pull before it reads, in RocketMQ's order: broker, group, topic and subscription.
 
-Each check raises ResponseError with RocketMQ's code and words: clients act on the code, and people search for the
-words. 24, 25, 27 and 28 are passing states: the pull came before the heartbeat that brings the subscription, and the
-client tries again.
+Each check raises ResponseError with RocketMQ's code and text: clients act on the code, and people search for the text.
+24, 25, 27 and 28 are temporary: the pull arrived before the heartbeat with its subscription, and the client retries.
 
 Source: PullMessageProcessor of RocketMQ 4.8.0.
 """
@@ -33,14 +32,14 @@ _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 
 class PullChecks:
-    """The checks of one broker's pulls."""
+    """Checks the pulls of one broker."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._log = LimitedLog(logging.getLogger("tallystick.pull"), time.monotonic)
 
     def group(self, name: str) -> SubscriptionGroup:
-        """The group, which may consume here."""
+        """Returns the consumer group, if it may consume from this broker. ResponseError otherwise."""
         broker = self._broker
         if not broker.settings.brokerPermission & PERMISSION_READ:
             raise ResponseError(
@@ -56,7 +55,7 @@ class PullChecks:
         return group
 
     def queue(self, connection: Connection, topic: str, queue_id: int) -> None:
-        """The topic exists, may be read, and has this queue to read from."""
+        """Checks that the topic exists, may be read, and has this queue. ResponseError otherwise."""
         config = self._broker.topics.get(topic)
         if config is None:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {_FAQ}")
@@ -70,7 +69,8 @@ class PullChecks:
             )
 
     def filter(self, group: SubscriptionGroup, request: PullRequest) -> MessageFilter:
-        """What the pull's own subscription, or else the one its group is known to have, lets through."""
+        """Returns the filter of the subscription in the pull or, without one, of the group's registered
+        subscription."""
         broker, topic, sub_version, ext = self._broker, request.topic, request.sub_version, request.ext
         if request.sys_flag & SUBSCRIPTION:
             expression_type = ext.get("expressionType")
@@ -78,7 +78,7 @@ class PullChecks:
                 wanted = filter_of(ext.get("subscription"), expression_type)
             except ValueError as error:
                 self._log.warning(
-                    "subscription", "the subscription of %s to %s is refused: %s", group.group_name, topic, error
+                    "subscription", "refused the subscription of %s to %s: %s", group.group_name, topic, error
                 )
                 raise ResponseError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"

@@ -1,8 +1,7 @@
-"""The head of a pull's answer: frame lengths and header, made from a template.
+"""The head of the answer to a pull: frame lengths and header, made from a template.
 
-Consumers pull for as long as they live and every answer has the same four fields, so this skips the general encoder:
-one formatting of bytes instead of a dict, its JSON and two copies. What comes out is byte for byte what
-`codec.encode_head` makes of the same command.
+Every answer to a pull has the same four fields. So this module formats a template instead of using the general
+encoder, which needs a dict, its JSON and two copies. The result is byte for byte that of `codec.encode_head`.
 
 Source: PullMessageResponseHeader of RocketMQ 4.8.0.
 """
@@ -40,7 +39,7 @@ def pull_head(
     max_offset: int,
     body_bytes: int,
 ) -> bytes:
-    """The frame up to its body, which has `body_bytes`. The frame must be within the protocol's limit."""
+    """Returns the frame before its body of `body_bytes`. The caller checks that the frame is within the limit."""
     if header_type == 0:
         header = _JSON % (
             code,

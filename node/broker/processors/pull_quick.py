@@ -1,10 +1,10 @@
-"""The short way of a pull: its header is recognized instead of read, and its answer made by the kernel in one piece.
+"""The fast path of pulls: the kernel recognizes the header and builds the answer in one piece.
 
-Consumers send the same header over and over with other offsets. Of a header whose shape is known (`PullShapes`) only
-the numbers are read; the fields are those that the full decoder found when the shape was new. The checks are the same
-for every pull, whichever way it takes. The short way ends where anything but messages in memory is due (an error, an
-empty queue, a filter that looks into messages, a reader that is far behind): then nothing has happened yet, and the
-frame takes the full way.
+Consumers send the same header again and again with other offsets. If the shape of a header is known (`PullShapes`),
+the kernel reads only its numbers; the other fields are those that the decoder found when the shape was new. The checks
+are the same on both paths. The fast path only returns messages that are in memory. In any other case (an error, an
+empty queue, a filter that reads messages, a consumer that is far behind) it has no effect, and the frame takes the
+normal path.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from tallystick.node.remoting.connection import Connection
 
 _PULLS = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
-_MOST_REQUESTS = 10_000  # as many as the kernel keeps shapes
+_MOST_REQUESTS = 10_000  # the kernel remembers as many shapes
 
 
 class QuickPulls:
-    """Answers pulls that need no more than `PullChecks` and messages that are there."""
+    """Answers pulls that pass `PullChecks` and find messages in memory."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -37,7 +37,7 @@ class QuickPulls:
         self._requests: dict[int, PullRequest] = {}
 
     def answer(self, connection: Connection, header: bytes) -> bool:
-        """True: a frame with this JSON header was a pull, and is answered. False: it is as if it had not been seen."""
+        """Returns whether the frame with this JSON header was a pull and is answered. False: the call had no effect."""
         shape = self._shapes.read(header)
         if shape is None:
             return False
@@ -72,9 +72,9 @@ class QuickPulls:
         return True
 
     def learn(self, header: bytes) -> None:
-        """Pulls with a header of this shape take the short way from now on, if it is one that can."""
+        """Remembers the shape of this header: later pulls with it take the fast path, if their kind permits it."""
         if not header.startswith(b'{"code":'):
-            return  # most headers are no pulls: no second look at them
+            return  # most headers are not pulls
         shape = self._shapes.learn(header)
         if shape is None:
             return
@@ -85,7 +85,7 @@ class QuickPulls:
             committed = request.commit_offset()
         except (HeaderError, ResponseError):
             return
-        # The numbers must be where the decoder sees them too
+        # The decoder must find the numbers in the same places
         if (
             command.code in _PULLS
             and command.flag == 0

@@ -1,4 +1,4 @@
-"""What a pull asks for, read from its fields.
+"""The fields of a pull request.
 
 Source: PullMessageRequestHeader of RocketMQ 4.8.0.
 """
@@ -11,31 +11,32 @@ from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import ResponseError, need_int, need_long, need_str
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
-"""Bits of `sys_flag`: the pull commits an offset; it may be held; it brings its subscription along. 8 (class filter)
-and 16 (lite pull) change nothing here."""
+"""Bits of `sys_flag`: the pull commits an offset; the broker may hold it; it contains its subscription. 8 (class
+filter) and 16 (lite pull) have no effect."""
 
 MAX_MESSAGES = 1024
-"""Messages a pull may ask for; more are taken as so many. It also bounds how many units one look tests."""
+"""Largest number of messages of a pull; a larger number is lowered to it. It also limits the units that a read
+tests."""
 
 _LONG = 2**63
 
 
 class PullRequest(NamedTuple):
-    """A pull's fields, without the offsets: those change from one pull of a queue to the next."""
+    """The fields of a pull without the offsets, which differ between the pulls of a queue."""
 
     group: str
     topic: str
     queue_id: int
     max_messages: int
-    """From 1 to `MAX_MESSAGES`, whatever was asked for."""
+    """From 1 to `MAX_MESSAGES`, also if the client asked for more."""
     sys_flag: int
     sub_version: int
     ext: dict[str, str]
-    """The fields as they came, for what only some pulls need."""
+    """All fields of the request, for those that only some pulls need."""
 
     @classmethod
     def read(cls, ext: dict[str, str]) -> tuple[Self, int]:
-        """The request, and the offset it begins at. ResponseError 1: a field is missing or no number of its size."""
+        """Returns the request and its first offset. ResponseError 1: a field is missing or is not a number in range."""
         try:
             group, topic, offset = ext["consumerGroup"], ext["topic"], int(ext["queueOffset"])
             queue_id, max_messages = int(ext["queueId"]), int(ext["maxMsgNums"])
@@ -48,16 +49,16 @@ class PullRequest(NamedTuple):
         return cls(group, topic, queue_id, most, sys_flag, sub_version, ext), offset
 
     def commit_offset(self) -> int:
-        """The offset that the pull commits. ResponseError 1: there is none."""
+        """Returns the offset that the pull commits. ResponseError 1: it is missing."""
         return need_long(self.ext, "commitOffset")
 
     def suspend_ms(self) -> int:
-        """How long the client would wait for messages. ResponseError 1: it does not say."""
+        """Returns how long the client permits to hold the pull. ResponseError 1: the field is missing."""
         return need_long(self.ext, "suspendTimeoutMillis")
 
 
 def _complaint(ext: dict[str, str]) -> ResponseError:
-    """What is wrong with the fields of a request that could not be read."""
+    """Returns the error for a request whose fields could not be read."""
     try:
         for name in ("consumerGroup", "topic"):
             need_str(ext, name)
@@ -67,4 +68,4 @@ def _complaint(ext: dict[str, str]) -> ResponseError:
             need_long(ext, name)
     except ResponseError as error:
         return error
-    return ResponseError(ResponseCode.SYSTEM_ERROR, "the fields of this pull cannot be read")
+    return ResponseError(ResponseCode.SYSTEM_ERROR, "the fields of the pull cannot be read")

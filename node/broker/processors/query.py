@@ -1,7 +1,7 @@
 """QUERY_MESSAGE (12) by key and VIEW_MESSAGE_BY_ID (33) by position, for mqadmin, consoles and clients' `viewMessage`.
 
-The index finds by hash: the client compares keys, and counts what is left. An id of a message names the position in
-the log at which its record begins; a position where none begins has no message, whatever bytes lie there.
+The index finds messages by the hash of a key; the client compares the keys. A message id contains the position in the
+log at which the record begins. At a position where no record begins, the broker finds no message, whatever the bytes.
 
 Source: QueryMessageProcessor of RocketMQ 4.8.0.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 MAX_BODY = 15 * 1024 * 1024
-"""Bytes of records in one answer: it must fit into a frame. Older ones are left out."""
+"""Largest number of bytes of records in one answer, which must fit into a frame. Older records are left out."""
 
 
 class QueryProcessor:
-    """Answers from the index and from the log."""
+    """Answers queries from the index and the log."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -32,7 +32,7 @@ class QueryProcessor:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
     def query(self, connection: Connection, command: Command) -> Command:
-        """Records whose key has the hash of the asked one, one after the other; 22: there is none."""
+        """Returns the records that have a key with the hash of the given key. Code 22: there is no such record."""
         ext = command.ext
         topic, key, max_count = need_str(ext, "topic"), need_str(ext, "key"), need_int(ext, "maxNum")
         begin_ms, end_ms = need_long(ext, "beginTimestamp"), need_long(ext, "endTimestamp")
@@ -49,7 +49,7 @@ class QueryProcessor:
         return command.reply(ext=fields, body=_joined(found.records))
 
     def view(self, connection: Connection, command: Command) -> Command:
-        """The record that begins at a position; 1: none does."""
+        """Returns the record that begins at a position. Code 1: no record begins there."""
         pos = need_long(command.ext, "offset")
         record = self._broker.store.message_at(pos)
         if record is None:
@@ -59,7 +59,7 @@ class QueryProcessor:
 
 
 def _joined(records: list[bytes]) -> bytes:
-    """As many as fit, the first in any case."""
+    """Joins as many records as fit into an answer, at least the first."""
     size, taken = 0, 0
     for record in records:
         size += len(record)

@@ -1,8 +1,8 @@
-"""Who is connected (203, 204), and what an administrator asks of a client through the broker (222, 223, 307, 309).
+"""Connections of groups (203, 204), and requests of administrators to clients (222, 223, 307, 309).
 
-The broker has the connection to the client, the administrator has not: the request is passed on over it, and the
-client's answer passed back. A reset of offsets (222) is worked out here and sent to every member (220); each member
-stops, takes the new offsets and commits them, so the broker's own table is not touched.
+Only the broker has a connection to the client: it passes the request on, and the client's answer back. For a reset of
+offsets (222) the broker computes the offsets and sends them to all clients of the group (220). Each client stops, takes
+the new offsets and commits them; the broker does not change its table of offsets.
 
 Source: AdminBrokerProcessor, Broker2Client of RocketMQ 4.8.0; forms as in the recording `admin`.
 """
@@ -36,7 +36,7 @@ VERSION_RUNNING_INFO = 62  # V3_1_8_SNAPSHOT: from there on they know 307 and 30
 
 
 class RelayProcessor:
-    """Shows connections, and passes requests on to clients."""
+    """Lists connections, and passes requests on to clients."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -54,7 +54,7 @@ class RelayProcessor:
     # --- connections ---
 
     def consumer_connections(self, channel: Channel, command: Command) -> Command:
-        """203: the members of a group and what they have in common."""
+        """203: returns the clients of a consumer group, and the group's properties and subscriptions."""
         name = need_str(command.ext, "consumerGroup")
         group = self._broker.consumers.get(name)
         if group is None:
@@ -69,22 +69,22 @@ class RelayProcessor:
         return json_answer(command, body)
 
     def producer_connections(self, channel: Channel, command: Command) -> Command:
-        """204: the members of a group of producers."""
+        """204: returns the clients of a producer group."""
         name = need_str(command.ext, "producerGroup")
         members = self._broker.producers.members(name)
         if not members:
             raise refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return json_answer(command, {"connectionSet": [client.to_json() for client in members]})
 
-    # --- questions to one client ---
+    # --- requests to one client ---
 
     async def running_info(self, channel: Channel, command: Command) -> Command:
-        """307: what a consumer is doing; its own answer."""
+        """307: returns the running information of a consumer, as the consumer answers it."""
         request = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=dict(command.ext or {}))
         return await self._ask(command, request)
 
     async def consume_directly(self, channel: Channel, command: Command) -> Command:
-        """309: a consumer consumes one message now; its own answer."""
+        """309: lets a consumer consume one message now. Returns the consumer's answer."""
         text = need_str(command.ext, "msgId")
         try:
             _, pos = decode_message_id(text)
@@ -119,10 +119,10 @@ class RelayProcessor:
             ) from error
         return command.reply(answer.code, ext=answer.ext, body=answer.body, remark=answer.remark)
 
-    # --- offsets of a group, on its clients ---
+    # --- offsets that clients hold ---
 
     def reset_offset(self, channel: Channel, command: Command) -> Command:
-        """222: all members go on at a time (-1: at the end); backwards only, unless forced."""
+        """222: resets the offsets of all clients to a time (-1: the end). Offsets only go back, unless it is forced."""
         ext = command.ext
         topic, group = need_str(ext, "topic"), need_str(ext, "group")
         timestamp_ms, forced = need_long(ext, "timestamp"), need_bool(ext, "isForce")
@@ -168,7 +168,7 @@ class RelayProcessor:
                 )
 
     async def consumer_status(self, channel: Channel, command: Command) -> Command:
-        """223: the offsets that members hold now, of one member (`clientAddr` is its id) or of all."""
+        """223: returns the offsets that clients hold now, of one client (`clientAddr` is its id) or of all."""
         topic, group = need_str(command.ext, "topic"), need_str(command.ext, "group")
         only = opt_str(command.ext, "clientAddr")
         members = self._broker.consumers.members(group)
@@ -177,13 +177,13 @@ class RelayProcessor:
         self._need_version(members)
         asked = [client for client in members if not only.strip() or client.client_id == only]
         answers = await asyncio.gather(*(_status(client.channel, topic, group) for client in asked))
-        # A client that does not answer is left out: the others' answers are still worth having.
+        # A client that does not answer is left out.
         table = {client.client_id: status for client, status in zip(asked, answers, strict=True) if status is not None}
         return json_answer(command, {"consumerTable": table, "messageQueueTable": {}})
 
 
 async def _status(channel: Channel, topic: str, group: str) -> dict[JsonObjectKey, Any] | None:
-    """221: the offsets one client holds. None: it does not tell."""
+    """221: returns the offsets that one client holds. None: it did not answer with them."""
     request = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": topic, "group": group})
     try:
         answer = await channel.call(request, STATUS_TIMEOUT_S)
@@ -193,14 +193,14 @@ async def _status(channel: Channel, topic: str, group: str) -> dict[JsonObjectKe
         table = status.get("messageQueueTable") if isinstance(status, dict) else None
         return fastjson.object_keys(table) if isinstance(table, dict) else None
     except (RemotingError, ValueError) as error:  # FastjsonError is a ValueError
-        logger.info("no status of a consumer of %s: %s", group, error)
+        logger.info("got no status from a consumer of %s: %s", group, error)
         return None
 
 
 def _reset_command(
     topic: str, group: str, timestamp_ms: int, table: dict[MessageQueue, int], language: str | None
 ) -> Command:
-    """220. Clients in C++ take a list; a map with objects for keys is beyond their JSON."""
+    """Returns request 220. Clients in C++ get a list, because their JSON parser does not support objects as keys."""
     body: dict[str, Any]
     if language == "CPP":
         body = {"offsetTable": [{**queue.to_json(), "offset": offset} for queue, offset in table.items()]}

@@ -1,8 +1,8 @@
 """SEND_REPLY_MESSAGE (324) and its V2 (325): the answer to a request message.
 
-It is pushed to the client that waits, and then (with `storeReplyMessageEnable`) stored in the topic it was sent to,
-`<cluster>_REPLY_TOPIC`, as it came: RocketMQ adds no CLUSTER here. The answer's code tells about the push; its ids are
-those of the record, or zeros (a client cannot do without the fields) if there is none.
+The broker pushes the reply to the client that waits for it. With `storeReplyMessageEnable` it then stores the reply
+unchanged in its topic, `<cluster>_REPLY_TOPIC`; RocketMQ adds no CLUSTER here. The code of the answer is the result of
+the push. Its ids are those of the record, or zeros without a record, because clients require the fields.
 
 Source: ReplyMessageProcessor of RocketMQ 4.8.0.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ReplyProcessor:
-    """Carries replies to the clients that wait for them."""
+    """Passes replies on to the clients that wait for them."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -33,7 +33,7 @@ class ReplyProcessor:
         return {RequestCode.SEND_REPLY_MESSAGE: self.reply, RequestCode.SEND_REPLY_MESSAGE_V2: self.reply}
 
     async def reply(self, connection: Connection, command: Command) -> Command | None:
-        """One reply; a one-way one is not answered."""
+        """Handles one reply. A one-way request gets no answer."""
         try:
             answer = await self._reply(connection, command)
         except ResponseError as error:

@@ -1,18 +1,19 @@
 """SEND_MESSAGE (10), its V2 (310) and SEND_BATCH_MESSAGE (320).
 
-The kernel answers plain sends to known topics straight from the socket's bytes; whatever it is not sure of comes here.
-Both store the same bytes: the request's properties, then CLUSTER. Here is also all that changes a message's way:
+The kernel answers plain sends to known topics directly from the bytes of the socket. This processor handles all others.
+Both store the same bytes: the request's properties, then CLUSTER. Some messages are stored in another topic:
 
     %RETRY% topic, tried too often   -> the group's dead letters
     TRAN_MSG                         -> half topic
     DELAY                            -> schedule topic
 
-A request is worked up to the store's append without giving up the event loop, so that messages of one connection are
-stored in the order they came. Only the first sends to a new topic wait until its row is durable
-(`rows_durable`); they keep their order.
+The processor does not give up the event loop before the store's append, so messages of one connection are stored in
+the order in which they arrived. Only the first sends to a new topic wait until its row is durable (`rows_durable`);
+they keep their order.
 
-TIMER_DELAY_* and TIMER_DELIVER_MS ask for a delivery time; only RocketMQ 5 knows them. A 4.8 broker ignores them, and
-consumers see the message too early. Here it is refused with code 13: a failing send is found sooner than a wrong time.
+TIMER_DELAY_* and TIMER_DELIVER_MS ask for a delivery time, which only RocketMQ 5 supports. A 4.8 broker ignores them,
+and consumers get the message too early. This broker refuses such a message with code 13, because a failed send is
+noticed sooner than a wrong time.
 
 Source: SendMessageProcessor of RocketMQ 4.8.0.
 """
@@ -51,7 +52,7 @@ _MULTI_TAG = "MULTI_TAG"
 
 
 class SendProcessor:
-    """Stores what producers send."""
+    """Stores the messages of producers."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -64,7 +65,7 @@ class SendProcessor:
         }
 
     async def send(self, connection: Connection, command: Command) -> Command | None:
-        """One request; a one-way one is not answered, whatever becomes of it."""
+        """Handles one send. A one-way request gets no answer, even if it fails."""
         try:
             answer = await self._send(connection, command)
         except ResponseError as error:
@@ -99,7 +100,7 @@ class SendProcessor:
         connection: Connection,
         command: Command,
     ) -> Message:
-        """The message for the topic in which consumers find it in the end."""
+        """Returns the message with the topic from which consumers will read it."""
         message = Message(
             topic=request.topic,
             queue_id=queue_id,
@@ -118,7 +119,7 @@ class SendProcessor:
         return message
 
     def _stored(self, message: Message, names: Mapping[str, str]) -> Message:
-        """The message as it is stored now: itself, or its half or delayed form."""
+        """Returns the message to store now: unchanged, or as a half or delayed message."""
         try:
             if is_half(message, names):
                 if self._broker.settings.rejectTransactionMessage:
@@ -127,7 +128,7 @@ class SendProcessor:
                         f"the broker[{self._broker.settings.brokerIP1}] sending transaction message is forbidden",
                     )
                 return to_half(message, names)
-            if says_transaction(names):  # one that ended long ago and is sent back: nothing prepared about it
+            if says_transaction(names):  # it was sent back after its transaction ended: it is not prepared again
                 message.sys_flag &= ~TRANSACTION_MASK
             return to_schedule(message, self._broker.schedule.levels)
         except DelayError as error:
@@ -136,7 +137,8 @@ class SendProcessor:
     def _retried(
         self, message: Message, config: TopicConfig, limit: int | None, version: int
     ) -> tuple[Message, TopicConfig]:
-        """A message that a consumer's client sends to its group's retry topic: there, or to the dead letters."""
+        """Returns the message that a client sends to a retry topic, with that topic or with that of the dead
+        letters."""
         name = message.topic.removeprefix(RETRY_PREFIX)
         group = self._broker.groups.get(name)
         if group is None:

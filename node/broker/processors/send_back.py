@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK (36): a consumer could not do anything with a message and wants it again, later.
+"""CONSUMER_SEND_MSG_BACK (36): a consumer could not process a message, and gets it again later.
 
 The broker reads the record from its log and stores a copy in the group's retry topic, through the schedule topic:
 each attempt waits longer (level 3 plus the attempts so far) unless the client names a level. After the last attempt, or
@@ -42,9 +42,9 @@ FIRST_RETRY_LEVEL = 3
 
 
 def sent_back(record: Record, topic: str, queue_id: int, delay_level: int | None) -> Message:
-    """The message to store for a record that a consumer sent back. `delay_level` None: leave DELAY as it is.
+    """Returns the message to store for a record that a consumer sent back. `delay_level` None: DELAY stays as it is.
 
-    The original's topic and offset id are noted the first time and stay through all attempts.
+    The first attempt adds the topic and the id of the original; later attempts keep them.
     """
     names = record.property_table()
     names.setdefault(properties.RETRY_TOPIC, record.topic)
@@ -57,7 +57,7 @@ def sent_back(record: Record, topic: str, queue_id: int, delay_level: int | None
 
 
 class SendBackProcessor:
-    """Takes back what consumers could not consume."""
+    """Stores messages again that consumers could not process."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -66,7 +66,7 @@ class SendBackProcessor:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     async def send_back(self, connection: Connection, command: Command) -> Command | None:
-        """Store the message again; the answer has no fields."""
+        """Stores the message again. The answer has no fields."""
         message = self._message(command)
         if message is not None:
             await rows_durable(self._broker, message.topic, message.queue_id, need_str(command.ext, "group"))
@@ -80,7 +80,7 @@ class SendBackProcessor:
         return None if command.is_oneway else command.reply()
 
     def _message(self, command: Command) -> Message | None:
-        """What the group gets again; None: it wants no retries. ResponseError: why it cannot be sent back."""
+        """Returns the message to store; None: the group has no retries. ResponseError: it cannot be sent back."""
         ext, broker = command.ext, self._broker
         pos, name = need_long(ext, "offset"), need_str(ext, "group")
         level = need_int(ext, "delayLevel")
@@ -118,7 +118,8 @@ class SendBackProcessor:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
     def _topic(self, name: str, queues: int, perm: int, unit: int) -> str:
-        """The name of a topic of the group's, made if need be. ResponseError: it cannot be made or not written to."""
+        """Creates a topic of the group if necessary, and returns its name. ResponseError: it cannot be created or
+        written to."""
         config = self._broker.topics.create_on_send_back(name, queues, perm, unit)
         if config is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")

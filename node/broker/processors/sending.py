@@ -1,7 +1,7 @@
-"""What all kinds of sends have in common: the request's header, the checks before anything is stored, the answer.
+"""The common parts of all kinds of sends: the request's header, the checks before the store, the answer.
 
-SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324) name their fields in full, the V2 codes (310, 325) and batches (320) by
-one letter. The order of the checks is RocketMQ's: a client that fails two of them gets the same code from both brokers.
+SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324) have full names of fields; the V2 codes (310, 325) and batches (320) have
+names of one letter. The order of the checks is RocketMQ's, so a request that fails two of them gets RocketMQ's code.
 
 Source: AbstractSendMessageProcessor, SendMessageProcessor, SendMessageRequestHeaderV2 of RocketMQ 4.8.0.
 """
@@ -41,7 +41,7 @@ from tallystick.store.message import Host, PutResult, PutStatus
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
 
-VERSION_WITH_MAX_RECONSUME = 121  # V3_4_9: since then clients say how often a message may be tried
+VERSION_WITH_MAX_RECONSUME = 121  # V3_4_9: since then clients send the maximum number of attempts
 _LONG_NAMES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 _FULL = {
     "a": "producerGroup",
@@ -61,12 +61,12 @@ _FULL = {
 _SHORT = {letter: letter for letter in _FULL}
 
 FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC))
-"""Topics that only the broker writes: a record there moves or ends messages of others."""
+"""Topics that only the broker writes: their records move or end messages of other topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """The header of a send, whichever names it came with. `max_reconsume_times` is None if the client does not say."""
+    """The header of a send, with long or short names. `max_reconsume_times` is None if the client does not send it."""
 
     producer_group: str
     topic: str
@@ -84,7 +84,7 @@ class SendRequest:
 
     @classmethod
     def read(cls, command: Command) -> SendRequest:
-        """ResponseError 1: a field is missing or no number."""
+        """Parses the header. ResponseError 1: a field is missing or is not a number."""
         ext, name = command.ext, _FULL if command.code in _LONG_NAMES else _SHORT
         limited = ext is not None and name["l"] in ext
         return cls(
@@ -105,7 +105,8 @@ class SendRequest:
 
 
 def admit(broker: BrokerContext, request: SendRequest, producer: Host) -> TopicConfig:
-    """The topic that the request may write to, made now if it may be. ResponseError: why not."""
+    """Checks a send and returns its topic, which it creates if that is permitted. ResponseError: the send is
+    refused."""
     settings = broker.settings
     if broker.now_ms() < settings.startAcceptSendRequestTimeStamp:
         raise ResponseError(
@@ -136,13 +137,16 @@ def admit(broker: BrokerContext, request: SendRequest, producer: Host) -> TopicC
 async def rows_durable(broker: BrokerContext, topic: str, queue_id: int, group: str | None = None) -> None:
     """Returns when a message in this queue can be read after a kill: the rows of its topic and group are durable.
 
-    Does not give up the event loop if they are, as with all but the first sends to a topic; sends that wait go on in
-    the order in which they came. ResponseError 14: a row cannot be saved now; 17: the topic was deleted meanwhile.
+    It gives up the event loop only if they are not, which is the case for the first sends to a topic. Sends that wait
+    continue in the order in which they arrived. ResponseError 14: a row cannot be saved now; 17: the topic was deleted
+    meanwhile.
     """
     try:
         if group is not None:
             await broker.groups.gate.passed(group)
-        if queue_id < broker.topics.open_queues(topic) or broker.topics.follows:  # a follower's store refuses by itself
+        if (
+            queue_id < broker.topics.open_queues(topic) or broker.topics.follows
+        ):  # the store of a follower refuses the message
             return
         await broker.topics.gate.passed(topic)
     except OSError as error:
@@ -165,7 +169,7 @@ def _create(broker: BrokerContext, request: SendRequest) -> TopicConfig | None:
 
 
 def choose_queue(request: SendRequest, config: TopicConfig) -> int:
-    """The queue asked for, or any one that may be written if the client leaves it to us (a negative id)."""
+    """Returns the queue of the request, or a random writable one if the request has a negative queue id."""
     if request.queue_id >= 0:
         return request.queue_id
     if config.write_queue_nums <= 0:
@@ -174,9 +178,9 @@ def choose_queue(request: SendRequest, config: TopicConfig) -> int:
 
 
 def with_cluster(text: str, cluster: str) -> dict[str, str]:
-    """A request's properties and, last, the cluster's name. What is no pair of name and value is left out."""
+    """Returns the properties of a request and, last, the cluster's name. It drops parts without a name and a value."""
     names = properties.decode(text)
-    names.pop(properties.CLUSTER, None)  # it stays from a first delivery when a client sends a message again
+    names.pop(properties.CLUSTER, None)  # a message that a client sends again has it from its first delivery
     names[properties.CLUSTER] = cluster
     return names
 
@@ -209,7 +213,7 @@ assert set(_CODES) == set(PutStatus)
 
 
 def region(broker: BrokerContext) -> dict[str, str]:
-    """Fields of every answer to a send: without any, a 4.8 client fails on a null map."""
+    """Returns the fields that every answer to a send has: a 4.8 client fails if an answer has no fields."""
     return {
         properties.TRACE_ON: "true" if broker.settings.traceOn else "false",
         properties.MSG_REGION: broker.settings.regionId,
@@ -217,9 +221,9 @@ def region(broker: BrokerContext) -> dict[str, str]:
 
 
 def put_answer(broker: BrokerContext, command: Command, result: PutResult, queue_id: int) -> Command:
-    """The answer for what became of a put. A message that is stored has its ids, however it was flushed.
+    """Returns the answer for the result of a put. It has the ids if the message was stored, flushed or not.
 
-    `queue_id` is the one of the request, also for delayed and half messages; the queue offset is that of the record.
+    `queue_id` is that of the request, also for delayed and half messages; the queue offset is that of the record.
     """
     code, remark = _CODES[result.status]
     ext = region(broker)

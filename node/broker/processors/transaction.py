@@ -1,7 +1,7 @@
-"""END_TRANSACTION (37): a producer commits or rolls back, at once or when it was asked.
+"""END_TRANSACTION (37): a producer commits a transaction or rolls it back, at once or after a check.
 
-Clients send it one way: an error is of use only to somebody who tries it by hand. "Unknown" (0) changes nothing; the
-transaction is asked about again.
+Clients send it as a one-way request, so only manual requests see an error. "Unknown" (0) changes nothing; the broker
+checks the transaction again later.
 
 Source: EndTransactionProcessor of RocketMQ 4.8.0.
 """
@@ -33,16 +33,17 @@ class TransactionProcessor:
         return {RequestCode.END_TRANSACTION: self.end}
 
     async def end(self, connection: Connection, command: Command) -> Command | None:
-        """One end. ResponseError: there is no such half message, or it is another producer's."""
+        """Ends one transaction. ResponseError: the half message does not exist, or belongs to another producer
+        group."""
         if self._broker.settings.brokerId != 0:
-            raise ResponseError(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
+            raise ResponseError(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave does not end transactions")
         decision = need_int(command.ext, "commitOrRollback")
         if decision in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             await self._broker.transactions.end(self._half(command), commit=decision == TRANSACTION_COMMIT)
         return None if command.is_oneway else command.reply()
 
     def _half(self, command: Command) -> Record:
-        """The half message that the request names in three ways, which must agree."""
+        """Returns the half message of the request. Its position, queue offset and producer group must match."""
         ext = command.ext
         pos, offset = need_long(ext, "commitLogOffset"), need_long(ext, "tranStateTableOffset")
         group = need_str(ext, "producerGroup")

@@ -2,8 +2,8 @@
 
     color = 'red' AND num BETWEEN 10 AND 20        region IN ('north', 'west') OR TAGS IS NOT NULL
 
-`lexer` has the words, `parser` the grammar and what is refused, `evaluate` the meaning. The store knows nothing of it:
-it is handed a function over a record's properties.
+`lexer` splits the text, `parser` has the grammar and the checks, `evaluate` computes the result. The store does not
+depend on this package: it gets a function of a record's properties.
 """
 
 from tallystick.node.broker.sql92.evaluate import Expression, compile

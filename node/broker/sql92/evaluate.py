@@ -1,18 +1,19 @@
-"""What an expression yields for one message: true, false or nothing.
+"""The result of an expression for one message: true, false or NULL.
 
-A tree becomes nested functions once, so that a message costs a call a node. A node's type is known beforehand, except
-that a property is a string or nothing; so how two sides are compared is decided once, too.
+The tree is compiled once to nested functions, so that a message costs one call per node. The type of each node is known
+then, except that a property is a string or NULL. So the comparison of two nodes is chosen once, too.
 
-The values follow Java, since clients rely on it:
+The values follow Java, because clients rely on it:
 
 - A property compared with a number is converted to the *literal's* type: 32-bit integer, 64-bit integer or double. `num
   > 5` fails for num = '5.5', '99999999999' and 'abc' alike; `num > 5.0` takes the first two.
 - Two properties are ordered as doubles. NaN is above everything and equal to itself, -0.0 is below 0.0.
-- `=` with nothing on the left is nothing, on the right only: false, on both sides: true. Orderings with nothing are
-  nothing.
-- AND, OR and NOT are three-valued and stop as soon as the answer is known.
-- What cannot be converted ends the whole evaluation: the message does not match, even if the other side of an OR would.
-- CONTAINS and its kin are false for nothing and for the empty search string, negated or not.
+- `=` is NULL with NULL on the left, false with NULL only on the right, and true with NULL on both sides. `<`, `<=`, `>`
+  and `>=` with NULL are NULL.
+- AND, OR and NOT are three-valued and stop as soon as the result is known.
+- A value that cannot be converted ends the whole evaluation: the message does not match, even if the other side of an
+  OR is true.
+- CONTAINS, STARTSWITH and ENDSWITH are false for NULL and for the empty search string, with and without NOT.
 
 Source: ComparisonExpression, LogicExpression and UnaryExpression of RocketMQ's filter module; tests compare with
 answers of the real one.
@@ -58,7 +59,7 @@ class Expression:
         self._evaluate = _function(root)
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """True, false, or None: unknown."""
+        """Returns true, false, or None for NULL."""
         try:
             value: bool | None = self._evaluate(properties)
         except UnconvertibleError:
@@ -66,7 +67,7 @@ class Expression:
         return value
 
     def matches(self, properties: Properties) -> bool:
-        """The message belongs to the subscription: the expression is true, not false and not unknown."""
+        """Returns whether the message belongs to the subscription: the expression is true, neither false nor NULL."""
         try:
             return self._evaluate(properties) is True
         except UnconvertibleError:
@@ -78,9 +79,9 @@ class Expression:
 
 @lru_cache(maxsize=512)
 def compile(expression: str) -> Expression:
-    """The expression, ready to be evaluated. Sql92Error says what is wrong with the text and where.
+    """Compiles an expression. Sql92Error: what is wrong with the text, and where.
 
-    Compiled ones are kept: pulls may bring their expression along each time.
+    Compiled expressions are cached, because each pull may contain its expression.
     """
     return Expression(expression, parse(expression))
 
@@ -96,7 +97,7 @@ def _names(node: Node) -> list[str]:
 
 
 def _type(node: Node) -> str:
-    """What the node yields, when it yields something."""
+    """Returns the type of the node's value, if that is not NULL."""
     match node:
         case Property():
             return "string"
@@ -156,7 +157,7 @@ def _negate(operand: Node) -> Evaluate:
         return lambda properties: -inner(properties)
 
     def nothing(properties: Properties) -> None:
-        inner(properties)  # may be unconvertible, which counts
+        inner(properties)  # it raises an error if the value cannot be converted
 
     return nothing
 
@@ -170,7 +171,7 @@ def _not(inner: Evaluate) -> Evaluate:
 
 
 def _chain(operands: tuple[Node, ...], *, decisive: bool) -> Evaluate:
-    """AND (decided by a false one) or OR (by a true one)."""
+    """Compiles AND, which one false operand decides, or OR, which one true operand decides."""
     functions = tuple(_function(operand) for operand in operands)
 
     def chain(properties: Properties) -> bool | None:
@@ -187,11 +188,11 @@ def _chain(operands: tuple[Node, ...], *, decisive: bool) -> Evaluate:
 
 
 def _conversions(left: str, right: str) -> tuple[Convert, Convert]:
-    """How the values of two types meet, when they can be compared at all."""
+    """Returns the conversions of two types to one in which they can be compared."""
     if left == right:
         return _same, _same
     if right == "string":
-        # A truth value on the left meets Java's cast error
+        # Java cannot cast a boolean on the left
         return _same, _impossible if left == "boolean" else _CONVERTERS[left]
     if left == "string":
         return _CONVERTERS[right], _same
@@ -208,9 +209,9 @@ def _equal(left: Node, right: Node) -> Evaluate:
     first, second = _function(left), _function(right)
     comparison: Callable[[Any, Any], bool]
     if (left_type == "boolean") != (right_type == "boolean") and "string" not in (left_type, right_type):
-        comparison = _never  # a truth value and a number
+        comparison = _never  # a boolean and a number
     elif "nothing" in (left_type, right_type):
-        comparison = _never  # is not reached
+        comparison = _never  # not reachable
     elif left_type == right_type == "string":
         comparison = str.__eq__
     else:
@@ -244,14 +245,14 @@ _ORDERINGS: dict[str, Callable[[int], bool]] = {
 
 
 def _ordered(operator: str, left: Node, right: Node) -> Evaluate:
-    assert not is_truth(left) and not is_truth(right), "the parser lets no truth value be ordered"
+    assert not is_truth(left) and not is_truth(right), "the parser refuses to order booleans"
     holds = _ORDERINGS[operator]
     left_type, right_type = _type(left), _type(right)
     first, second = _function(left), _function(right)
     convert_left: Convert
     convert_right: Convert
     if "nothing" in (left_type, right_type):
-        convert_left, convert_right = _same, _same  # is not reached
+        convert_left, convert_right = _same, _same  # not reachable
     elif left_type == right_type == "string":
         convert_left, convert_right = double, double
     else:

@@ -1,14 +1,14 @@
-"""Tokens of the SQL92 message filter language.
+"""The tokens of the SQL92 filter language.
 
     number      7  7L  7.  .7  7.5E-3  7e3     (no sign: that is an operator; no leading zeros)
     string      'it''s'                        (two quotes are one; line ends are allowed)
-    name        letter, _ or $, then also digits; case matters
+    name        letter, _ or $, then also digits; case-sensitive
     keyword     NOT AND OR BETWEEN IN TRUE FALSE NULL IS, in any case
     operator    = <> < <= > >= ( ) , + -
     comment     -- to the end of the line, /* to */
 
-CONTAINS, STARTSWITH and ENDSWITH (RocketMQ 5) stay names here: a property may be called so, and the parser
-knows where only an operator can stand.
+CONTAINS, STARTSWITH and ENDSWITH (RocketMQ 5) are names here, because a property may have such a name. The parser
+recognizes them where only an operator is possible.
 
 Source: the grammar of RocketMQ's filter module, itself made from ActiveMQ's selectors.
 """
@@ -20,11 +20,11 @@ import re
 from typing import NamedTuple
 
 MAX_LENGTH = 65_536
-"""Characters of one expression. RocketMQ has no limit; every message is tested against the whole expression."""
+"""Largest number of characters of an expression. RocketMQ has no limit; the broker evaluates it for every message."""
 
 
 class Sql92Error(ValueError):
-    """The text is no filter expression. `reason` says why, `offset` (characters from its start) where."""
+    """The text is not a valid expression. `reason` says why; `offset` says where, in characters from the start."""
 
     def __init__(self, reason: str, offset: int) -> None:
         super().__init__(f"{reason} at character {offset}")
@@ -43,7 +43,7 @@ class Kind(enum.Enum):
 
 
 class Token(NamedTuple):
-    """`text` as written, keywords in capitals; `offset` in characters."""
+    """`text`: as written, keywords in upper case. `offset`: in characters from the start of the expression."""
 
     kind: Kind
     text: str
@@ -55,7 +55,7 @@ class Token(NamedTuple):
 
 KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 
-# Of two alternatives that fit, the earlier one wins: a float before the decimal it begins with.
+# The first alternative that matches is taken: so FLOAT stands before DECIMAL.
 _TOKEN = re.compile(
     r"""
       (?P<SKIP>     [ \t\n\r\f]+ | --[^\n\r]* | /\* .*? \*/ )
@@ -70,9 +70,10 @@ _TOKEN = re.compile(
 
 
 def tokens(text: str) -> list[Token]:
-    """All tokens of `text` and one END. Sql92Error: a character that begins no token, or a text above MAX_LENGTH."""
+    """Returns the tokens of `text` and one END. Sql92Error: an unexpected character, or more than MAX_LENGTH of
+    them."""
     if len(text) > MAX_LENGTH:
-        raise Sql92Error(f"the expression has {len(text)} characters, {MAX_LENGTH} are allowed", MAX_LENGTH)
+        raise Sql92Error(f"the expression has {len(text)} characters; the limit is {MAX_LENGTH}", MAX_LENGTH)
     found = []
     offset = 0
     while offset < len(text):
@@ -100,5 +101,5 @@ def _complaint(text: str, offset: int) -> str:
 
 
 def string_value(token: Token) -> str:
-    """What a STRING token stands for."""
+    """Returns the value of a STRING token."""
     return token.text[1:-1].replace("''", "'")

@@ -1,4 +1,4 @@
-"""From an expression's text to its tree, and the checks that RocketMQ makes while building it.
+"""Parses an expression to a tree, with RocketMQ's checks.
 
     or          and (OR and)*
     and         equality (AND equality)*
@@ -8,15 +8,14 @@
     unary       + unary | - unary | NOT unary | primary
     primary     literal | name | ( or )
 
-Note where NOT stands: `NOT a = 5` is `(NOT a) = 5`. Write `NOT (a = 5)`.
+NOT binds more tightly than `=`: `NOT a = 5` is `(NOT a) = 5`. Write `NOT (a = 5)`.
 
-Checked here, because RocketMQ answers the subscription with an error: `=` and `<>` do not take NULL; `<`, `<=`, `>`,
-`>=` take properties and numbers only; bounds of BETWEEN are not NULL and in order; IN needs a property and strings;
-what AND, OR, NOT and the whole expression need is a truth value, which a property counts as.
+The parser refuses what RocketMQ refuses when a client subscribes: NULL with `=` or `<>`; anything but properties and
+numbers with `<`, `<=`, `>` and `>=`; bounds of BETWEEN that are NULL or in the wrong order; IN without a property and
+strings; anything but conditions and properties with AND, OR and NOT, and as the whole expression.
 
-Three differences from 4.8.0, all towards saying what is wrong or meant: text after a complete expression is an error
-(4.8.0 drops it silently), `0.0` is a number (4.8.0 calls it too small), and a `--` comment may end with the text. A
-tree has at most MAX_DEPTH levels.
+There are three differences from 4.8.0: text after a complete expression is an error (4.8.0 ignores it), `0.0` is a
+number (4.8.0 calls it too small), and a `--` comment may end with the text. A tree has at most MAX_DEPTH levels.
 
 Source: SelectorParser.jj and the expression classes of RocketMQ's filter module.
 """
@@ -44,14 +43,14 @@ from tallystick.node.broker.sql92.tree import (
 )
 
 MAX_DEPTH = 64
-"""Levels of a tree. Parsing takes six Python frames a level, evaluating one."""
+"""Largest number of levels of a tree. Parsing needs six Python frames per level, evaluation one."""
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _TEXT_OPERATORS = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
 
 
 def parse(text: str) -> Node:
-    """The tree of `text`, a truth value at its root. Sql92Error says what is wrong and where."""
+    """Returns the tree of `text`; its root is a condition. Sql92Error: what is wrong, and where."""
     return _Parser(text).expression()
 
 
@@ -59,13 +58,13 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = tokens(text)
         self._at = 0
-        self._open = 0  # unary operators and parentheses around this place
+        self._open = 0  # unary operators and parentheses around the current token
 
     def expression(self) -> Node:
         start = self._now
         root = self._truth(self._or(), start)
         if self._now.kind is not Kind.END:
-            self._fail(f"{self._now} after a complete expression")
+            self._fail(f"unexpected {self._now} after a complete expression")
         if depth(root) > MAX_DEPTH:
             self._fail(f"nested deeper than {MAX_DEPTH} levels")
         return root
@@ -85,7 +84,7 @@ class _Parser:
         return token
 
     def _take(self, *texts: str) -> str | None:
-        """Step over the keyword or operator if it is one of `texts`."""
+        """Consumes the keyword or operator if it is one of `texts`. Returns it, or None."""
         token = self._now
         if token.kind in (Kind.KEYWORD, Kind.OPERATOR) and token.text in texts:
             self._at += 1
@@ -191,10 +190,10 @@ class _Parser:
         above = self._ordered(">=", value, start, low, start_low)
         inside = And((above, self._ordered("<=", value, start, high, start_high)))
         if isinstance(low, Literal) and isinstance(high, Literal):
-            # What is ordered and a literal is a number, but mypy cannot know
+            # `_ordered` accepts only numbers among the literals, which mypy cannot infer
             assert isinstance(low.value, int | float) and isinstance(high.value, int | float)
             if low.value > high.value:
-                self._fail(f"BETWEEN {low.value} AND {high.value}: the lower bound comes first", start_low)
+                self._fail(f"BETWEEN {low.value} AND {high.value}: the lower bound must come first", start_low)
         return inside
 
     def _in(self, operand: Node, start: Token, negated: bool) -> Node:

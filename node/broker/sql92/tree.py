@@ -1,6 +1,6 @@
-"""The tree of a filter expression: values at its leaves, truth values above them.
+"""The tree of a filter expression: values at its leaves, conditions above them.
 
-Truth values are three: true, false and nothing (unknown). Everything else is a string, a number or nothing.
+A condition is true, false or NULL. A value is a string, a number, a boolean or NULL.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """The value of a message's property: a string, or nothing."""
+    """The value of a message's property: a string, or NULL."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. `wide`: a Java Long, that is an integer beyond 32 bits: strings are converted to what they meet."""
+    """A constant. `wide`: an integer beyond 32 bits, Java's Long. A string is converted to the type of the literal."""
 
     value: str | int | float | bool | None
     wide: bool = False
@@ -35,14 +35,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A property where a truth value is needed. Properties are strings, so it is never true."""
+    """A property in the place of a condition. Properties are strings, so it is never true."""
 
     operand: Property
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """From left to right; one node for a chain of them, so that long lists of conditions are not deep."""
+    """Operands from left to right. A chain of ANDs is one node, so that long lists of conditions are not deep."""
 
     operands: tuple[Node, ...]
 
@@ -54,7 +54,7 @@ class Or:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`operator` is one of = < <= > >=; `<>` is Not of `=`. IS NULL is `=` with the NULL literal."""
+    """A comparison. `operator` is one of = < <= > >=; `<>` is Not of `=`. IS NULL is `=` with the NULL literal."""
 
     operator: str
     left: Node
@@ -84,7 +84,7 @@ NULL = Literal(None)
 
 
 def is_truth(node: Node) -> bool:
-    """The node yields a truth value (or nothing), never a string or number."""
+    """Returns whether the node is a condition: its value is never a string or a number."""
     if isinstance(node, Literal):
         return node.value is None or isinstance(node.value, bool)
     return not isinstance(node, Property | Negate)
@@ -102,7 +102,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def depth(root: Node) -> int:
-    """Levels of the tree. A loop, not a recursion: this is what protects recursions."""
+    """Returns the number of levels of the tree. It does not recurse, because it limits the depth of recursions."""
     levels = 0
     row: tuple[Node, ...] = (root,)
     while row:

@@ -1,4 +1,4 @@
-"""How Java reads numbers from text and orders them.
+"""Conversion of text to numbers, and order of numbers, as in Java.
 
 Source: Integer.valueOf, Long.valueOf, Double.valueOf, Boolean.valueOf and Double.compareTo of the Java library.
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 
 class UnconvertibleError(Exception):
-    """A property's text is no value of the type it is compared with. It stays within this package."""
+    """The text of a property cannot be converted to the type that it is compared with. Only this package uses it."""
 
 
-# Java's readers of numbers. `\d` takes the digits of other scripts, as Java's do for integers.
+# Java's syntax of numbers. `\d` matches the digits of other scripts, which Java accepts for integers.
 _INTEGER = re.compile(r"[+-]?\d+")
 _DOUBLE = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
 _HEX_DOUBLE = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
@@ -23,7 +23,7 @@ _BLANKS = "".join(map(chr, range(33)))
 
 def _integer(bits: int) -> Callable[[str], int]:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    longest = 4000  # Java reads any number of leading zeros, Python's int() has a limit a little above
+    longest = 4000  # Java accepts any number of leading zeros; Python's int() has a limit a little above this one
 
     def convert(text: str) -> int:
         if not _INTEGER.fullmatch(text) or len(text) > longest:
@@ -37,7 +37,8 @@ def _integer(bits: int) -> Callable[[str], int]:
 
 
 def double(text: str) -> float:
-    """Java's Double.valueOf: blanks around it, a type suffix and hexadecimal are allowed. UnconvertibleError."""
+    """Java's Double.valueOf: it accepts blanks around the number, a type suffix, and hexadecimal.
+    UnconvertibleError."""
     text = text.strip(_BLANKS)
     if _DOUBLE.fullmatch(text):
         return float(text.rstrip("fFdD"))
@@ -50,16 +51,16 @@ def double(text: str) -> float:
 
 
 def boolean(text: str) -> bool:
-    """Java's Boolean.valueOf: anything but "true" is false."""
+    """Java's Boolean.valueOf: "true" in any case is true, any other text is false."""
     return text.lower() == "true"
 
 
 int32, int64 = _integer(32), _integer(64)
-"""Java's Integer.valueOf and Long.valueOf. UnconvertibleError: no integer, or one beyond the type."""
+"""Java's Integer.valueOf and Long.valueOf. UnconvertibleError: the text is not an integer, or out of range."""
 
 
 def order(left: float, right: float) -> int:
-    """Java's Double.compareTo as -1, 0 or 1; right for integers and booleans as well."""
+    """Java's Double.compareTo as -1, 0 or 1. It is correct for integers and booleans as well."""
     if left < right:
         return -1
     if left > right:
@@ -70,5 +71,5 @@ def order(left: float, right: float) -> int:
 
 
 def _rank(value: float) -> int:
-    """Among values that Python does not order: -0.0, 0.0, NaN."""
+    """Returns the order of values that Python does not order: -0.0, 0.0, NaN."""
     return 2 if value != value else 0 if math.copysign(1, value) < 0 else 1
