@@ -1,12 +1,13 @@
-"""`make bench`: our broker and RocketMQ 4.8.0 side by side under the same load, turn by turn.
+"""`make bench`: measures our broker and RocketMQ 4.8.0 side by side, in turns under the same load.
 
     python benchmarks/bench.py                         all rows, 5 turns: about half an hour
     python benchmarks/bench.py --quick                 fewer, shorter turns, no long rows
     python benchmarks/bench.py --rows 'sync-*,pull-1'
-    python benchmarks/bench.py --null --rows 'async-*' RocketMQ against itself: what the ratios are worth here
+    python benchmarks/bench.py --null --rows 'async-*' RocketMQ against itself: the noise of the ratios on this machine
 
-Exit status: 0 every floor held, 1 a row is below its floor or void, 2 it could not be measured, 130 interrupted.
-Progress goes to standard error; the table, and with --json one object on the last line, to standard output.
+Exit status: 0 all rows are above their floors, 1 a row is below its floor or void, 2 the measurement failed, 130
+interrupted. Progress goes to standard error; the table, and with --json one object on the last line, to standard
+output.
 """
 
 import argparse
@@ -39,23 +40,23 @@ ROOT = Path(__file__).resolve().parent.parent
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line. SystemExit(2): it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="", help="names of rows, comma between, * allowed")
-    parser.add_argument("--list", action="store_true", help="list the rows and end")
+    parser.add_argument("--rows", default="", help="names of rows, separated by commas; * is a wildcard")
+    parser.add_argument("--list", action="store_true", help="list the rows and exit")
     parser.add_argument("--quick", action="store_true", help="2 turns of 2 s, no long rows")
-    parser.add_argument("--turns", type=int, help="turns a row (5)")
-    parser.add_argument("--seconds", type=float, help="measured seconds a turn (3)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table into this document")
-    parser.add_argument("--chart", type=Path, metavar="FILE.svg", help="write the bar chart")
-    parser.add_argument("--tally", type=Path, default=ROOT / ".venv" / "bin" / "tally", help="our broker's command")
+    parser.add_argument("--turns", type=int, help="turns per row (5)")
+    parser.add_argument("--seconds", type=float, help="measured seconds per turn (3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to this document")
+    parser.add_argument("--chart", type=Path, metavar="FILE.svg", help="write the bar chart to this file")
+    parser.add_argument("--tally", type=Path, default=ROOT / ".venv" / "bin" / "tally", help="command of our broker")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of our broker")
     shared = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared"))
     parser.add_argument("--peer", type=Path, default=shared / "peer", help="folder of the peer lab (peer.sh)")
-    parser.add_argument("--no-peer", action="store_true", help="ours alone, without ratios")
+    parser.add_argument("--no-peer", action="store_true", help="measure only our broker, without ratios")
     parser.add_argument("--no-fill", action="store_true", help="do not keep the memory full of page cache")
     parser.add_argument("--null", action="store_true", help="RocketMQ on both sides")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="stores and logs")
-    parser.add_argument("--port-base", type=int, default=21000, help="ports from here to 200 above (below 32768)")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="folder for stores and logs")
+    parser.add_argument("--port-base", type=int, default=21000, help="first of 200 ports (below 32768)")
     options = parser.parse_args(arguments)
     if not 1024 < options.port_base < 32568:
         parser.error("--port-base: between 1025 and 32567, higher ports are the clients'")
@@ -67,7 +68,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def machine(options: argparse.Namespace, plan: Plan, turns: int) -> dict[str, Any]:
-    """What the figures were measured on and how."""
+    """Returns the conditions of the measurement."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -98,11 +99,11 @@ def progress(run: Run, number: int, of: int, turn: Turn) -> None:
 
 
 def measure_all(runs: list[Run], sides: Mapping[Layout, list[Side]], measurer: Measurer, turns: int) -> Iterator[Turn]:
-    """Every turn of every run, the sides alternating who goes first."""
+    """Runs all turns of all runs. The sides alternate in going first."""
     for run in runs:
         for layout, idle in sides.items():
             if layout != run.layout:
-                stop_all(idle)  # what does not take part must not take memory
+                stop_all(idle)  # a side that is not measured must not use memory
         count = min(turns, run.max_turns or turns)
         taking_part = [side for side in sides[run.layout] if side.name == "ours" or not run.ours_only]
         for number in range(count):
@@ -114,7 +115,7 @@ def measure_all(runs: list[Run], sides: Mapping[Layout, list[Side]], measurer: M
 
 @contextmanager
 def exclusive(work: Path) -> Iterator[None]:
-    """The work folder is ours alone. ChildError: another benchmark has it."""
+    """Locks the work folder. ChildError: another benchmark uses it."""
     work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as lock:
         try:
@@ -125,7 +126,7 @@ def exclusive(work: Path) -> Iterator[None]:
 
 
 def stop_all(sides: list[Side]) -> None:
-    """Stops both sides whatever happens, and says what did not stop."""
+    """Stops both sides in any case, and reports what did not stop."""
     for side in sides:
         try:
             side.stop()
@@ -134,7 +135,7 @@ def stop_all(sides: list[Side]) -> None:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measures and prints. ChildError, ControlError, RowError: it could not be measured."""
+    """Measures and prints the result. ChildError, ControlError, RowError: the measurement failed."""
     runs = select([name.strip() for name in options.rows.split(",") if name.strip()], quick=options.quick)
     plan = Plan(
         seconds=options.seconds or (2.0 if options.quick else 3.0),

@@ -1,7 +1,7 @@
-"""The columns of a message, as Arrow and as Spark have them. The kernel makes them; this is what it makes.
+"""The columns of a message, as Arrow and Spark types. The kernel produces them.
 
-Times are milliseconds since 1970 as the record has them, not Spark timestamps: a record may hold any 64 bits there, and
-half of what a wrong clock writes does not fit a timestamp. `timestamp_millis(store_timestamp_ms)` makes one.
+Times are milliseconds since 1970, as in the record, not Spark timestamps: a record can contain any 64 bits, and a wrong
+clock writes values that no timestamp can have. `timestamp_millis(store_timestamp_ms)` converts one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""Every column there is, in this order."""
+"""All columns, in their order."""
 
 DAMAGE_SCHEMA = pa.schema(
     [
@@ -63,10 +63,10 @@ _DDL = {
 
 
 def schema_of(names: Iterable[str]) -> pa.Schema:
-    """These columns. KeyError: there is no such one."""
+    """Returns the schema of these columns. KeyError: a column does not exist."""
     return pa.schema([SCHEMA.field(name) for name in names])
 
 
 def ddl_of(schema: pa.Schema) -> str:
-    """The schema as Spark's DDL has it."""
+    """Returns the schema in Spark's DDL."""
     return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)

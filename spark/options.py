@@ -1,19 +1,19 @@
-"""The options of `spark.read.format("tallystick")`, from texts to values. All of Spark's options are texts.
+"""The options of `spark.read.format("tallystick")`. Spark passes all options as texts; this module parses them.
 
 path             store directories, separated by commas, or as Spark's list; `name=directory` gives a source its name,
-                 `group/name=directory` says whose member it is (a relative directory with = in it is written ./a=b)
+                 `group/name=directory` also names its group (write a relative directory with = in it as ./a=b)
 topic, queue     one or several, separated by commas
 from, to         half-open, [from, to): whole numbers are queue offsets, anything else an ISO 8601 time of storing
                  (UTC if it names no zone)
-key              messages that have it as their unique key or among their keys; several, separated by commas
-committed        position in the log that the broker gave as its bound; without it, found by looking
+key              messages with this unique key or key; several, separated by commas
+committed        position in the log up to which to read, from the broker; without it, the files determine it
 columns          separated by commas, `*`: all with the body; without it, all but the body
 verify           true: the CRC of every body is checked; without it, only if the body is read
-mode             PERMISSIVE: damage is passed over and told; FAILFAST: it ends the job
-damagePath       folder (shared by the executors) for what was met as damage: a file of JSON lines for each split
-view             messages, or damage: the side output as a table of its own
-splitBytes       about so much of a file for one task
-pushdown         false: Spark's filters are left to Spark
+mode             PERMISSIVE: damage is skipped and reported; FAILFAST: it ends the job
+damagePath       folder (shared by the executors) for damage: a file of JSON lines for each split
+view             messages, or damage: the damage as a separate table
+splitBytes       approximate bytes of a file for one task
+pushdown         false: Spark applies its filters, not the scanner
 maxBytesPerTrigger, failOnDataLoss, startingPosition (earliest, latest)          streams only
 """
 
@@ -54,7 +54,8 @@ _NAMED = re.compile(r"(?:(?P<group>[^/.=][^/=]*)/)?(?P<member>[^/=]+)=(?P<folder
 
 @dataclass(frozen=True, slots=True)
 class StorePath:
-    """One store of `path`. `group` and `member`: its names, None if it was given none; `http`: its broker's address."""
+    """One store of `path`. `group` and `member`: its names, None if they are not given. `http`: its broker's
+    address."""
 
     folder: str
     member: str | None = None
@@ -64,7 +65,7 @@ class StorePath:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read and how; see the module's head. A value that cannot be is refused by `parse`."""
+    """The options of one read: see the module's docstring. `parse` refuses invalid values."""
 
     paths: tuple[StorePath, ...]
     wanted: Wanted = Wanted()  # noqa: RUF009 -- frozen
@@ -82,12 +83,12 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        """OptionError."""
+        """Parses the options. OptionError: one of them is unknown, missing or invalid."""
         given = {}
         names = {name.lower(): name for name in KNOWN}
         for name, text in options.items():
             if name.lower() not in names:
-                raise OptionError(name, f"there is none of this name; there are {', '.join(KNOWN)}")
+                raise OptionError(name, f"is unknown; the options are {', '.join(KNOWN)}")
             given[names[name.lower()]] = text
         take = given.get
         offsets, times = _range(take("from"), take("to"))
@@ -121,17 +122,17 @@ class ReadOptions:
 
     @property
     def check_crc(self) -> bool:
-        """A body that is read is checked: it costs little more then."""
+        """Whether CRCs are checked: always if bodies are read, because it costs little more then."""
         return "body" in self.columns if self.verify is None else self.verify
 
     def reading(self, columns: Iterable[str]) -> ReadOptions:
-        """These options for other columns. OptionError: there is no such column."""
+        """Returns these options with other columns. OptionError: a column does not exist."""
         return replace(self, columns=_known(columns))
 
     def sources(self, *, members: bool = False) -> list[Source]:
-        """The stores under the names that their rows carry. OptionError: two have one name.
+        """Returns the stores by the names that their rows have. OptionError: two stores have the same name.
 
-        A member of a group goes by the group's name, since all members hold the same log; with `members` by its own.
+        A member of a group has the group's name, because all members have the same log; with `members` its own name.
         """
         found = []
         for path in self.paths:
@@ -139,11 +140,11 @@ class ReadOptions:
             found.append(Source(name or path.folder, path.folder, path.group, path.http))
         names = [source.source for source in found]
         if len(set(names)) < len(names):
-            raise OptionError("path", f"two sources have one name among {', '.join(names)}")
+            raise OptionError("path", f"two sources have the same name: {', '.join(names)}")
         return found
 
     def volumes(self) -> list[Volume]:
-        """The stores as they are now. VolumeError, OSError; OptionError: two have one name."""
+        """Opens the stores in their present state. VolumeError, OSError; OptionError: two have the same name."""
         return [open_volume(Path(each.root), each.source, self.committed) for each in self.sources()]
 
 
@@ -200,7 +201,7 @@ def _choice(option: str, text: str, choices: Mapping[str, T]) -> T:
 
 
 def _range(low: str | None, high: str | None) -> tuple[Int64Range | None, Int64Range | None]:
-    """(queue offsets, store times) of `from` and `to`, both inclusive."""
+    """Returns the ranges of queue offsets and of store times of `from` and `to`, both inclusive."""
     offsets, times = [INT64_MIN, INT64_MAX], [INT64_MIN, INT64_MAX]
     for end, option, text in ((0, "from", low), (1, "to", high)):
         if text is None:

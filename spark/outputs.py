@@ -1,12 +1,12 @@
-"""Where a job's files go: a folder, or a bucket of an S3-compatible store (`outputs_s3.py`).
+"""The output of a job: a folder, or a bucket of an S3-compatible store (`outputs_s3.py`).
 
-A file is there whole under its name, or not at all: it is made aside, or held back, until its writer is done. There is
-no way to make several files appear at once, and none to rename one, because a bucket has neither; what belongs together
-is recorded by one more file, written last.
+A file appears complete under its name, or not at all: it is written in another place until its writer has finished. A
+bucket can neither show several files at once nor rename one. So one more file, which is written last, records which
+files belong together.
 
-    shared      tasks write their files themselves: all of them reach the place
-    not shared  only the driver does (a volume that one pod may mount): what a task writes is carried to it, so it must
-                fit into memory; `carried` and `Runner.stream` keep it to a few such results at a time
+    shared      tasks write their files themselves, because all of them can access the output
+    not shared  only the driver can write (a volume that one pod may mount): the files of a task are sent to the driver,
+                so they must fit into memory; `carried` and `Runner.stream` limit them to a few results at a time
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from typing import Any, BinaryIO, TypeVar
 from tallystick.spark.jobs.runner import Runner
 
 ASIDE = "_tally/aside"
-"""Folder of files that are being written. What is in it belongs to nobody when a job begins."""
+"""Folder of files that are being written. When a job begins, its content is left over from killed jobs."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class OutputError(Exception):
-    """The place cannot be used as it was named or as it is."""
+    """The output cannot be used: its name is invalid, or its content does not permit it."""
 
 
 class Output(ABC):
-    """Files by name: relative, parts separated by `/`. Can be pickled. All methods raise OSError."""
+    """Files by name: a relative path with `/`. It can be pickled. All methods raise OSError."""
 
     shared: bool
     place: str
-    """For people; it holds no secret."""
+    """The place, for messages. It contains no secret."""
 
     @abstractmethod
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Writes a file. It is there (durable, in place of one of that name) when the block has ended, and not at all
-        if the block raises."""
+        """Writes a file. When the block ends, the file is durable and replaces one of the same name. If the block
+        raises, nothing is written."""
         yield BytesIO()
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """A small file; None: there is none."""
+        """Returns the content of a small file; None: it does not exist."""
 
     @abstractmethod
     def names(self, below: str = "") -> list[str]:
-        """All files there are, or all in a folder and its folders, sorted; without those that are being written."""
+        """Returns the names of all files, or of those below a folder, sorted; without files that are being written."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """One that is not there is fine."""
+        """Removes a file, if it exists."""
 
     def clear_aside(self) -> None:  # noqa: B027 -- not all places have an aside
-        """Forgets what writers that were killed have begun."""
+        """Removes the unfinished files of killed writers."""
 
     def write(self, name: str, data: bytes) -> None:
         with self.create(name) as file:
@@ -123,7 +123,7 @@ class FolderOutput(Output):
 
 
 class Carried(Output):
-    """What one task has written, on its way to the driver. `files`: (name, bytes), in the order of their completion."""
+    """The files of one task on their way to the driver. `files`: (name, bytes), in the order of their completion."""
 
     shared = True
     place = "the driver"
@@ -138,20 +138,20 @@ class Carried(Output):
         self.files.append((checked(name), file.getvalue()))
 
     def read(self, name: str) -> bytes | None:
-        raise NotImplementedError("tasks do not read what is there")
+        raise NotImplementedError("tasks do not read the output")
 
     def names(self, below: str = "") -> list[str]:
-        raise NotImplementedError("tasks do not read what is there")
+        raise NotImplementedError("tasks do not read the output")
 
     def remove(self, name: str) -> None:
-        raise NotImplementedError("tasks remove nothing")
+        raise NotImplementedError("tasks do not remove files")
 
 
 def writing(
     output: Output, runner: Runner, function: Callable[[Item, Output], Result], items: Sequence[Item]
 ) -> Iterator[Result]:
-    """`function` of each item, in their order; what it writes to the output it is given is in `output` when its result
-    is given out. Where the output is not shared, an item's files should have some 32 MiB together at most."""
+    """Yields `function` of each item, in their order. The files that it wrote are in `output` when its result is
+    yielded. If the output is not shared, the files of an item should have at most some 32 MiB together."""
     if output.shared:
         yield from runner(partial(_directly, function=function, output=output), items)
         return
@@ -171,7 +171,8 @@ def _carrying(item: Any, function: Callable[[Any, Output], Any]) -> tuple[Any, l
 
 
 def output_at(text: str) -> Output:
-    """A folder, or `s3://bucket/prefix` with AWS_ENDPOINT_URL and AWS_REGION from the environment. OutputError."""
+    """Returns the output of a folder, or of `s3://bucket/prefix` with AWS_ENDPOINT_URL and AWS_REGION from the
+    environment. OutputError."""
     if not text.startswith("s3://"):
         return FolderOutput(Path(text))
     from tallystick.spark.outputs_s3 import S3Output
@@ -180,10 +181,10 @@ def output_at(text: str) -> Output:
 
 
 def checked(name: str) -> str:
-    """OutputError: no name of a file within an output."""
+    """Checks the name of a file. OutputError: it is not a name within an output."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "/".join(parts) != name:
-        raise OutputError(f"{name!r} is no file's name")
+        raise OutputError(f"{name!r} is not the name of a file")
     return name
 
 

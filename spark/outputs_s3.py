@@ -1,8 +1,9 @@
 """An output in an S3-compatible store: objects below `s3://bucket/prefix`.
 
-An object appears when its upload is completed. It is uploaded only when its writer is done, from a file aside, so a
-task that fails or is killed halfway leaves none. Credentials are the environment's (AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), read where the output is used; no object, message or pickle of ours has them.
+An object appears when its upload is complete. It is uploaded from a temporary file when its writer has finished, so a
+task that fails or is killed leaves no object. Credentials come from the environment (AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) of each process that uses the output; no object, message or pickle contains
+them.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _KEY, _SECRET, _SESSION = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SES
 
 
 class S3Output(Output):
-    """`endpoint`: `http(s)://host:port` of another store than Amazon's; buckets are parts of its paths then."""
+    """`endpoint`: `http(s)://host:port` of a store other than Amazon's; buckets are then parts of its paths."""
 
     shared = True
 
     def __init__(self, uri: str, endpoint: str | None = None, region: str | None = None) -> None:
         parts = urlsplit(uri)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
-            raise OutputError(f"{uri!r} is no s3://bucket/prefix")
+            raise OutputError(f"{uri!r} is not of the form s3://bucket/prefix")
         if endpoint is not None and (
             urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc
         ):
-            raise OutputError(f"the endpoint {endpoint!r} is no http://host:port")
+            raise OutputError(f"the endpoint {endpoint!r} is not of the form http://host:port")
         self._base = f"{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
         self._endpoint = endpoint
         self._region = region
@@ -87,7 +88,7 @@ def _connected(endpoint: str | None, region: str | None, process: int) -> Any:
     options: dict[str, Any] = {} if region is None else {"region": region}
     if endpoint is not None:
         parts = urlsplit(endpoint)
-        # Path-style is what comes with another endpoint. Such a store has one region, of whatever name.
+        # Other endpoints use path-style addresses and have one region, whose name does not matter.
         options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme, "region": region or "us-east-1"}
     return filesystems.S3FileSystem(
         access_key=key,

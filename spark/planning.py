@@ -1,7 +1,7 @@
-"""A job's first step: each store's bound is taken and its log below it cut into splits, where the store lies.
+"""The first step of a job: for each store, it determines the bound and cuts the log below it into splits.
 
-The bound comes first. The broker that has the store open is asked for it, if its address is known and it answers:
-what it says is committed is, however busy it is. Otherwise the files say it (`volume.py`).
+The bound comes first. If the address of the store's broker is known and the broker answers, its committed position is
+the bound. Otherwise the files determine it (`volume.py`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tallystick.spark.volume import Source, Volume, open_volume
 Ranges = Sequence[tuple[int, int]]
 _LOOKS = 3
 _PATIENCE_S = 3.0
-"""A broker that does not answer soon is not waited for: its files are there."""
+"""If the broker does not answer within this time, the files determine the bound."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTask:
-    """`committed`: a bound that was given; `without`: stretches of the log that are not wanted, ascending."""
+    """`committed`: the given bound, if any; `without`: ranges of the log to leave out, ascending."""
 
     of: Source
     committed: int | None
@@ -41,7 +41,7 @@ class PlanTask:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A store as it was when its bound was taken, and what is to be read of it."""
+    """A store at the time when its bound was determined, and its splits."""
 
     volume: Volume
     splits: tuple[Split, ...]
@@ -50,9 +50,9 @@ class Planned:
 def plan_sources(
     options: ReadOptions, runner: Runner, without: Mapping[str, Ranges] | None = None, *, members: bool = False
 ) -> list[Planned]:
-    """Every source of `options`, in their order. `without`: ranges of its log that are left out, by source.
+    """Plans all sources of `options`, in their order. `without`: ranges of the log to leave out, by source.
 
-    OptionError: two sources have one name; VolumeError, OSError.
+    OptionError: two sources have the same name; VolumeError, OSError.
     """
     return runner(plan_source, plan_tasks(options, without, members=members))
 
@@ -85,17 +85,17 @@ def volume_of(task: PlanTask) -> Volume:
     for look in range(_LOOKS):
         try:
             return open_volume(Path(task.of.root), task.of.source, committed)
-        except FileNotFoundError:  # a file expired between being listed and being looked at
+        except FileNotFoundError:  # a file expired after it was listed
             if look == _LOOKS - 1:
                 raise
     raise AssertionError("the loop returns or raises")
 
 
 def broker_bound(http: str) -> int | None:
-    """Up to where the broker says that its log is committed; None: it does not answer, or not that."""
+    """Returns the broker's committed position; None: it does not answer, or not with a position."""
     try:
         with StoreClient(http, patience_s=_PATIENCE_S) as client:
             return client.store().committed
     except StoreClientError as error:
-        logger.warning("the bound is taken from the files: %s", error)
+        logger.warning("the broker gave no bound, the files determine it: %s", error)
         return None

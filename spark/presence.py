@@ -1,8 +1,8 @@
-"""What is about to be read is there: a store on this machine always is, one behind HTTP is fetched first.
+"""Fetches bytes before they are read, if a store is not mounted but behind HTTP.
 
-All reading of stores in this part says here which bytes of which file it is going to look at. Usually that does
-nothing. Where a task reads a store that is not mounted, its files are holes of the right length under the right names
-(`cluster/mirror.py`), and the bytes are brought before the one who asked goes on.
+All code of this part calls these functions before it reads bytes of a file of a store. Usually they do nothing. If a
+task reads a store that is not mounted, its files are holes of the right length under the right names
+(`cluster/mirror.py`), and these functions fetch the bytes before they return.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tallystick.store.segment_files import SegmentFiles
 
 class Bringer(Protocol):
     def bring(self, path: Path, begin: int, end: int) -> None:
-        """Makes bytes [begin, end) of the file readable, as far as it has them.
+        """Makes bytes [begin, end) of the file readable, as far as the file has them.
 
-        FileNotFoundError: it was removed where it came from, and is now here too. OSError: it cannot be fetched.
+        FileNotFoundError: the file was removed at its broker, and now also here. OSError: it cannot be fetched.
         """
         ...
 
     def release(self, path: Path, begin: int, end: int) -> None:
-        """These bytes are not needed any more, unless they are brought again."""
+        """Releases these bytes. They must be brought again before they are read again."""
         ...
 
 
@@ -35,7 +35,7 @@ _bringer: ContextVar[Bringer | None] = ContextVar("bringer", default=None)
 
 @contextmanager
 def bringing(by: Bringer) -> Iterator[None]:
-    """Within it, in this thread, what is read is brought by `by`."""
+    """Within this context, `by` fetches what this thread reads."""
     token = _bringer.set(by)
     try:
         yield
@@ -44,13 +44,13 @@ def bringing(by: Bringer) -> Iterator[None]:
 
 
 def bring(path: Path | str, begin: int = 0, end: int = 1 << 62) -> None:
-    """Before bytes [begin, end) of a store's file are read. FileNotFoundError, OSError: see `Bringer`."""
+    """Fetches bytes [begin, end) of a file, before they are read. FileNotFoundError, OSError: see `Bringer`."""
     if (by := _bringer.get()) is not None:
         by.bring(Path(path), begin, end)
 
 
 def bring_folder(folder: Path) -> None:
-    """Before all files below a folder are read. One that was removed meanwhile is passed over."""
+    """Fetches all files below a folder, before they are read. It skips files that were removed meanwhile."""
     if _bringer.get() is not None:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             try:
@@ -60,13 +60,13 @@ def bring_folder(folder: Path) -> None:
 
 
 def release(path: Path | str, begin: int, end: int) -> None:
-    """After they were read, by what goes over more than should be held at a time."""
+    """Releases bytes that were read. Code that reads a lot calls it, to limit the space."""
     if (by := _bringer.get()) is not None:
         by.release(Path(path), begin, end)
 
 
 class Segments(SegmentFiles):
-    """Segments that are brought before they are looked at: the part that is read, or what is mapped whole."""
+    """Segments whose bytes are fetched before they are read: the read part, or a whole mapped file."""
 
     def buffer(self, start: int) -> ReadMap:
         if start in self.starts:
@@ -74,7 +74,7 @@ class Segments(SegmentFiles):
         return super().buffer(start)
 
     def read(self, pos: int, size: int) -> bytes | None:
-        """Bytes [pos, pos + size); None unless one segment has them all, and has not expired meanwhile."""
+        """Returns bytes [pos, pos + size). None: no single segment has all of them, or the segment has expired."""
         start = self.start_of(pos)
         if start is None or size < 0 or pos + size > start + self.segment_bytes:
             return None

@@ -1,4 +1,4 @@
-"""Spark's filters as the scanner's: topic, queue, queue offset and time of storing, alone or together (AND)."""
+"""Converts Spark's filters to those of the scanner: topic, queue, queue offset and store time, combined with AND."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHOICES = {"topic": "topics", "queue_id": "queues"}
 
 
 def push(wanted: Wanted, item: Filter) -> Wanted | None:
-    """`wanted` narrowed by one filter, exactly; None: the scanner cannot do it, Spark has to."""
+    """Returns `wanted` with one more filter, exactly. None: the scanner does not support it, so Spark must apply it."""
     match item:
         case IsNotNull(attribute=(name,)) if name in SCHEMA.names and not SCHEMA.field(name).nullable:
             return wanted

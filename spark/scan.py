@@ -1,7 +1,7 @@
-"""Reads one split: Arrow batches of its messages, and what was met that is none. No Spark in it.
+"""Reads one split: Arrow batches of its messages, and the damage in it. Without Spark.
 
-The loop over messages is the kernel's and runs without the GIL; here a batch of thousands is one step. A file that is
-gone has expired between the plan and the read: that is reported with the damage, by its own words.
+The loop over messages is in the kernel and runs without the GIL; one step here is a batch of thousands. A file that no
+longer exists has expired between plan and read. That is reported with the damage, with a separate reason.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ Int64Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages; None: any. Ranges are inclusive on both sides, times are those of storing."""
+    """A filter of messages; None: any. Ranges include both ends; times are store times."""
 
     topics: tuple[str, ...] | None = None
     queues: tuple[int, ...] | None = None
     queue_offsets: Int64Range | None = None
     store_times_ms: Int64Range | None = None
     keys: tuple[str, ...] | None = None
-    """The unique key or one of the keys is among them."""
+    """The message's unique key, or one of its keys, must be one of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a log file that are no record: `position` in the log, `size` up to where reading went on."""
+    """Bytes of a log file that are not a sound record, at `position` of the log; reading continued `size` bytes
+    later."""
 
     source: str
     file: str
@@ -44,7 +45,7 @@ class Damage:
 
 
 class DamageMetError(Exception):
-    """Damage was met, and the reader was told to stop at it (mode FAILFAST)."""
+    """The reader found damage in the mode FAILFAST."""
 
     def __init__(self, damage: Damage) -> None:
         super().__init__(f"{damage.file}: {damage.size} bytes at position {damage.position}: {damage.reason}")
@@ -52,17 +53,17 @@ class DamageMetError(Exception):
 
 
 def has_expired(split: Split) -> bool:
-    """Whether its file was removed as the oldest ones are: neither it nor one before it is left."""
+    """Returns whether the split's file expired: neither it nor an older file exists."""
     path = Path(split.path)
     if path.exists():
         return False
     starts = Segments(path.parent).starts
-    # An older log that dledger went on with expires as a whole.
+    # A plain log that dledger continued expires as a whole.
     return starts[0] > split.file_start if starts else any(path.parent.parent.glob("dledger-*/data/*"))
 
 
 class _Exported:
-    """What the kernel hands over, in the form that pyarrow takes."""
+    """The kernel's data in the form that pyarrow imports."""
 
     def __init__(self, capsules: tuple[object, object]) -> None:
         self._capsules = capsules
@@ -72,13 +73,13 @@ class _Exported:
 
 
 def table_of(capsules: tuple[object, object]) -> pa.Table:
-    """The rows that the kernel hands over as capsules of Arrow's C data interface (schema, array)."""
+    """Imports rows that the kernel exports as capsules of Arrow's C data interface (schema, array)."""
     return pa.Table.from_batches([pa.record_batch(_Exported(capsules))])
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What messages come to, as tables of few rows.
+    """Sums of messages, as small tables.
 
     groups     topic, queue_id, tags ("": none), hour_ms (the hour of storing): messages, bytes, body_bytes
     sizes      topic, bucket: messages; one of n bytes is in bucket floor(16 * log2(n))
@@ -91,10 +92,10 @@ class Sums:
 
 
 class SplitScan:
-    """The batches of one split, or their sums; read once.
+    """The batches of one split, or their sums. It can be read once.
 
-    `records` (wanted or not), `damaged` and `damage` grow as it goes. `check_crc`: of every body, wanted or not.
-    OSError; DamageError: the file ends early.
+    `records` (of the filter or not), `damaged` and `damage` grow while it is read. `check_crc`: checks every body, of
+    the filter or not. OSError; DamageError: the file is too short.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class SplitScan:
             yield pa.record_batch(_Exported(exported))
 
     def sums(self) -> Sums | None:
-        """What its messages come to, without a row for each. None: the file has expired, and is in `damage`."""
+        """Returns the sums of its messages. None: the file has expired, and is in `damage`."""
         if (scan := self._opened()) is None:
             return None
         tables = scan.sums()
@@ -137,7 +138,7 @@ class SplitScan:
         return Sums(*(table_of(each) for each in tables))
 
     def _opened(self) -> MessageScan | None:
-        """None: the file has expired, which is in `damage` now."""
+        """Opens the split. None: the file has expired, and is now in `damage`."""
         split, wanted = self.split, self._wanted
         try:
             bring(split.path, split.begin - split.file_start, split.end - split.file_start)

@@ -4,10 +4,10 @@
     register(spark)
     spark.read.format("tallystick").option("topic", "orders").load("/data/broker-a,/data/broker-b")
 
-The driver takes each store's bound and plans splits; a worker opens its split's file and hands on the kernel's batches
-as they are. Nothing is asked of a broker and nothing is written to a store. What Spark's Python API cannot say: columns
-that a query leaves out are read all the same, unless the option `columns` or a schema leaves them out (the body has to
-be asked for); and no split can prefer a host, for which the jobs have a way of their own (`spark/cluster/place.py`).
+The driver determines the bound of each store and plans splits. A worker opens the file of its split and passes on the
+kernel's batches. It sends no request to a broker and writes nothing to a store. Spark's Python API has two limits.
+Columns that a query does not use are read unless the option `columns` or a schema excludes them (the body must be
+requested). And a split cannot prefer a host; the jobs do that in another way (`spark/cluster/place.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to this session, and lets Spark hand its filters to it (off by default)."""
+    """Registers the format with this session, and enables the push-down of filters (off by default in Spark)."""
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(TallystickSource)
 
@@ -48,7 +48,7 @@ class SplitPartition(InputPartition):
 
 
 class TallystickSource(DataSource):
-    """Options: `options.ReadOptions`. Columns: `columns.SCHEMA`."""
+    """The data source. Options: `options.ReadOptions`. Columns: `columns.SCHEMA`."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,7 +69,7 @@ class TallystickSource(DataSource):
 
 
 class MessageReader(DataSourceReader):
-    """One table: messages, or with `view` the damage among them. Pickled to the workers: plain values only."""
+    """One table: messages, or with `view` the damage. It is pickled to the workers, so it has only plain values."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -93,7 +93,8 @@ class MessageReader(DataSourceReader):
 
 
 class PushingReader(MessageReader):
-    """Takes what filters it can do itself; Spark refuses to use it unless `spark.sql.python.filterPushdown.enabled`."""
+    """A reader that applies the filters that it supports. Spark needs `spark.sql.python.filterPushdown.enabled` for
+    it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         if self.options.view == "damage":
@@ -115,7 +116,7 @@ def is_impossible(wanted: Wanted) -> bool:
 
 
 def read_partition(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of one split in the schema that Spark expects. DamageMetError (FAILFAST), OSError."""
+    """Yields the rows of one split in the schema that Spark expects. DamageMetError (FAILFAST), OSError."""
     if options.view == "damage":
         scan = SplitScan(split, [], Wanted(topics=()), check_crc=options.verify is not False)
         for _ in scan:
@@ -128,11 +129,11 @@ def read_partition(split: Split, options: ReadOptions, wanted: Wanted, schema: p
     if options.damage_path is not None:
         write_damage(Path(options.damage_path), split, scan.damage)
     for damage in scan.damage:
-        logger.warning("passed over %s", damage)
+        logger.warning("skipped %s", damage)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same columns under the schema's own word on nulls; nothing is copied unless a type differs."""
+    """Returns the same columns with the schema's nullability. It copies a column only if its type differs."""
     if batch.schema.equals(schema):
         return batch
     columns = [
@@ -143,7 +144,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def write_damage(folder: Path, split: Split, damage: list[Damage]) -> None:
-    """The split's side output, under a name that a second try of the task writes again. Nothing for a sound split."""
+    """Writes the damage of a split, if any, to a file whose name is the same in a retry of the task."""
     path = folder / f"{split.source.strip('/').replace('/', '_')}-{split.begin:020d}.json"
     if not damage:
         path.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""What one task reads: a stretch of one log file that begins with a record and ends with one.
+"""Splits: ranges of one log file that begin and end at record boundaries. One task reads one split.
 
-Where a record begins in the middle of a file is not guessed from its magic number: a body may hold anything, even a
-copy of a log. The ConsumeQueues know: their units name records, each queue in ascending order, so halving finds the
-first record behind a given byte in a few page reads. The record is looked at before it is believed. Where no queue
-helps, the file is one split. A split that began at a wrong place would not be met by the end of the one before it, and
-that is damage: never is a message read twice or left out in silence.
+The magic number of a record does not show where a record begins, because a body can contain anything, even a copy of a
+log. The ConsumeQueues show it: the units of each queue name records in ascending order, so a binary search finds the
+first record behind a given byte with a few page reads. The record is checked before it is used. If no queue helps, the
+file is one split. If a split began at a wrong place, it would not meet the end of the split before it, which is
+reported as damage. So no message is read twice or silently left out.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tallystick.store.verify_queues import queue_folders
 
 SPLIT_BYTES = 128 << 20
 _MAX_QUEUES = 256
-"""Asked for a boundary: the nearest record behind a byte is in some queue, and one of the fullest is near enough."""
+"""Number of queues to search for a boundary: a record in one of the fullest queues is near enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Bytes [begin, end) of the log, within one file; `source` is what its rows are marked with."""
+    """Bytes [begin, end) of the log, within one file. `source` is the value of that column in its rows."""
 
     source: str
     path: str
@@ -49,7 +49,8 @@ class Split:
 def plan(
     volume: Volume, begin: int | None = None, end: int | None = None, split_bytes: int = SPLIT_BYTES
 ) -> list[Split]:
-    """Splits of [begin, end), both boundaries themselves; None: all that is kept and settled. OSError."""
+    """Returns the splits of [begin, end), which must be record boundaries. None: all that is kept and settled.
+    OSError."""
     begin = volume.begin if begin is None else max(begin, volume.begin)
     end = volume.bound if end is None else min(end, volume.bound)
     with Boundaries(Path(volume.root)) as boundaries:
@@ -66,14 +67,14 @@ def _stretches(
     low, stop = max(begin, file.start), min(end, file.end)
     while low < stop:
         high = stop
-        if stop - low > split_bytes + split_bytes // 2:  # a small rest is not worth a task
+        if stop - low > split_bytes + split_bytes // 2:  # a small rest belongs to the last split
             high = boundaries.behind(low + split_bytes, stop, file.entry_header_bytes) or stop
         yield low, high
         low = high
 
 
 class Boundaries:
-    """Where records begin, as the queues of the store in `root` know it. A context manager."""
+    """Finds record boundaries with the ConsumeQueues of the store in `root`. A context manager."""
 
     def __init__(self, root: Path) -> None:
         self._stack = ExitStack()
@@ -88,7 +89,8 @@ class Boundaries:
         self._stack.close()
 
     def behind(self, pos: int, limit: int, entry_header_bytes: int) -> int | None:
-        """A position in [pos, limit) where a record (or its entry) begins, near `pos`; None: no queue knows one."""
+        """Returns a position in [pos, limit), near `pos`, where a record (or its entry) begins; None: no queue has
+        one."""
         for record in sorted({_first_unit(queue, pos + entry_header_bytes) for queue in self._fullest()} - {-1}):
             boundary = record - entry_header_bytes
             for log, header in self._logs.parts:
@@ -107,7 +109,7 @@ class Boundaries:
 
 
 def _first_unit(files: SegmentFiles, pos: int) -> int:
-    """The first record at or behind `pos` that the queue names; -1: it names none."""
+    """Returns the position of the first record at or behind `pos` in the queue; -1: it has no such record."""
     for start in files.starts:
         data = files.buffer(start)
         count = units_written(data)

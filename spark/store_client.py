@@ -4,9 +4,9 @@
         store = client.store()
         for piece in client.read("commitlog/00000000000000000000", 0, 4096): ...
 
-One connection, used again. What is not answered, or answered with 5xx (a broker that starts, or has too many readers),
-is asked again for a while; nothing but a whole answer counts. The token is read from the file that
-`TALLYSTICK_READ_TOKEN_FILE` names, each time, since it may be replaced.
+The client uses one connection. It repeats a request for a while if there is no complete answer, or an answer 5xx (a
+broker that starts, or has too many readers). It reads the token at each request from the file that
+`TALLYSTICK_READ_TOKEN_FILE` names, because the token can be replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAUSES_S = (0.1, 0.3, 1.0, 2.0)
 
 
 class StoreClientError(Exception):
-    """The broker did not give what was asked for. `status`: HTTP's, None if there was no answer at all."""
+    """The broker refused a request or did not answer. `status`: the HTTP status, None without an answer."""
 
     def __init__(self, address: str, what: str, status: int | None) -> None:
         super().__init__(f"{address}: {what}")
@@ -38,7 +38,7 @@ class StoreClientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
-    """What `GET /store` says. `files`: (path in the store, bytes) of those that were asked for."""
+    """The answer to `GET /store`. `files`: (path in the store, bytes) of the requested files."""
 
     log_folder: str
     begin: int
@@ -48,7 +48,7 @@ class RemoteStore:
 
     @classmethod
     def parse(cls, answer: Any) -> RemoteStore:
-        """ValueError: it is none."""
+        """Parses an answer. ValueError: it is not an answer to GET /store."""
         try:
             return cls(
                 log_folder=str(answer["logFolder"]),
@@ -62,14 +62,14 @@ class RemoteStore:
 
 
 class StoreClient:
-    """`address`: `http://host:port`. A context manager. `patience_s`: for so long a broker that does not serve is asked
-    again. StoreClientError, from every method: it gave no answer, or refused.
+    """Reads a store over HTTP. A context manager. `address`: `http://host:port`. `patience_s`: how long requests are
+    repeated. All methods raise StoreClientError: the broker did not answer, or refused.
     """
 
     def __init__(self, address: str, *, patience_s: float = PATIENCE_S, token_file: str | None = None) -> None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise StoreClientError(address, "is no http address", None)
+            raise StoreClientError(address, "is not an http address", None)
         self._address = address.rstrip("/")
         self._path = parts.path.rstrip("/")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -84,7 +84,7 @@ class StoreClient:
         self._connection.close()
 
     def store(self, under: str | None = None) -> RemoteStore:
-        """What there is now; `under`: of the files, those below this folder instead of the log's."""
+        """Returns the present state of the store. `under`: lists the files below this folder instead of the log's."""
         path = "/store" if under is None else f"/store?under={quote(under)}"
         data = b"".join(self._asked(path, {}, (200,)))
         try:
@@ -93,7 +93,7 @@ class StoreClient:
             raise StoreClientError(self._address, f"{path}: {error}", 200) from error
 
     def read(self, path: str, begin: int, end: int) -> Iterator[bytes]:
-        """Bytes [begin, end) of a file, end > begin, in pieces. FileNotFoundError: the store has none of this path."""
+        """Yields bytes [begin, end) of a file, end > begin, in pieces. FileNotFoundError: the file does not exist."""
         done = begin
         patience = _Patience(self._patience_s)
         while done < end:
@@ -106,7 +106,7 @@ class StoreClient:
                 if error.status == 404:
                     raise FileNotFoundError(f"{self._address}: there is no {path}") from error
                 if error.status is not None or not patience.more():
-                    raise  # else: the body broke off, the rest of it is asked for
+                    raise  # otherwise the body is incomplete: the next request reads the rest
 
     def _asked(self, path: str, headers: dict[str, str], good: tuple[int, ...], length: int = -1) -> Iterator[bytes]:
         response = self._answered(path, headers, good)
@@ -120,7 +120,7 @@ class StoreClient:
             raise StoreClientError(self._address, f"{path}: {error!r}", None) from error
         if length >= 0 and left:
             self._connection.close()
-            raise StoreClientError(self._address, f"{path}: {left} of {length} bytes did not come", None)
+            raise StoreClientError(self._address, f"{path}: {left} of {length} bytes are missing", None)
 
     def _answered(self, path: str, headers: dict[str, str], good: tuple[int, ...]) -> http.client.HTTPResponse:
         patience = _Patience(self._patience_s)
@@ -144,11 +144,11 @@ class StoreClient:
         try:
             return {"Authorization": f"Bearer {Path(self._token_file).read_text().strip()}"}
         except FileNotFoundError:
-            return {}  # the secret is optional: the broker may ask for none
+            return {}  # the secret is optional: the broker may not require a token
 
 
 class _Patience:
-    """Waits a little longer each time, and says when there is none left."""
+    """Waits a little longer each time, until the time is over."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds

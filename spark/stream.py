@@ -1,11 +1,11 @@
-"""The streaming reader: follows growing stores, each message exactly once.
+"""The streaming reader: it follows growing stores and reads each message exactly once.
 
-An offset is a position for each source: {"broker-a": 123456}. It is always a bound that `open_volume` gave, or the end
-of a split planned below one, so it lies between two records and below it nothing changes: the same two offsets give the
-same rows, now and after a restart from a checkpoint. That is all that exactly-once needs of a source. A source that
-appears later begins at its first kept byte; one that is gone from `path` stays where it was.
+An offset has a position for each source: {"broker-a": 123456}. It is a bound from `open_volume`, or the end of a split
+below one. So it lies between two records, and nothing before it changes: the same two offsets give the same rows, also
+after a restart from a checkpoint, as exactly-once requires. A source that appears later begins at the first byte that
+it has; a source that is removed from `path` keeps its position.
 
-What retention has deleted before it was read is a loss: the query fails, or goes on with `failOnDataLoss` false.
+If retention deletes messages before they are read, the query fails; with `failOnDataLoss` false it continues.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Offset = dict[str, int]
 
 
 class DataLossError(Exception):
-    """Messages were deleted before the query read them; `lost` says how many bytes of which source."""
+    """Messages were deleted before the query read them. `lost`: bytes by source."""
 
     def __init__(self, lost: Offset) -> None:
         told = ", ".join(f"{lost_bytes} bytes of {source}" for source, lost_bytes in lost.items())
-        super().__init__(f"deleted before they were read: {told} (failOnDataLoss=false goes on without them)")
+        super().__init__(f"deleted before they were read: {told} (failOnDataLoss=false continues without them)")
         self.lost = lost
 
 
@@ -47,7 +47,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {volume.source: volume.bound if self.options.start_at_latest else volume.begin for volume in volumes}
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
-        """The option bounds a step only where Spark says so: a trigger that asks for all gets all."""
+        """Returns the limit of a step. Spark decides whether the option applies: the trigger availableNow ignores
+        it."""
         start = start or {}
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         latest = dict(start)
@@ -60,7 +61,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is read, in as many steps as `maxBytesPerTrigger` makes of it; what comes later is not."""
+        """Limits the query to the present messages, in steps of `maxBytesPerTrigger`."""
         self._stop_at = self.reportLatestOffset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -90,7 +91,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _end_within(volume: Volume, begin: int, most_bytes: int | None) -> int:
-    """The bound, or the end of the first split that reaches `most_bytes`: a position between two records either way."""
+    """Returns the bound, or the end of the first split that reaches `most_bytes`. Both are record boundaries."""
     if most_bytes is None or volume.bound - begin <= most_bytes:
         return volume.bound
     for split in plan(volume, begin, split_bytes=most_bytes):

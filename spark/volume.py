@@ -1,15 +1,16 @@
-"""A store's files as a reader beside the broker sees them: which there are, and up to where they may be believed.
+"""The files of a store for a reader beside its broker: which files exist, and up to which position they are settled.
 
-A snapshot is a bound, taken before anything is read, never a listing or a file's size: files have their full length
-from creation, and the broker goes on writing. Below the bound every byte is settled; behind it nothing is looked at.
+That position, the bound, is determined before anything is read. A listing or the sizes of files cannot replace it:
+files have their full length from creation, and the broker continues to write. Every byte below the bound is settled,
+and the reader does not use the bytes behind it.
 
     plain layout     the end of the last record that a ConsumeQueue knows, and from there on the records that follow
                      without a gap: what the broker has written and not yet dispatched
     dledger layout   the end of the last record that a ConsumeQueue knows (members dispatch what is committed, no more),
                      or the committed entry that the log's `checkpoint` names, whichever is later
 
-A unit of a queue is believed only if the record that it names is sound, is of that queue and has that size: so a
-damaged queue costs freshness, not truth. A store that has lost its queues is read from its beginning for its end.
+A unit is used only if its record is sound, belongs to that queue and has that size. So with a damaged queue the bound
+is older, but not wrong. If a store has lost its queues, its log is read from the begin to find the end.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from tallystick.store.verify_queues import queue_folders
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A store that is to be read. `source`: the name its rows will carry; `group`: whose log it holds, if known.
+    """A store to read. `source`: its name in the rows; `group`: the group whose log it has, if known.
 
-    `http`: address of the broker that has it open, which is asked for its bound; None: nobody is asked.
+    `http`: address of its broker, which gives the bound; None: the files determine the bound.
     """
 
     source: str
@@ -44,12 +45,12 @@ class Source:
 
 
 class VolumeError(Exception):
-    """What was named is no store, or cannot be read as one."""
+    """The folder is not a store, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of the log: positions [start, end) of it, in the layout with so many bytes before each record."""
+    """One file of the log: its positions [start, end), and the number of bytes before each record in its layout."""
 
     path: str
     start: int
@@ -59,7 +60,8 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """`source`: the name its rows carry; `begin` and `bound`: what is kept, and up to where it is settled (bytes)."""
+    """`source`: its name in the rows; `begin`: first position that is kept; `bound`: end of the settled part
+    (bytes)."""
 
     source: str
     root: str
@@ -73,9 +75,9 @@ class Volume:
 
 
 def open_volume(root: Path, source: str | None = None, committed: int | None = None) -> Volume:
-    """The store in `root`, as it is now. Reads a few pages, unless the store has lost its queues.
+    """Opens the store in `root` in its present state. It reads a few pages, unless the store has lost its queues.
 
-    `committed`: a bound that the broker gave; None: found by looking, see the module's head. VolumeError, OSError.
+    `committed`: the bound that the broker gave; None: the files determine it. VolumeError, OSError.
     """
     with Logs(root) as logs:
         files = tuple(_files(logs))
@@ -96,7 +98,7 @@ def _files(logs: Logs) -> Iterator[LogFile]:
 
 
 class Logs:
-    """The segments of a store, one folder or two (a log that dledger went on with). A context manager."""
+    """The segments of a store, in one folder or two (a plain log that dledger continued). A context manager."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -106,7 +108,7 @@ class Logs:
             raise VolumeError(f"{root} has more than one dledger folder")
         plain = root / "commitlog"
         if not ledgers and not plain.is_dir():
-            raise VolumeError(f"{root} is no store: neither commitlog nor dledger-*/data is in it")
+            raise VolumeError(f"{root} is not a store: it has neither commitlog nor dledger-*/data")
         self.parts: list[tuple[SegmentFiles, int]] = []
         for folder, header in [(plain, 0), *((ledger, ENTRY_HEADER_BYTES) for ledger in ledgers)]:
             log = self._stack.enter_context(Segments(folder))
@@ -121,18 +123,18 @@ class Logs:
 
     @property
     def tail(self) -> tuple[SegmentFiles, int]:
-        """The part that is being written."""
+        """The segments of the present layout."""
         return self.parts[-1]
 
     def sound_record_end(self, pos: int, size: int, topic: str, queue: int) -> int | None:
-        """The end of the record at `pos`; None: it is not sound, or not the one that is meant. Its body is read."""
+        """Returns the end of the record at `pos`; None: it is not sound, or is another record. It reads the body."""
         record = self.record_at(pos, check_crc=True)
         if record is not None and (record.size, record.topic, record.queue_id) == (size, topic, queue):
             return pos + size
         return None
 
     def record_at(self, pos: int, *, check_crc: bool = False) -> Record | None:
-        """None: there is no sound one, or its segment is gone."""
+        """Returns the record at `pos`; None: it is not sound, or its segment does not exist any more."""
         for log, header in self.parts:
             if log.start_of(pos - header) is not None:
                 record = step_at(log, pos - header, entry_header_bytes=header, check_crc=check_crc).record
@@ -164,7 +166,9 @@ class Logs:
         return None
 
     def _end_by_reading(self) -> int:
-        """Of a plain log without queues: behind its last sound record. Damage before that is for the reader to tell."""
+        """Returns the end of a plain log without queues: the end of its last sound record. The reader reports damage
+            before
+        it."""
         log, _ = self.tail
         end = pos = log.first
         while log.starts:
@@ -183,7 +187,7 @@ def _walk(log: SegmentFiles, pos: int) -> int:
 
 
 def last_unit(files: SegmentFiles) -> tuple[int, int] | None:
-    """(pos, size) of the newest unit; None: the queue has none."""
+    """Returns (pos, size) of the newest unit; None: the queue is empty."""
     for start in reversed(files.starts):
         data = files.buffer(start)
         count = units_written(data)

@@ -29,7 +29,7 @@ BANNED = {
 DONE = (
     "CONTRIBUTING.md",
     "README.md",
-    "benchmarks/README.md",
+    "benchmarks",
     "charts",
     "crds",
     "docs/benchmarks.md",
@@ -47,7 +47,7 @@ DONE = (
     "node",
     "operator",
     "replication",
-    "spark/README.md",
+    "spark",
     "store",
     "tests/README.md",
     "tests/charts",

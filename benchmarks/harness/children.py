@@ -1,8 +1,8 @@
-"""Processes that the benchmark starts, and that none of them outlives it.
+"""The processes that the benchmark starts. All of them end with the benchmark.
 
-Each one leads a session of its own, so that Ctrl-C reaches only the benchmark, and the benchmark ends the others by the
-process group that it made itself, never by a name. RocketMQ's servers leave that group, because the lab starts them
-with setsid; the lab's own `down`, by their pid files, is for them.
+Each one leads a separate session, so that Ctrl-C reaches only the benchmark. The benchmark ends them by their process
+group, never by a name. RocketMQ's servers leave that group, because the lab starts them with setsid; the lab's command
+`down` ends them by their pid files.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from harness import interrupts
 
 
 class ChildError(Exception):
-    """A process ended badly or not in time; the text has the last lines that it wrote."""
+    """A process failed, or did not end in time. The text has its last lines of output."""
 
 
 def _tail(text: str, lines: int = 12) -> str:
@@ -27,7 +27,7 @@ def _tail(text: str, lines: int = 12) -> str:
 
 
 def end_group(process: subprocess.Popen[str], *, grace_s: float = 30.0, force: bool = False) -> None:
-    """Asks the group that `process` leads to end, and kills it when it does not; the process is waited for."""
+    """Terminates the process group of `process`, kills it if it does not end, and waits for the process."""
     group = process.pid  # start_new_session: the leader's id is the group's
     if process.poll() is None and not force:
         _signal_group(group, signal.SIGTERM)
@@ -43,12 +43,12 @@ def _signal_group(group: int, number: signal.Signals) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:
-        pass  # nobody is left in it: that is what was wanted
+        pass  # the group is empty
 
 
 @contextlib.contextmanager
 def running(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A process inside the `with`, its output in pipes; what is left of its group is killed at the end."""
+    """Runs a process inside the `with`, with its output in pipes. At the end the rest of its group is killed."""
     process = None
     try:
         with interrupts.held():
@@ -84,7 +84,7 @@ def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | No
 
 
 class Server:
-    """A server that says on its standard output that it is ready; everything it says goes to `log` as well."""
+    """A server that writes to standard output when it is ready. All its output also goes to `log`."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._log = log

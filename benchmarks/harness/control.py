@@ -1,8 +1,8 @@
-"""A few admin calls over the remoting protocol: make a topic, count what is stored, see how far behind the dispatch is.
+"""A few admin calls over the remoting protocol: create a topic, count stored messages, and read the dispatch lag.
 
-The counts are asked from the broker under test: a rate of messages that are not there is a lie, whoever tells it.
+The counts come from the broker under test, so that a rate only counts messages that are stored.
 frame = length of the rest (4) · serialize type and header length (4) · JSON header · body.
-Bodies of RocketMQ are not always JSON (objects as keys); the numbers wanted here are found by their names.
+RocketMQ's bodies are not always JSON (objects as keys); the numbers are found by their names.
 """
 
 import contextlib
@@ -50,14 +50,14 @@ def encode_request(code: int, fields: Mapping[str, str], opaque: int, body: byte
 
 
 class Control:
-    """Admin calls to one address. A connection is made for each group of calls and closed after it."""
+    """Admin calls to one address, with one connection for each group of calls."""
 
     def __init__(self, host: str, port: int, *, timeout_s: float = 30.0) -> None:
         self.host, self.port, self.timeout_s = host, port, timeout_s
 
     @contextlib.contextmanager
     def connected(self) -> Iterator["Connection"]:
-        """ControlError when nobody listens."""
+        """Connects. ControlError: no server listens."""
         try:
             link = socket.create_connection((self.host, self.port), self.timeout_s)
         except OSError as error:
@@ -66,12 +66,12 @@ class Control:
             yield Connection(link)
 
     def call(self, code: int, fields: Mapping[str, str] | None = None) -> Answer:
-        """One call on a connection of its own. ControlError: no answer."""
+        """Sends one call on a separate connection. ControlError: no answer."""
         with self.connected() as connection:
             return connection.call(code, fields or {})
 
     def answers(self) -> bool:
-        """Whether somebody there speaks the protocol now."""
+        """Returns whether a server answers there now."""
         try:
             self.call(RUNTIME_INFO)
         except ControlError:

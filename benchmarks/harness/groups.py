@@ -1,9 +1,8 @@
 """The two replicated sides: three members on one machine, ours and RocketMQ's in DLedger mode.
 
-Both replicate every message to a majority before they answer. RocketMQ's DLedger answers from the page caches; ours
-syncs on a majority first (its default), so that a ratio above 1 is one against a weaker promise. Clients talk to the
-leader, whoever that is: it is asked from the name server after each start, and its CPU and memory count with those of
-its followers.
+Both replicate every message to a majority before they answer. RocketMQ's DLedger answers when the message is in the
+page caches; ours syncs on a majority first (its default). Clients use the leader, whose address comes from the name
+server after each start. CPU and memory are those of all members.
 """
 
 import re
@@ -100,7 +99,7 @@ class OurGroup(Side):
             "dLegerGroup=raft-a",
             f"dLegerPeers={peers}",
             f"dLegerSelfId=n{member}",
-            *([] if folder.exists() else ["groupBootstrap=true"]),  # at its very first start, and never again
+            *([] if folder.exists() else ["groupBootstrap=true"]),  # only at its first start
             *self._settings,
         ]
         arguments = ["broker", "--dir", str(folder), "--host", HOST]
@@ -127,7 +126,7 @@ class OurGroup(Side):
     # -- one member --------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """kill -9 of the member that leads; the others go on."""
+        """Kills the leader (kill -9). The others continue."""
         self._killed = next(member for member in MEMBERS if self._port(member) == self.port)
         with interrupts.held():
             self._members.pop(self._killed).kill()

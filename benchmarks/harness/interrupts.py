@@ -1,7 +1,7 @@
-"""Signals that ask us to end, held back where an exception would lose track of a process.
+"""Signals that end the benchmark. They are delayed where an exception would lose track of a process.
 
-A signal raises Interrupted wherever the program is. Between the start of a process and the line that remembers it, or
-in the middle of ending one, that would leave it running; there the signal waits until the block is over.
+A signal raises Interrupted at any place. Between the start of a process and the line that records it, or while a
+process is being ended, that would leave the process running. There the signal waits until the end of the block.
 """
 
 import signal
@@ -13,11 +13,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asked us to end. Not an Exception: no handler on the way may take it for a failed turn."""
+    """A signal ended the benchmark. It is not an Exception, so that no handler treats it as a failed turn."""
 
 
 class _Interrupts:
-    """The one state of the process: how deep in held blocks we are, and whether a signal waits."""
+    """The state of the process: how many blocks delay signals, and whether a signal waits."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -36,13 +36,13 @@ class _Interrupts:
             raise Interrupted
 
     def ignore(self) -> None:
-        """From now on signals do nothing: what is left to do is to end, and to leave nothing behind."""
+        """Ignores signals from now on, while the benchmark stops its processes."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A signal that comes inside raises at the end of the block."""
+        """A signal inside the block raises at the end of the block."""
         self._depth += 1
         try:
             yield

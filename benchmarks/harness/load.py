@@ -25,7 +25,7 @@ def build() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a run of the generator saw. Rate and latencies are of its measured part, the rest is of the whole run."""
+    """The result of a run of the generator. Rate and latencies are of its measured part, the rest of the whole run."""
 
     rate: float
     latency_us: Mapping[str, float]
@@ -46,7 +46,7 @@ class LoadResult:
 
     @classmethod
     def parse(cls, text: str) -> "LoadResult":
-        """From the object that the generator prints. ChildError: it is none."""
+        """Parses the object that the generator prints. ChildError: it is not such an object."""
         try:
             fields: dict[str, Any] = json.loads(text)
             return cls(

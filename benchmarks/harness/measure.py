@@ -1,9 +1,8 @@
 """One turn of each kind of run against one side: prepare, load, check what is stored, read the counters.
 
-The order is the same for both sides: a topic that nobody has used, the disk at rest (sync(2): what the other side wrote
-must not be flushed on this one's time), counters, load, the dispatch caught up, counters again, and only then the count
-of what is stored, which costs the broker something. CPU per message so includes queues and index, and the warm-up's
-messages on both sides of the division.
+The order is the same for both sides: a new topic; sync(2), so that the other side's writes are not flushed during this
+turn; counters; load; the dispatch catches up; counters; and last the count of stored messages, which costs CPU. So the
+CPU per message includes queues and index. The messages of the warm-up count in both numerator and denominator.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A job in a cluster: a driver, and an executor beside each volume. `tally-spark`.
+"""A job in a Kubernetes cluster: a driver, and an executor beside each volume (`tally-spark`).
 
-`plan.py` is what is to be done, as the operator wrote it. `driver.py` and `worker.py` are the two processes.
+`plan.py` parses the plan that the operator wrote. `driver.py` and `worker.py` are the two processes.
 """

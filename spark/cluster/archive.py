@@ -1,8 +1,8 @@
-"""Makes an archive of the classes that driver and executor load: Java need not read and check them at each start.
+"""Writes an archive of the classes that driver and executor load, so that Java need not load and verify them again.
 
-A whole little run on this machine, with an empty store, says which they are; it also shows that whatever jars were
-left out of an image were not needed. The archive fits one Java and one list of jars, in one place: it is made where it
-will be used, when the image is built. `TALLYSTICK_JAVA_ARCHIVE` names it then.
+A small run on this machine, with an empty store, lists the classes. It also shows that no jar is missing in the image.
+The archive is valid for one Java, one list of jars, and one path, so it is written when the image is built.
+`TALLYSTICK_JAVA_ARCHIVE` names it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLASS_LIST = "-XX:DumpLoadedClassList="
 
 
 def make_archive(target: Path) -> int:
-    """0: it is there; else the run's status."""
+    """Writes the archive. Returns 0 on success, otherwise the exit status of the run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         status = _run(folder)
@@ -39,7 +39,7 @@ def make_archive(target: Path) -> int:
 
 
 def merged_classes(*lists: list[str]) -> list[str]:
-    """Each line once, in their order. Lambdas are left out: their lines count positions in one list."""
+    """Returns each line once, in their order, without lambdas: their lines contain positions in one list."""
     return list(dict.fromkeys(line for lines in lists for line in lines if not line.startswith(("@", "#"))))
 
 

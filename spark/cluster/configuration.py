@@ -1,7 +1,7 @@
 """Spark's settings for one run.
 
-The master is `local-cluster` with no workers of its own: Spark then keeps a standalone master in the driver's Java,
-which is all that the driver needs to take executors, and `worker.py` brings these.
+The master is `local-cluster` without workers: Spark then runs a standalone master in the driver's Java, which the
+driver needs to accept executors. `worker.py` starts these.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from tallystick.spark.cluster.java import Ports
 from tallystick.spark.cluster.plan import JobPlan
 
 LOCALITY_WAIT_S = 10
-"""How long a task waits for its volume's host while another is idle. With ten minutes, "to be strict", the loss of a
-worker stalled a job: tasks that prefer a dead host wait for it as well."""
+"""How long a task waits for its volume's host while another host is idle. It must be short: tasks also wait for a host
+that is lost."""
 
 
 def spark_settings(plan: JobPlan, secret: str, ports: Ports, folder: str) -> dict[str, str]:
-    """`folder`: for Spark's temporary files. Pure.
+    """Returns Spark's settings. `folder`: for temporary files. Pure.
 
-    The application's id is the job's name, so that executors know it: what one fetches is refused under another id.
+    The application's id is the job's name, so that executors know it: Spark refuses fetches with another id.
     """
     return {
         "spark.master": f"local-cluster[0,1,{plan.executor_memory_mib}]",
@@ -30,7 +30,7 @@ def spark_settings(plan: JobPlan, secret: str, ports: Ports, folder: str) -> dic
         "spark.executor.memory": f"{plan.executor_memory_mib}m",
         "spark.executor.cores": str(plan.executor_cores),
         "spark.locality.wait": f"{LOCALITY_WAIT_S}s",
-        "spark.standalone.executorRemoveDelayOnDisconnection": "1s",  # no master will say why it is gone
+        "spark.standalone.executorRemoveDelayOnDisconnection": "1s",  # there is no master that reports why it ended
         "spark.authenticate": "true",
         "spark.authenticate.secret": secret,
         "spark.network.crypto.enabled": "true",

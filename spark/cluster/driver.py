@@ -1,9 +1,9 @@
-"""The driver of one run: starts Spark, waits for executors, runs the job, and tells what came of it.
+"""The driver of one run: it starts Spark, waits for executors, runs the job, and writes the result.
 
     starting ─▶ waiting for executors ─▶ planning ─▶ reading ─▶ ... ─▶ writing ─▶ finished
 
-Its last word is `result.json` (`result.py`), written before Spark is taken down: what is known is not lost if that
-hangs. Exit: 0 done, whatever the verdict; 2 not done, with a reason; 1 a fault of ours, with a traceback.
+It writes `result.json` (`result.py`) before it stops Spark, so that the result is not lost if that hangs. Exit status:
+0 the job ran, whatever the verdict; 2 it could not run, with a reason; 1 a bug, with a traceback.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ _LOOK_S = 0.1
 _GATEWAY_S = 120.0
 _END_S = 5.0
 _EXPECTED = (SourceError, VolumeError, OutputError, ExportError, StoreClientError, DamageError, OSError, ValueError)
-"""What a job raises for reasons that are not its own."""
+"""Exceptions of a job whose cause is outside the job."""
 
 
 class NotDoneError(Exception):
-    """The job cannot be done now, for the reason that is told."""
+    """The job cannot run now. The text gives the reason."""
 
 
 class FaultError(Exception):
-    """What Spark or a task raised, in words."""
+    """An exception of Spark or of a task, as text."""
 
 
-class StoppedError(BaseException):  # as KeyboardInterrupt is: libraries on the way take every Exception for theirs
-    """SIGTERM."""
+class StoppedError(BaseException):  # like KeyboardInterrupt: libraries catch every Exception
+    """The process received SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """What is not the plan's. `result`: where the last word goes; `secret`: file with Spark's shared secret."""
+    """Settings that are not in the plan. `result`: file for the result; `secret`: file with Spark's shared secret."""
 
     result: Path = Path("/dev/termination-log")
     secret: Path = Path("/etc/tallystick-job-secret/secret")
@@ -73,7 +73,7 @@ class DriverSettings:
 
 
 def run_driver(plan_file: Path, settings: DriverSettings) -> int:
-    """0, 1 or 2: see the module's head."""
+    """Runs the driver. Returns the exit status: see the module's docstring."""
     begin_s = time.monotonic()
     plan: JobPlan | None = None
     try:
@@ -84,7 +84,7 @@ def run_driver(plan_file: Path, settings: DriverSettings) -> int:
         return _not_done(plan, settings, str(error) or repr(error), begin_s, 2)
     except Exception as error:
         traceback.print_exc()
-        return _not_done(plan, settings, f"a fault of ours: {str(error) or repr(error)}", begin_s, 1)
+        return _not_done(plan, settings, f"internal error: {str(error) or repr(error)}", begin_s, 1)
 
 
 def _drive(plan: JobPlan, settings: DriverSettings) -> int:
@@ -112,9 +112,9 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
                 summary = run_job(plan, runner, output)
             except _EXPECTED:
                 raise
-            except Exception as error:  # its text is in Java, which ends with this block
+            except Exception as error:  # its text is in Java, which ends at the end of this block
                 if lost.is_set():
-                    raise NotDoneError("all executors are gone") from error
+                    raise NotDoneError("all executors were lost") from error
                 reason = worker_reason(str(error))
                 if reason is None:
                     raise FaultError(str(error)) from None
@@ -136,8 +136,8 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
 
 
 def _stop(context: SparkContext, kind: type[BaseException] | None, *_: object) -> None:
-    """Executors are told, and their workers end. Not after a signal: it may have come in the middle of what Python and
-    Java say to each other, and the next word would never be answered. Java's end tells executors as well."""
+    """Stops Spark, so that executors and their workers end. It does nothing after a signal, which may have interrupted
+    a call to Java: another call would wait for ever. Executors also end when Java ends."""
     if kind is not StoppedError:
         context.stop()
 
@@ -151,7 +151,8 @@ def _not_done(plan: JobPlan | None, settings: DriverSettings, reason: str, begin
 
 
 def worker_reason(report: str) -> str | None:
-    """What an executor's Python raised, out of Spark's report; None: that is not what happened, or it is our fault."""
+    """Returns the message of an exception in an executor's Python, from Spark's report. None: it is not such an error,
+    or it is a bug."""
     for line in reversed(report.splitlines()):
         kind, separator, reason = line.strip().partition(": ")
         if separator and kind.rpartition(".")[2] == StoreClientError.__name__:
@@ -161,11 +162,11 @@ def worker_reason(report: str) -> str | None:
 
 @contextmanager
 def stopped_by(number: signal.Signals) -> Iterator[None]:
-    """StoppedError in the main thread, at the first such signal; later ones change nothing."""
+    """Raises StoppedError in the main thread at the first SIGTERM. Later signals have no effect."""
 
     def stop(*_: object) -> None:
         signal.signal(number, signal.SIG_IGN)
-        raise StoppedError("it was told to end")
+        raise StoppedError("it received SIGTERM")
 
     before = signal.signal(number, stop)
     try:
@@ -176,7 +177,8 @@ def stopped_by(number: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def _gateway(plan: JobPlan, folder: Path, options: Sequence[str]) -> Iterator[Path]:
-    """Java, starting; gives the file in which it will say how it is reached. Its end is that of its standard input."""
+    """Starts Java. Yields the file to which Java will write its address. Java ends when its standard input is
+    closed."""
     told = folder / "gateway"
     environment = os.environ | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
     command = Java.found().gateway(plan.driver_memory_mib, options)
@@ -194,7 +196,7 @@ def _gateway(plan: JobPlan, folder: Path, options: Sequence[str]) -> Iterator[Pa
 
 
 def _context(settings: Mapping[str, str], told: Path) -> SparkContext:
-    """Spark's context in the Java that `_gateway` has started. NotDoneError: it did not start."""
+    """Returns Spark's context in the Java that `_gateway` started. NotDoneError: it did not start."""
     from pyspark import SparkConf, SparkContext, serializers  # while Java starts
 
     forms: Any = serializers
@@ -207,14 +209,14 @@ def _context(settings: Mapping[str, str], told: Path) -> SparkContext:
     with told.open("rb") as file:
         os.environ["PYSPARK_GATEWAY_PORT"] = str(forms.read_int(file))
         os.environ["PYSPARK_GATEWAY_SECRET"] = forms.UTF8Deserializer().loads(file)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # what runs tasks: on every host, the same is installed
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # executors run tasks with it: all hosts have the same image
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings.items()))
     return SparkContext(conf=conf)
 
 
 def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress, driver: str) -> None:
-    """Until all are there, or as long as the plan says. NotDoneError: none is."""
+    """Waits until all executors are there, at most for the time in the plan. NotDoneError: no executor came."""
     until = time.monotonic() + plan.executors_wait_s
     while True:
         progress.executors = len(executor_hosts(context, driver))
@@ -224,7 +226,7 @@ def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress
             break
         time.sleep(_LOOK_S)
     if not progress.executors:
-        raise NotDoneError(f"no executor of {len(plan.workers)} came within {plan.executors_wait_s} seconds")
+        raise NotDoneError(f"none of {len(plan.workers)} executors connected within {plan.executors_wait_s} seconds")
     there = executor_hosts(context, driver)
     for place in plan.workers:
         if place.host not in there:
@@ -233,8 +235,8 @@ def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress
 
 @contextmanager
 def _watched(plan: JobPlan, context: SparkContext, progress: Progress, driver: str) -> Iterator[threading.Event]:
-    """Ends Spark's jobs when there was no executor for as long as the first ones are waited for: Spark itself waits
-    for ever. The event says that this happened."""
+    """Cancels Spark's jobs if there was no executor for as long as the driver waits for the first ones. Spark itself
+    would wait for ever. It sets the event."""
     done, lost = threading.Event(), threading.Event()
 
     def watch() -> None:

@@ -1,12 +1,12 @@
-"""Command lines of the two kinds of Java processes: the driver's gateway, and an executor.
+"""The command lines of the two kinds of Java processes: the driver's gateway, and an executor.
 
-A run has one Java process in each pod and no more. Spark's own scripts start one to find out how to start another, and
-a standalone cluster has a daemon for the master and one for each worker; on shared cores it is those starts that a
-small job waits for. Here the driver's Java holds the master (`configuration.py`), and an executor is started as Spark's
-own Kubernetes mode starts one, by its class: it asks the driver for its settings and ends when the driver ends.
+Each pod runs one Java process. Spark's scripts start one Java process to find out how to start another, and a
+standalone cluster has daemons for the master and for each worker. A small job would mostly wait for these starts. Here
+the driver's Java contains the master (`configuration.py`). An executor is started by its class, as in Spark's
+Kubernetes mode: it gets its settings from the driver, and ends when the driver ends.
 
-They compile little and collect with one thread, since they live for seconds. With an archive of classes (`archive.py`)
-they start in about half the time.
+The processes live for seconds, so they compile little and collect garbage with one thread. With an archive of classes
+(`archive.py`) they start in about half the time.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ logger.master.level = error
 logger.conf.name = org.apache.spark.SparkConf
 logger.conf.level = error
 """
-"""Warnings, but not those that every run has: no native code, a master without workers, a folder given twice."""
+"""Logs warnings, except those of every run: no native code, a master without workers, a folder given twice."""
 _SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
 
 
 def logging_options(folder: Path) -> tuple[str, ...]:
-    """Makes the file that says what Java tells, and gives the option that names it."""
+    """Writes the file with Java's log settings. Returns the option that names it."""
     file = folder / "log4j2.properties"
     file.write_text(_LOGGING)
     return (f"-Dlog4j2.configurationFile={file}",)
@@ -53,7 +53,8 @@ def logging_options(folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Fixed, so that a network policy could name them; other ones let several clusters run on one machine."""
+    """The ports of a run. The defaults are fixed, so that a network policy can name them. With other ports, several
+    clusters can run on one machine."""
 
     driver: int = 7077
     blocks: int = 7078
@@ -62,7 +63,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """Which Java, and what with. `archive`: of classes (`archive.py`), None: none was made."""
+    """A Java, its jars, and its archive of classes (`archive.py`; None: there is no archive)."""
 
     program: str
     jars: tuple[str, ...]
@@ -70,7 +71,7 @@ class Java:
 
     @classmethod
     def found(cls, environment: Mapping[str, str] = os.environ) -> Java:
-        """Of this machine: `JAVA_HOME` or the path's, with the jars of the installed pyspark."""
+        """Returns the Java of this machine (`JAVA_HOME`, or from PATH), with the jars of the installed pyspark."""
         import pyspark
 
         home = environment.get("JAVA_HOME")
@@ -78,7 +79,7 @@ class Java:
         archive = environment.get(ARCHIVE_VARIABLE)
         return cls(
             str(Path(home, "bin", "java")) if home else "java",
-            tuple(sorted(str(path) for path in folder.glob("*.jar"))),  # an archive holds for one order of them
+            tuple(sorted(str(path) for path in folder.glob("*.jar"))),  # an archive is valid for one order of the jars
             archive if archive and Path(archive).exists() else None,
         )
 
@@ -92,15 +93,16 @@ class Java:
         ]
 
     def gateway(self, memory_mib: int, options: Sequence[str] = ()) -> list[str]:
-        """The driver's: it writes its port and a secret to the file that `_PYSPARK_DRIVER_CONN_INFO_PATH` names."""
+        """Returns the command of the driver's Java. It writes its port and a secret to the file that
+        `_PYSPARK_DRIVER_CONN_INFO_PATH` names."""
         return self.command(GATEWAY, memory_mib, options, ())
 
     def executor(
         self, *, number: int, host: str, driver: str, app: str, cores: int, memory_mib: int, options: Sequence[str] = ()
     ) -> list[str]:
-        """`driver`: host:port; `app`: the job's name; `number`: no other executor of the run ever had it.
+        """Returns the command of an executor. `driver`: host:port; `app`: the job's name; `number`: unique in the run.
 
-        The secret is read from the variable `_SPARK_AUTH_SECRET`, so that no list of processes shows it.
+        The executor reads the secret from the variable `_SPARK_AUTH_SECRET`, so that no list of processes shows it.
         """
         secured = ["-Dspark.authenticate=true", "-Dspark.network.crypto.enabled=true"]
         arguments = {

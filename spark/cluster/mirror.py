@@ -1,11 +1,11 @@
-"""A store that is not here, as far as it is read: files of the right lengths, whose bytes come when asked for.
+"""A local mirror of a store that is not mounted: files of the right lengths, whose bytes are fetched when necessary.
 
-A task that runs where its volume is not finds the store's folders below a temporary one, every file a hole of full
-length. `presence.bring` fills what is about to be read, in blocks, from the broker; so the code that reads mounted
-volumes reads this one, and only what it looks at crosses the network. Zeros are not written: an index of 400 MB with a
-few entries takes a few blocks. It goes with the task.
+If a task does not run where its volume is, it gets a temporary folder with the store's files as holes of full length.
+`presence.bring` fetches the blocks that are about to be read from the broker. So the code for mounted volumes also
+reads the mirror, and only the blocks that it reads cross the network. Zeros are not written: an index of 400 MB with a
+few entries takes a few blocks. The folder is removed when the task ends.
 
-Of the log nothing behind the committed position is there, not even as a file: the broker would not serve it.
+The mirror has no part of the log behind the committed position, because the broker does not serve it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Mirror:
-    """A `presence.Bringer`, and a context manager: `root` is there within it. StoreClientError, OSError."""
+    """A `presence.Bringer`, and a context manager: `root` exists within it. StoreClientError, OSError."""
 
     def __init__(self, http: str, parent: Path | None = None) -> None:
         self._client = StoreClient(http)
@@ -53,7 +53,7 @@ class Mirror:
 
     def _make(self) -> None:
         derived = [each for folder in _DERIVED for each in self._client.store(folder).files]
-        store = self._client.store()  # last: what the queues name is below its bound, and nobody looks behind it
+        store = self._client.store()  # last, so that its bound is behind everything that the queues name
         (self.root / store.log_folder).mkdir(parents=True)
         for path, length in [*self._log_files(store), *derived]:
             file = self.root / path
@@ -66,14 +66,14 @@ class Mirror:
             (self.root / "abort").touch()
 
     def _log_files(self, store: RemoteStore) -> list[tuple[str, int]]:
-        """Of both logs, if dledger went on with a plain one."""
+        """Lists the files of both logs, if dledger continued a plain one."""
         older = () if store.log_folder == "commitlog" else self._client.store("commitlog").files
         return [*older, *store.files]
 
     def bring(self, path: Path, begin: int, end: int) -> None:
         readable = self._readable.get(path)
         if readable is None:
-            return  # a file that is no part of the store's
+            return  # not a file of the store
         end = min(end, readable)
         held = self._held.setdefault(path, set())
         for first, last in _runs(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES), held):
@@ -95,7 +95,7 @@ class Mirror:
                 begin += len(piece)
 
     def _forget(self, path: Path) -> None:
-        """It expired at the broker: it goes here too, and with it what went before it."""
+        """Removes a file that expired at the broker, and all older ones."""
         there = {self.root / name for name, _ in self._log_files(self._client.store())}
         for file in list(self._readable):
             if file == path or (_log_start(file.relative_to(self.root).as_posix()) is not None and file not in there):
@@ -103,7 +103,7 @@ class Mirror:
                 del self._readable[file]
 
     def release(self, path: Path, begin: int, end: int) -> None:
-        """Whole blocks of it become holes again, where the file system can do that."""
+        """Turns whole blocks of the file into holes again, if the file system supports that."""
         held = self._held.get(path)
         first, last = -(-begin // BLOCK_BYTES), end // BLOCK_BYTES
         if not held or first >= last or not path.exists():
@@ -119,13 +119,13 @@ class Mirror:
 
 
 def _log_start(path: str) -> int | None:
-    """Where a file of the log begins in it; None: it is another file of the store."""
+    """Returns the position of the first byte of a log file; None: it is not a file of the log."""
     parts = tuple(path.split("/"))
     return segment_start(parts[-1]) if is_of_log(parts) else None
 
 
 def _runs(first: int, last: int, held: set[int]) -> Iterator[tuple[int, int]]:
-    """Stretches [a, b) of the blocks [first, last) that are not held."""
+    """Returns the ranges [a, b) of the blocks [first, last) that were not fetched."""
     begin: int | None = None
     for block in range(first, last):
         if block in held:

@@ -1,8 +1,8 @@
-"""Runs a job's items beside their volumes, and keeps book of where each was read.
+"""Runs the items of a job beside their volumes, and records where each was read.
 
-An item says by `source` which store it is of. Spark is told the host of the worker that has that volume; wherever the
-task then runs, it looks: on the worker of this node the volume is mounted and is read (`local`), anywhere else the
-store is read from its broker (`http`, `mirror.py`). Placement is for speed alone; either way the answer is the same.
+The `source` of an item names its store. Spark gets the host of the worker that has the store's volume. A task on that
+worker reads the mounted volume (`local`); a task on any other worker reads the store from its broker (`http`,
+`mirror.py`). The result is the same; the placement only makes it faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tallystick.spark.volume import VolumeError
 from tallystick.store._kernel import DamageError
 
 NODE_VARIABLE = "TALLYSTICK_NODE"
-"""In a worker's environment: whose volume it has."""
+"""Variable in a worker's environment: the node whose volume it has."""
 HOST_VARIABLE = "SPARK_LOCAL_HOSTNAME"
 LOCAL, HTTP = "local", "http"
 
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What came of an item, and where. `error`: in place of a result, what another try would meet as well, in words."""
+    """The result of an item and where it was read. `error`: instead of a result, an error that a retry would repeat."""
 
     node: str
     via: str
@@ -47,7 +47,7 @@ class Visit:
 
 
 class SourceError(Exception):
-    """A store could not be read, as the one who tried says; `node` is whose."""
+    """The store of `node` could not be read. The text is that of the task."""
 
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(f"{node}: {reason}")
@@ -55,7 +55,7 @@ class SourceError(Exception):
 
 
 def visit(pair: tuple[Any, Place], function: Callable[[Any], Any]) -> Visit:
-    """`function` of an item, here. StoreClientError: the broker does not answer, which another try may find better."""
+    """Runs `function` of an item here. StoreClientError: the broker does not answer; a retry may succeed."""
     item, place = pair
     host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
     found = partial(Visit, place.node, host=host)
@@ -73,7 +73,7 @@ def visit(pair: tuple[Any, Place], function: Callable[[Any], Any]) -> Visit:
 
 
 def relocated(value: Any, old: str, new: str) -> Any:
-    """`value` with every path in it that is `old` or below it put below `new`: texts, in containers and dataclasses."""
+    """Returns `value` with all paths that are `old` or below it moved to `new`, also in containers and dataclasses."""
     move = partial(relocated, old=old, new=new)
     if isinstance(value, str):
         return new + value[len(old) :] if value == old or value.startswith(old + "/") else value
@@ -88,7 +88,7 @@ def relocated(value: Any, old: str, new: str) -> Any:
 
 @dataclass
 class Book:
-    """How many items of each node were read in which way, and on which hosts."""
+    """Counts how the items of each node were read, and on which hosts."""
 
     visits: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class Book:
         self.visits.setdefault(visit.node, Counter())[visit.via, visit.host] += 1
 
     def via(self, node: str) -> str | None:
-        """`local`, `http` or `mixed`; None: nothing was read of it."""
+        """Returns `local`, `http` or `mixed`; None: nothing was read from the node's store."""
         ways = {via for via, _ in self.visits.get(node, ())}
         return None if not ways else ways.pop() if len(ways) == 1 else "mixed"
 
@@ -109,10 +109,10 @@ class Book:
 
 
 class PlacedRunner:
-    """A `Runner` whose items go where `places` (by the items' source) says. SourceError: a store cannot be read.
+    """A `Runner` that places items according to `places` (by their source). SourceError: a store cannot be read.
 
-    `progress`: told of each step, and of each item that is done. `hosts`: those that have an executor now, asked at
-    each step; None: all have. What prefers a host that has none would wait for it while the others' tasks last.
+    `progress`: informed of each step and each finished item. `hosts`: returns the hosts that have an executor now;
+    None: all have one. A task that prefers a host without an executor would wait for it as long as other tasks run.
     """
 
     def __init__(

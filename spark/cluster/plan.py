@@ -1,4 +1,4 @@
-"""What one run is to do: `plan.json`, written by the operator, read by the driver and by every worker.
+"""The plan of a run: `plan.json`, which the operator writes, and the driver and every worker read.
 
     {"version": 1, "job": "audit", "name": "nightly", "attempt": 1,
      "arguments": {"topics": ["orders"], "queues": [0], "from": "...", "to": "...", "key": "...", "lagMillis": 10000,
@@ -10,8 +10,8 @@
      "output": null | {"folder": "/out/sub", "shared": false}
                     | {"s3": {"uri": "s3://bucket/prefix", "endpoint": "http://...", "region": "us-east-1"}}}
 
-Every argument may be left out or null, as may `endpoint`, `region` and `output`. A key that is not known is an error:
-what was meant by it would silently not be done.
+Every argument can be missing or null, and so can `endpoint`, `region` and `output`. An unknown key is an error, because
+the run would silently ignore it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from typing import Any, TypeVar
 
 VERSION = 1
 LEAST_MEMORY_MIB = 480
-"""Spark does not start with less."""
+"""Least memory in MiB with which Spark starts."""
 JOBS = ("stats", "audit", "export", "rebuild", "trace")
 T = TypeVar("T")
 
 
 class PlanError(ValueError):
-    """The plan is none that can be carried out; `field` is the place in it, as in `sources[1].host`."""
+    """The plan is invalid. `field` is the place in it, such as `sources[1].host`."""
 
     def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"plan: {field or 'it'} {reason}")
+        super().__init__(f"plan: {field or 'the file'} {reason}")
         self.field = field
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What to read and how. `from_` and `to`: queue offsets or times, as the option has them; None: not limited."""
+    """What to read and how. `from_` and `to`: queue offsets or times, as in the option; None: no limit."""
 
     topics: tuple[str, ...] | None = None
     queues: tuple[int, ...] | None = None
@@ -51,8 +51,8 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store. `root`: where its volume is mounted, if it is; `host`: of the worker beside it, None: there is none;
-    `http`: the broker that has it open."""
+    """A store. `root`: where its volume is mounted, if it is; `host`: its worker, None: it has no worker; `http`: its
+    broker."""
 
     node: str
     group: str
@@ -64,7 +64,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FolderPlace:
-    """`shared`: the workers have it, too."""
+    """A folder for the output. `shared`: the workers can access it, too."""
 
     folder: str
     shared: bool
@@ -79,7 +79,7 @@ class BucketPlace:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """Memory is that of Java alone, MiB."""
+    """The size of an executor. The memory is that of Java, in MiB."""
 
     job: str
     name: str
@@ -95,16 +95,16 @@ class JobPlan:
 
     @property
     def workers(self) -> tuple[Place, ...]:
-        """Those that have one beside them."""
+        """The sources that have a worker."""
         return tuple(place for place in self.sources if place.host is not None)
 
     @classmethod
     def parse(cls, text: str) -> JobPlan:
-        """PlanError."""
+        """Parses a plan. PlanError: it is invalid."""
         try:
             value = json.loads(text)
         except ValueError as error:
-            raise PlanError("", f"is no JSON: {error}") from error
+            raise PlanError("", f"is not JSON: {error}") from error
         top = _Fields("", value)
         top.integer("version", least=VERSION, most=VERSION)
         job = top.one_of("job", JOBS)
@@ -180,7 +180,7 @@ def _output(fields: _Fields) -> FolderPlace | BucketPlace:
 
 
 class _Fields:
-    """An object of the plan, whose keys are taken one by one; `end` says whether one was left."""
+    """An object of the plan. Its keys are taken one by one; `end` refuses the rest."""
 
     def __init__(self, name: str, value: Any) -> None:
         if not isinstance(value, dict):
@@ -198,7 +198,7 @@ class _Fields:
     def end(self) -> None:
         for name in self._values:
             if name not in self._taken:
-                raise PlanError(self.place(name), "is not known")
+                raise PlanError(self.place(name), "is unknown")
 
     def take(self, name: str, kind: type, word: str) -> Any:
         self._taken.add(name)

@@ -1,8 +1,8 @@
-"""How far a run is: `GET /progress`, for the operator, and for workers that wait for the driver.
+"""The progress of a run: `GET /progress`, for the operator, and for workers that wait for the driver.
 
     {"step": "reading", "done": 3, "of": 8, "executors": 3, "executorsWanted": 3, "seconds": 12.3}
 
-From the step after `starting` on the driver takes executors.
+The driver accepts executors from the step after `starting` on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ READING, WRITING, FINISHED = "reading", "writing", "finished"
 
 
 class Progress:
-    """Of one run. Any thread may ask and tell. `completed`: asks Spark how many tasks of what it does now are done."""
+    """The progress of one run, for any thread. `completed`: returns how many tasks of Spark's running stages are
+    done."""
 
     def __init__(self, executors_wanted: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,7 +39,7 @@ class Progress:
 
     @property
     def steps(self) -> list[tuple[str, float]]:
-        """What began when, in seconds from the first."""
+        """Returns when each step began, in seconds from the first."""
         return list(self._steps)
 
     def step(self, name: str, of: int = 0) -> None:
@@ -47,7 +48,7 @@ class Progress:
             self._steps.append((name, self.seconds))
 
     def advance(self) -> None:
-        """One more of the step is done."""
+        """Counts one more finished item of the step."""
         with self._lock:
             self._done += 1
 
@@ -66,10 +67,10 @@ class Progress:
 
 @contextmanager
 def served(progress: Progress, port: int) -> Iterator[int]:
-    """On all addresses, while within; gives the port (0: any free one). OSError: it is taken."""
+    """Serves it on all addresses within this context, and yields the port (0: any free one). OSError: it is in use."""
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # a connection that says nothing is not kept
+        timeout = 10  # a silent connection is closed
 
         def do_GET(self) -> None:
             known = self.path.partition("?")[0] == "/progress"

@@ -1,4 +1,4 @@
-"""What a run came to, for the operator: at most 4096 bytes of JSON, all that Kubernetes keeps of a last word.
+"""The result of a run, for the operator: JSON of at most 4096 bytes, Kubernetes' limit for a termination message.
 
     {"verdict": "Clean", "message": "clean: 3,313 records of 3 stores", "seconds": 31.2,
      "figures": {"records": 3313, "bytes": 3175433, "rows": 0, "files": 0, "differing": 0},
@@ -23,7 +23,7 @@ _SHORT = 160
 
 
 def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None], seconds: float) -> dict[str, Any]:
-    """Of a job that was done. `via`: how a node's store was read. Pure."""
+    """Returns the result of a job that ran. `via`: how the store of a node was read. Pure."""
     verdict, figures = verdict_of(summary), figures_of(summary)
     return {
         "verdict": verdict,
@@ -37,13 +37,14 @@ def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None],
 
 
 def failure_of(plan: JobPlan | None, reason: str, seconds: float) -> dict[str, Any]:
-    """Of a job that was not done."""
+    """Returns the result of a job that could not run."""
     output = None if plan is None else output_name(plan)
     return {"message": f"not done: {reason}", "seconds": seconds, "output": output, "error": reason}
 
 
 def fitting(result: Mapping[str, Any], most: int = MOST_BYTES) -> bytes:
-    """The result as JSON of at most so many bytes: texts are cut, then the last differences and sources left out."""
+    """Returns the result as JSON of limited size: texts are shortened, then the last differences and sources
+    dropped."""
     kept: dict[str, Any] = {name: _cut(value) if isinstance(value, str) else value for name, value in result.items()}
     kept["differences"] = [_cut(text) for text in result.get("differences", ())]
     kept["sources"] = list(result.get("sources", ()))
@@ -60,7 +61,8 @@ def _cut(text: str, most: int = 3 * _SHORT) -> str:
 
 
 def figures_of(summary: Summary) -> dict[str, int]:
-    """`records` and `bytes`: read of the log; `rows` and `files`: written or found; `differing`: places."""
+    """Returns the figures. `records` and `bytes`: read from the log; `rows` and `files`: written or found; `differing`:
+    places."""
     figures = dict.fromkeys(("records", "bytes", "rows", "files", "differing"), 0)
     match summary["job"]:
         case "stats":
@@ -83,7 +85,7 @@ def figures_of(summary: Summary) -> dict[str, int]:
 
 
 def message_of(verdict: str, figures: Mapping[str, int], summary: Summary) -> str:
-    """One line for people."""
+    """Returns one line for users."""
     match summary["job"]:
         case "stats":
             text = f"{figures['records']:,} messages, {bytes_text(figures['bytes'])}, {len(summary['topics'])} topics"
@@ -115,7 +117,7 @@ def _sources(plan: JobPlan, summary: Summary, via: Callable[[str], str | None]) 
 
 
 def source_name(plan: JobPlan, node: str) -> str:
-    """The name of a node's store in the job: an audit's are members, others take any member for its group."""
+    """Returns the name of a node's store in the job: an audit reads members, other jobs read one member per group."""
     return node if plan.job == "audit" else next(place.group for place in plan.sources if place.node == node)
 
 

@@ -1,4 +1,4 @@
-"""From a plan to a job's summary: which job, with which options, over which stores, into which output."""
+"""Runs the job of a plan: its options, stores and output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUMMARIES = "_summaries"
 
 
 def options_of(plan: JobPlan) -> ReadOptions:
-    """What the plan says to read. OptionError."""
+    """Returns the options of the plan. OptionError."""
     given = plan.arguments
     options = {"path": plan.sources[0].root}
     for name, value in (("from", given.from_), ("to", given.to)):
@@ -34,12 +34,12 @@ def options_of(plan: JobPlan) -> ReadOptions:
 
 
 def places_of(plan: JobPlan) -> dict[str, Place]:
-    """The stores by the names that the job's items have for them."""
+    """Returns the stores by their names in the items of the job."""
     return {place.node if plan.job == "audit" else place.group: place for place in plan.sources}
 
 
 def output_of(plan: JobPlan) -> Output | None:
-    """OutputError."""
+    """Returns the output of the plan. OutputError."""
     match plan.output:
         case FolderPlace(folder, shared):
             return FolderOutput(Path(folder), shared=shared)
@@ -51,7 +51,7 @@ def output_of(plan: JobPlan) -> Output | None:
 
 
 def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, Any]:
-    """The job's summary. Whatever the job raises."""
+    """Runs the job and returns its summary. It raises the job's exceptions."""
     options, given = options_of(plan), plan.arguments
     match plan.job:
         case "stats":
@@ -59,7 +59,7 @@ def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, A
         case "audit":
             return audit.run(options, runner, audit.LAG_MS if given.lag_ms is None else given.lag_ms)
         case "trace":
-            assert given.key is not None, "JobPlan.parse sees to it"
+            assert given.key is not None, "JobPlan.parse checks it"
             return trace.run(options, runner, given.key)
         case "export":
             return export.run(options, runner, output)
@@ -67,7 +67,7 @@ def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, A
 
 
 def save_summary(plan: JobPlan, output: Output, summary: Mapping[str, Any]) -> None:
-    """The summary, and its page if the job has one, beside what the job wrote. OSError."""
+    """Writes the summary, and its HTML page if the job has one, to the output. OSError."""
     name = f"{SUMMARIES}/{plan.name}-{plan.attempt}"
     output.write(f"{name}.json", json.dumps(summary).encode())
     page = page_of(dict(summary))

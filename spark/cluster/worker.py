@@ -1,8 +1,8 @@
-"""The worker beside one volume: waits for the driver, then is an executor until the driver ends.
+"""The worker beside one volume: it waits for the driver, then runs an executor until the driver ends.
 
-It asks the driver's `/progress`: an executor that comes before the driver takes executors gives up, and its Java has
-been started for nothing. Exit: 0 the run is over, or it was told to end; 1 the executor ended and the run goes on, so
-the worker should be started again; 2 the plan is none, or names no such node.
+It polls the driver's `/progress`, because an executor that starts before the driver accepts executors gives up. Exit
+status: 0 the run has ended, or the worker received SIGTERM; 1 the executor ended and the run continues, so Kubernetes
+starts the worker again; 2 the plan is invalid, or does not contain the node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _END_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What is not the plan's. `token`: file with the token that lets it read stores over HTTP; it may not be there."""
+    """Settings that are not in the plan. `token`: file with the token for reading stores over HTTP; it may not
+    exist."""
 
     secret: Path = Path("/etc/tallystick-job-secret/secret")
     token: Path = Path("/etc/tallystick-reader/token")
@@ -42,7 +43,7 @@ class WorkerSettings:
 
 
 def run_worker(plan_file: Path, node: str, settings: WorkerSettings) -> int:
-    """0, 1 or 2: see the module's head."""
+    """Runs the worker. Returns the exit status: see the module's docstring."""
     try:
         plan = JobPlan.parse(plan_file.read_text())
         place = place_of(plan, node)
@@ -71,7 +72,7 @@ def run_worker(plan_file: Path, node: str, settings: WorkerSettings) -> int:
 
 
 def place_of(plan: JobPlan, node: str) -> Place:
-    """PlanError: there is none of this node, or it has no worker."""
+    """Returns the source of a node. PlanError: the plan does not contain the node, or the node has no worker."""
     for place in plan.workers:
         if place.node == node:
             return place
@@ -79,12 +80,12 @@ def place_of(plan: JobPlan, node: str) -> Place:
 
 
 def executor_number(plan: JobPlan, node: str, time_s: int) -> int:
-    """Another one than any worker of the run has, or this one had before it was started again. Spark's are 31 bits."""
+    """Returns a number for the executor that no executor of the run had before. Spark's numbers have 31 bits."""
     return time_s % 1_000_000 * 2000 + [place.node for place in plan.sources].index(node)
 
 
 def worker_environment(place: Place, secret: str, token: str, folder: str) -> dict[str, str]:
-    """What the executor and its Python find in their environment, beside what the worker's has."""
+    """Returns the environment of the executor and its Python: the worker's, with additions."""
     return {
         SECRET_VARIABLE: secret,
         NODE_VARIABLE: place.node,
@@ -99,7 +100,7 @@ Ask = Callable[[], dict[str, Any] | None]
 
 def _asking(host: str, port: int) -> Ask:
     def ask() -> dict[str, Any] | None:
-        """The driver's progress; None: it does not answer."""
+        """Returns the driver's progress; None: the driver does not answer."""
         connection = http.client.HTTPConnection(host, port, timeout=_ASK_S)
         try:
             connection.request("GET", "/progress")
@@ -114,9 +115,9 @@ def _asking(host: str, port: int) -> Ask:
 
 
 def wait_for_driver(ask: Ask, sleep: Callable[[float], None]) -> bool:
-    """Until the driver takes executors; false: it was there and is gone, or has finished already.
+    """Waits until the driver accepts executors. False: the driver has finished, or answered before and is gone.
 
-    One that never comes is waited for: how long, the pod's deadline says.
+    There is no limit for a driver that never answers: the pod has a deadline.
     """
     seen = False
     while True:
@@ -131,7 +132,7 @@ def wait_for_driver(ask: Ask, sleep: Callable[[float], None]) -> bool:
 
 
 def verdict(status: int, answer: dict[str, Any] | None) -> int:
-    """The worker's exit status, from its executor's and what the driver says after that."""
+    """Returns the worker's exit status, from that of its executor and the driver's progress afterwards."""
     over = answer is None or answer.get("step") == FINISHED
     return 0 if status == 0 or over else 1
 
@@ -141,7 +142,7 @@ def _execute(command: list[str], environment: dict[str, str]) -> int:
     try:
         return process.wait()
     finally:
-        if process.poll() is None:  # told to end
+        if process.poll() is None:  # SIGTERM
             process.terminate()
             try:
                 process.wait(_END_S)

@@ -1,18 +1,18 @@
-"""`audit`: what is derived agrees with the log, and replicas with each other; every difference with place and reason.
+"""`audit`: compares derived files with the log, and replicas with each other. It reports each difference and its place.
 
-    log       each byte below the bound belongs to a sound record, entry or filler; bodies' CRCs hold
-    queues    each record that asks for a unit has one, at its queue offset, with its position, size and tags code; and
-              a queue's units go no further than the log's records
-    index     each key of a record has an entry, in the log's order, and no entry below the bound is of another record
-    replicas  members of one group hold the same bytes up to the smallest of their bounds, compared MiB by MiB
-    outcomes  a committed transaction points back at a half message; a delayed message names a level that the store
-              keeps to, and where it came from
+    log       each byte below the bound belongs to a sound record, entry or filler, and the CRCs of bodies are correct
+    queues    each record that needs a unit has one, at its queue offset, with its position, size and tags code; a
+              queue has no units beyond the records of the log
+    index     each key of a record has an entry, in the log's order; no entry below the bound belongs to another record
+    replicas  members of a group have the same bytes up to the smallest of their bounds, compared in MiB
+    outcomes  a committed transaction refers to a half message; a delayed message has a level of the store and its
+              original topic
 
-A live store is audited below its bound, which is settled, while the broker goes on with it:
-- units and entries follow the log by moments, so what lacks of the records of its last `lag_ms` is `behind`, no
-  difference, unless the store was closed in order;
-- what retention removes between plan and read is `expired`, and nothing is said about what named it;
-- a difference is believed if it is still there at a second look.
+The store of a running broker is audited below its bound, where it is settled:
+- units and entries are written a little later than the log, so what the records of the last `lag_ms` lack is `behind`
+  and not a difference, unless the store was closed in order;
+- what retention removes between plan and read is `expired`, and units and entries for it are not reported;
+- a difference is reported if it is still there when it is checked a second time.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def compared(digested: Iterable[tuple[str, dict[int, int]]]) -> Findings:
         usual = max(values, key=values.count)
         for source, digest in held.items():
             if digest != usual:
-                reason = f"bytes from {pos} to the next MiB are not those of the other members"
+                reason = f"bytes from {pos} to the next MiB differ from those of the other members"
                 findings.add(Difference(source, "replicas", "", pos, reason))
     return findings
 

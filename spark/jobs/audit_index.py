@@ -1,9 +1,8 @@
-"""The index against the log: the entries that the log asks for, in its order, and the entries that are there.
+"""Compares the index with the log: the entries that the log requires, in its order, and the entries of the files.
 
-Log and entries are walked side by side. Where a stretch of the log and the next entries are the same, as they nearly
-always are, they are compared as columns; only where they differ is each looked at by itself. So memory holds one
-stretch, however many entries the files have. A file whose entries are right is then asked whether its chains hold:
-these follow from the entries, so of a file with a wrong one they are not worth a word.
+The audit reads log and entries in parallel. It compares a range of the log with the next entries as columns. Only if
+they differ, which is rare, does it compare single entries. So memory holds one range, however many entries the files
+have. If all entries of a file are correct, it also checks the chains of the file, which follow from the entries.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ class _File:
     header: IndexHeader
     growing: bool
     first_from_ms: int | None
-    """Time from which its first entry counts its seconds: where the file before it ended. None: nobody knows."""
+    """Time from which its first entry counts its seconds: the end of the file before it. None: it is unknown."""
 
 
 def _readable(
@@ -211,7 +210,7 @@ _ENTRIES = pa.schema(
         pa.field("key_hash", pa.int32()),
         pa.field("position", pa.int64()),
         pa.field("seconds", pa.int32()),
-        pa.field("from_ms", pa.int64()),  # when its seconds begin; null: nobody knows
+        pa.field("from_ms", pa.int64()),  # when its seconds begin; null: unknown
         pa.field("file", pa.int32()),  # the number of the file among those that are read
         pa.field("number", pa.int32()),
     ]
@@ -365,7 +364,7 @@ class _Stretch:
                 if (time_ms or (oldest_ms if pos < begin else youngest_ms)) >= self.settled_ms:
                     findings.add_behind("index entries")
                     continue
-                where = "follows those of later records" if pos < begin else "no record there has such a key"
+                where = "follows entries of later records" if pos < begin else "no record there has such a key"
                 reason = f"names hash {key_hash} at {pos}, {where}"
             elif entry["seconds"] != seconds:
                 reason = f"says {entry['seconds']} s after the file's begin, the record at {pos} {seconds} s"

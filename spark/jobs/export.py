@@ -1,21 +1,21 @@
-"""`export`: messages as Parquet files by topic and day, and a book of which bytes of which log are in them.
+"""`export`: writes messages as Parquet files by topic and day, and records which bytes of which log are in them.
 
     out/topic=orders/day=2026-11-21/broker-a-00000000000000000000-00000000000134217728.parquet
     out/_tally/broker-a.json        {"pieces": [[0, 134217728]], ...}: half-open, of the source's log, as they were read
 
-A run exports what lies below the bound now and is in no piece yet; so a second run adds exactly what came since. It is
-all or nothing, without a rename, which a bucket has not:
+A run exports the messages below the present bound that are in no piece yet, so a second run adds exactly the new ones.
+It adds all of them or none, without a rename, because a bucket does not support that:
 
-    1. files that carry a piece which is not in the book are what a killed run left: they go
-    2. files are written under their final names, which carry their piece
-    3. the book is looked at once more, and all files are there; then it is written, and now they count
+    1. it deletes files whose piece is not in the book: a killed run left them
+    2. it writes files under their final names, which contain their piece
+    3. it checks that the book is unchanged and all files exist; then it writes the book, and the files are valid
 
-What is in the book is never written again. So a file that a run writes late, which should be dead, is of no piece, and
-goes with the next step 1: also if its bytes were exported since, in other pieces.
+Bytes in the book are never written again. If a run that was considered dead writes a file later, its piece is not in
+the book, and the next run deletes it in step 1, also if its bytes were exported in other pieces meanwhile.
 
-A member of a group goes by the group's name, since members hold the same log: whichever is read, pieces stay right. One
-that is a bit behind what is in the book adds nothing. What retention took before it could be read is no piece, so that
-another member may still give it. Times are those of storing, days are UTC.
+A member of a group has the group's name, because all members have the same log: a run can read any of them. A member
+that is behind the book adds nothing. Bytes that retention removed before a run could read them are in no piece, so that
+another member can still provide them. Times are store times, and days are in UTC.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Book:
         whole = Book(self.source, self._filter, [*self.pieces, *((each.split.begin, each.split.end) for each in done)])
         names = set(output.names())
         if output.read(self._name) != self._text or whole.unrecorded(names):
-            raise ExportError(f"another export of {self.source} into {output.place} is under way")
+            raise ExportError(f"another export of {self.source} into {output.place} is running")
         if lost := {name for each in done for name in each.names} - names:
             raise ExportError(f"{output.place} has lost {min(lost)}, which was just written")
         book = {"source": self.source, "filter": self._filter, "ranges": whole.ranges, "pieces": whole.pieces}

@@ -1,4 +1,4 @@
-"""What an audit found: differences with their places, bounded, and what only lags behind."""
+"""The findings of an audit: a limited number of differences with their places, and what is only behind the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 MOST_LISTED = 1000
 SETTLED = 2**63 - 1
-"""Time of storing from which on derived files may be behind, of a store that was closed in order: never."""
+"""Store time from which on derived files may be behind; for a store that was closed in order: never."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Findings:
     count: int = 0
     differences: list[Difference] = field(default_factory=list)
     behind: dict[str, int] = field(default_factory=dict)
-    """Units and entries that young records still lack, by kind."""
+    """Number of units and entries that recent records do not have yet, by kind."""
 
     def add(self, difference: Difference) -> None:
         self.count += 1

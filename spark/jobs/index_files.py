@@ -1,4 +1,4 @@
-"""A store's index files as jobs look at them: mapped, while their broker may make one, write to it, or remove it."""
+"""Maps the index files of a store for jobs, while its broker may create, write or remove them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tallystick.store.queue_format import INDEX_HEADER, IndexGeometry, IndexHead
 
 @contextmanager
 def mapped_index(path: Path) -> Iterator[ReadMap | None]:
-    """None: it is not there (any more), or is just being made and has no header yet."""
+    """Maps a file. None: it does not exist, or is being created and has no header yet."""
     with ExitStack() as stack:
         data = None
         try:
@@ -31,9 +31,10 @@ def mapped_index(path: Path) -> Iterator[ReadMap | None]:
 
 
 def geometry_of(paths: Sequence[Path], least_entries: int = 1) -> IndexGeometry | None:
-    """Of all these files, oldest first: found in the fullest, of several the newest, as the files do not say it.
+    """Returns the number of slots of these files, oldest first. The files do not contain it: it is determined from the
+    fullest one, and among equals from the newest.
 
-    None: none of them has so many entries.
+    None: no file has enough entries.
     """
     most, geometry = least_entries - 1, None
     for path in reversed(paths):

@@ -1,18 +1,18 @@
-"""`rebuild`: ConsumeQueues and index of a store, made from its log alone, and compared with what its broker has made.
+"""`rebuild`: builds ConsumeQueues and index of a store from its log, and compares them with those of the broker.
 
-The kernel's own dispatcher does the work, so the rules are the broker's; the settings that the files cannot tell are
-found by looking at the queues that are there, or given. The result goes beside the store, never into it: whoever runs
-the broker installs it while it stands still. What "the same" means, of a live store too, `rebuild_compare.py` says.
+The kernel's dispatcher builds them, with the broker's rules. Settings that the files do not contain are determined from
+the present queues, or given. The result is never written into the store: the operator of the broker installs it while
+the broker is stopped. `rebuild_compare.py` describes the comparison, also with the store of a running broker.
 
-    no output               made in a temporary folder, compared, thrown away
-    a folder for all        made in it, aside, and renamed when it is whole: out/<source>/consumequeue/..., index/...
-    a folder of the driver  made where the volume is; the bytes that are not zero travel, piece by piece
-    a bucket                made where the volume is, uploaded as out/<source>/<path>.zst: an index file is 420 MB of
+    no output               built in a temporary folder, compared, removed
+    a folder for all        built in another folder, then renamed: out/<source>/consumequeue/..., index/...
+    a folder of the driver  built where the volume is; the bytes that are not zero are sent to the driver in pieces
+    a bucket                built where the volume is, uploaded as out/<source>/<path>.zst: an index file is 420 MB of
                             mostly zeros, and an object has no holes
 
-Extensions of queues are made where the store has them, with the tags codes and times of the log, and without bit maps:
-these say which consumers' filters a message may pass, and no log knows the filters. Without one a broker looks at the
-message itself; an empty one would hide it.
+Extensions of queues are built if the store has them, with the tags codes and times of the log, and without bit maps:
+a bit map says which consumers' filters accept a message, and the log does not contain the filters. Without a bit map a
+broker evaluates the filter on the message; an empty bit map would hide the message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tallystick.store.recovery import log_layout, open_dispatch
 from tallystick.store.settings import StoreSettings
 
 PIECE_BYTES = 8 << 20
-"""So many bytes that are not zero go from a task to the driver at a time."""
+"""Bytes, not counting zeros, that a task sends to the driver at a time."""
 _BLOCK_BYTES = 64 << 10
 _FRAME_BYTES = 4 << 20
 _STEP_BYTES = 64 << 20
@@ -144,7 +144,7 @@ def run(
     shared = output if output is not None and output.shared else None
     carried_to = output if shared is None else None
     planned = plan_tasks(options)
-    # First of all, and by a task of its own: a store that is read over HTTP has what was settled when its task began.
+    # First, in a separate task: a store that is read over HTTP has what was settled when its task began.
     volumes = runner(volume_of, planned)
     tasks = [
         BuildTask(
@@ -197,7 +197,7 @@ def _prepare(output: Output, source: str, root: Path) -> None:
         for name in there:
             output.remove(name)
     elif there:
-        raise OptionError("out", f"{output.place}/{folder_name(source)} has something in it")
+        raise OptionError("out", f"{output.place}/{folder_name(source)} is not empty")
     output.write(_claim(source), b"")
 
 

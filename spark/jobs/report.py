@@ -1,4 +1,4 @@
-"""A job's summary for people: a table of text, and for `stats` and `audit` a page of HTML that needs nothing else."""
+"""The report of a job: a text with tables, and for `stats` and `audit` a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 
 
 def text_of(summary: Summary) -> str:
-    """The summary as lines."""
+    """Returns the summary as text."""
     return _TEXTS[summary["job"]](summary)
 
 
 def page_of(summary: Summary) -> str | None:
-    """The summary as one HTML page; None: this job has none."""
+    """Returns the summary as an HTML page; None: this job has no page."""
     made = _PAGES.get(summary["job"])
     return None if made is None else made(summary)
 
@@ -40,7 +40,7 @@ def bytes_text(count: float) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """UTC, to the millisecond; a time that no calendar has stays a number."""
+    """Returns a time in UTC, with milliseconds; a time outside the calendar stays a number."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:-6]
     except (OverflowError, ValueError, OSError):
@@ -48,7 +48,7 @@ def time_text(time_ms: int) -> str:
 
 
 def table_text(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns as wide as they need; numbers to the right."""
+    """Returns a table with columns as wide as necessary, and numbers on the right."""
     texts = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     raw = list(rows) if isinstance(rows, list) else []
     right = [bool(raw) and all(isinstance(row[at], int) for row in raw) for at in range(len(heads))]
@@ -194,7 +194,7 @@ def _html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def bars(values: Sequence[tuple[str, int]]) -> str:
-    """One bar for each (name, count), as SVG; names and counts are text, so that it can be read aloud and copied."""
+    """Returns an SVG with one bar for each (name, count). Names and counts are text, which can be copied."""
     most = max((count for _, count in values), default=0) or 1
     height = 22 * len(values)
     parts = []

@@ -1,8 +1,8 @@
-"""Runs a job's items: in this process, on Spark, or on Spark with each item where its volume is.
+"""Runs the items of a job: in this process, on Spark, or on Spark with each item where its volume is.
 
-What crosses between driver and workers is small (a split there, an aggregate back), so items are elements of an RDD: no
-schema, no code generation, and about half a second less for each job than the same through a DataFrame. Where results
-are not small (files to be written by the driver), a job takes them one after the other from `stream`.
+Items and results are small (a split, an aggregate), so items are elements of an RDD: without schema and code generation
+a job takes half a second less than with a DataFrame. If results are large (files that the driver writes), a job takes
+them one after the other from `stream`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AHEAD = 8
-"""Results of a stream that are on their way or wait to be asked for: what the driver's memory must hold."""
+"""Largest number of results of a stream that are in progress or wait: the driver's memory must hold them."""
 PIECE_BYTES = 4 << 20
-"""A streamed result crosses in pieces, so that neither side's Java needs it as one array twice."""
+"""Bytes of a piece of a streamed result. With pieces, Java on neither side needs the whole result as one array
+twice."""
 _groups = count()
 
 
 class Runner(Protocol):
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """`function` of each item, in their order. What it raises ends the job."""
+        """Returns `function` of each item, in their order. An exception ends the job."""
         ...
 
     def stream(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The same, one at a time; at most `AHEAD` results are held. Closing it gives up what is under way.
+        """Yields the same results one at a time; at most `AHEAD` of them are held. Closing it cancels running items.
 
-        A result crosses Java's memory whole, so it should have some 32 MiB at most. Items run beside each other in
-        so far as their order lets them: put what lies on different hosts next to each other (`interleaved`).
+        A result passes through Java's memory, so it should have at most some 32 MiB. To run items on different hosts
+        at the same time, put them next to each other (`interleaved`).
         """
         ...
 
 
 class Inline:
-    """One after the other, here."""
+    """Runs the items one after the other in this process."""
 
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [function(item) for item in items]
@@ -56,10 +57,10 @@ inline = Inline()
 
 
 class SparkRunner:
-    """A task for each item. `host_of`: the executor's host that is to be preferred for it, None: any (`located`).
+    """Runs one task for each item. `host_of`: the preferred executor host of an item, None: any (`located`).
 
-    Where Spark has no executors but runs in this process (`local[N]`), one item alone is done at once: a Spark job
-    would take a tenth of a second more and bring it to the same machine.
+    If Spark runs in this process (`local[N]`), a single item runs directly: a Spark job would take 0.1 s more and run
+    it on the same machine.
     """
 
     def __init__(self, context: SparkContext, host_of: Callable[[Any], str | None] | None = None) -> None:
@@ -91,13 +92,13 @@ class SparkRunner:
                     yield under_way[number].result()
                     del under_way[number]
             finally:
-                if under_way:  # not all was asked for, or one failed
+                if under_way:  # the caller stopped early, or an item failed
                     for future in under_way.values():
                         future.cancel()
                     self._context.cancelJobGroup(group)
 
     def _one(self, rdd: Any, number: int, group: str) -> Any:
-        """A Spark job of one partition: that is what leaves the others where they are."""
+        """Runs a Spark job of one partition, so that the other items stay on their hosts."""
         self._context.setJobGroup(group, "one of a stream")
         return pickle.loads(b"".join(self._context.runJob(rdd, list, [number])))
 
@@ -114,11 +115,11 @@ def on_spark(context: SparkContext, host_of: Callable[[Any], str | None] | None 
 def startable(
     hosts: Sequence[str | None], number: int, held: Collection[int], running: Counter[str | None], at_a_time: int
 ) -> list[int]:
-    """Which items of a stream to start, when `number` is asked for next. Pure.
+    """Returns the items of a stream to start when `number` is needed next. Pure.
 
-    `held`: those that were started and not yet given out; `running`: how many of these still run, by host. Item
-    `number` is among `held` or the answer. A host gets no more than it can do at a time: what waited there would be
-    taken by another one, far from its volume.
+    `held`: items that were started and not yet yielded; `running`: how many of these still run, by host. Item `number`
+    is in `held` or in the result. A host gets no more items than it can run at a time, because Spark would give waiting
+    ones to another host, which does not have the volume.
     """
     started = [] if number in held else [number]
     running = running + Counter(hosts[each] for each in started)
@@ -132,7 +133,7 @@ def startable(
 
 
 def interleaved(items: Sequence[Item], kind_of: Callable[[Item], Any]) -> list[Item]:
-    """The first of each kind, then the second of each, and so on."""
+    """Returns the first item of each kind, then the second of each, and so on."""
     turns: Counter[Any] = Counter()
     keyed = []
     for item in items:
@@ -150,9 +151,9 @@ def _pieces(function: Callable[[Item], Result], items: Iterator[Item]) -> Iterat
 
 
 def located(context: SparkContext, items: Sequence[Any], host_of: Callable[[Any], str | None]) -> Any:
-    """An RDD with one partition for each item, preferred on its host.
+    """Returns an RDD with one partition for each item, which prefers the item's host.
 
-    Python has no public way to say so; this and `executor_hosts` alone use Spark's own side of the bridge.
+    Spark's Python API does not support that; only this function and `executor_hosts` use the Java side of the bridge.
     """
     from pyspark import RDD, CPickleSerializer
 
@@ -170,9 +171,9 @@ def located(context: SparkContext, items: Sequence[Any], host_of: Callable[[Any]
 
 
 def executor_hosts(context: SparkContext, driver: str) -> list[str]:
-    """A host for each executor that Spark has now. `driver`: host and port for blocks of the driver, which is none.
+    """Returns the host of each present executor. `driver`: host and port for blocks of the driver, which is excluded.
 
-    Python has no public way to ask that, either.
+    Spark's Python API does not support that, either.
     """
     context_: Any = context
     addresses = context_._jvm.scala.jdk.javaapi.CollectionConverters.asJava(
@@ -182,7 +183,7 @@ def executor_hosts(context: SparkContext, driver: str) -> list[str]:
 
 
 def completed_tasks(context: SparkContext) -> int:
-    """Tasks done of the stages that run now; 0 also when Spark has ended."""
+    """Returns the number of finished tasks of the running stages; 0 if Spark has ended."""
     from py4j.protocol import Py4JError
 
     try:

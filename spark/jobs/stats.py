@@ -1,7 +1,7 @@
-"""`stats`: what is in the stores, by topic, queue, tag and hour; sizes; who produced it.
+"""`stats`: messages by topic, queue, tag and hour, their sizes, and their producers.
 
-A task reduces its split to sums, so that only these travel; the kernel adds them up where the records lie. Percentiles
-are of buckets of size a sixteenth of a factor of two wide, so they are true to 4.5 percent.
+A task reduces its split to sums in the kernel, so that only sums are sent to the driver. Percentiles come from buckets
+of sizes, with 16 buckets for each factor of two, so they are exact to 4.5 percent.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _NUMBERS = ("messages", "bytes", "body_bytes")
 
 @dataclass(frozen=True)
 class SplitSums:
-    """What one split comes to. `sums` None: its file had expired."""
+    """The result of one split. `sums` None: its file has expired."""
 
     source: str
     sums: Sums | None
     damage: list[Damage]
     damaged: int
     records: int
-    """Read, wanted or not."""
+    """Number of records read, also of those that the filter excludes."""
 
 
 def run(options: ReadOptions, runner: Runner) -> dict[str, Any]:
-    """The summary as JSON's values. VolumeError, OSError."""
+    """Returns the summary as a JSON object. VolumeError, OSError."""
     planned = plan_sources(options, runner)
     sums = runner(partial(sums_of, wanted=options.wanted), [split for each in planned for split in each.splits])
     sources = [
@@ -63,7 +63,7 @@ def sums_of(split: Split, wanted: Wanted | None = None) -> SplitSums:
 
 
 def _added(tables: Sequence[pa.Table], by: Sequence[str], numbers: Sequence[str] = ("messages",)) -> Rows:
-    """The rows of all tables, those with the same key added up."""
+    """Returns the rows of all tables; rows with the same key are added."""
     if not tables:
         return []
     whole = pa.concat_tables(tables).group_by(list(by), use_threads=False)
@@ -103,7 +103,7 @@ def merged(splits: Sequence[SplitSums]) -> dict[str, Any]:
 
 
 def percentile(buckets: dict[int, int], percent: int) -> int:
-    """The middle of the bucket in which this share of the sizes is reached; 0: there are none."""
+    """Returns the middle of the bucket in which this percentile lies; 0 without messages."""
     wanted, seen = math.ceil(sum(buckets.values()) * percent / 100), 0
     for bucket in sorted(buckets):
         seen += buckets[bucket]

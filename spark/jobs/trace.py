@@ -1,8 +1,8 @@
-"""`trace`: all that the logs say of one message: sent, delayed, committed, delivered again, given up.
+"""`trace`: all records of one message: sent, delayed, committed, retried, moved to the dead letters.
 
-Sought by key, by the client's id (UNIQ_KEY) or by the broker's id of it (where it lies). All later incarnations of a
-message carry its UNIQ_KEY and its keys: when it waits for its delay, when a consumer sent it back (topic
-`%RETRY%group`), when it was given up (`%DLQ%group`), and when its transaction came to an end.
+It finds a message by a key, by the client's id (UNIQ_KEY), or by the broker's id (its position). All later records of a
+message have its UNIQ_KEY and its keys: while it is delayed, when a consumer sent it back (topic `%RETRY%group`), as a
+dead letter (`%DLQ%group`), and when its transaction ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _COLUMNS = (
 
 
 def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
-    """The events in the order of storing. VolumeError, OSError. What several replicas tell is told once."""
+    """Returns the events in the order of their store times; records of several replicas count once. VolumeError,
+    OSError."""
     planned = plan_sources(options, runner)
     splits = [split for each in planned for split in each.splits]
     rows: list[dict[str, Any]] = []
@@ -44,7 +45,7 @@ def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
         rows = [row for part in runner(partial(rows_with_id, message_id=sought.upper()), there) for row in part]
         keys |= {row["unique_key"] for row in rows if row["unique_key"]}
     except MessageIdError:
-        pass  # then it is a key: a client's id may have as many digits, and both are tried
+        pass  # then it is a key; a client's id can have the same length, so both are tried
     rows += _found(runner, splits, keys)
     events: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
@@ -66,7 +67,7 @@ def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
 
 
 def rows_with_id(split: Split, message_id: str) -> list[dict[str, Any]]:
-    """The record that has this id, if the split has it."""
+    """Returns the record with this id, if it is in the split."""
     rows: list[dict[str, Any]] = []
     for batch in SplitScan(split, _COLUMNS):
         rows += batch.filter(pc.equal(batch.column("message_id"), message_id)).to_pylist()
@@ -109,7 +110,7 @@ def event_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def what_happened(topic: str, sys_flag: int, attempts: int, properties: dict[str, str]) -> str:
-    """In words, from where a record lies and what its properties say of where it came from."""
+    """Returns a text for the event, from the record's topic and its properties."""
     if topic == HALF_TOPIC:
         return f"half of a transaction, for {properties.get('REAL_TOPIC', '?')}"
     if topic == SCHEDULE_TOPIC:

@@ -1,7 +1,7 @@
-"""What a job's summary comes to, in a word.
+"""The verdict of a job in one word.
 
-An audit ends `Clean` or `DifferencesFound`, and so does a rebuild, if there was no damage; other jobs end `Done`, or
-`DamageFound` if they met any.
+An audit ends with `Clean` or `DifferencesFound`, and so does a rebuild without damage. Other jobs end with `Done`, or
+with `DamageFound` if they found damage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def verdict_of(summary: Summary) -> str:
 
 
 def is_wrong(summary: Summary) -> bool:
-    """Whether it should trouble who ran the job. A rebuild that is kept was made because the store's files differ."""
+    """Returns whether the summary reports a problem. A rebuild whose output is kept may differ from the store."""
     verdict = verdict_of(summary)
     kept = summary["job"] == "rebuild" and summary["out"] is not None
     return verdict == DAMAGE or (verdict == DIFFERENCES and not kept)

@@ -1,4 +1,4 @@
-//! One connection: bytes out, bytes in, no thread of its own.
+//! One connection: bytes out, bytes in, without a separate thread.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as BlockingStream};

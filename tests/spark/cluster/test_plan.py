@@ -49,15 +49,15 @@ def test_other_jobs_name_a_store_by_its_group() -> None:
         ("name", "", "name", "must not be empty"),
         ("attempt", 0, "attempt", "at least 1"),
         ("attempt", True, "attempt", "a whole number, not true"),
-        ("speed", 3, "speed", "is not known"),
-        ("driver.cores", 3, "driver.cores", "is not known"),
+        ("speed", 3, "speed", "is unknown"),
+        ("driver.cores", 3, "driver.cores", "is unknown"),
         ("driver", "x", "driver", "must be an object"),
         ("executor.memoryMiB", "512m", "executor.memoryMiB", "a whole number"),
         ("driver.memoryMiB", 300, "driver.memoryMiB", "at least 480"),
         ("arguments.topics", "orders", "arguments.topics", "must be a list"),
         ("arguments.queues", [1, "2"], "arguments.queues[1]", "a whole number"),
         ("arguments.settings", {"a": 1}, "arguments.settings.a", "must be a text"),
-        ("arguments.form", "x", "arguments.form", "is not known"),
+        ("arguments.form", "x", "arguments.form", "is unknown"),
         ("sources", [], "sources", "at least one node"),
         ("sources.1.host", 3, "sources[1].host", "must be a text"),
         ("sources.1.node", "c-0-0", "sources", "each once"),
@@ -65,7 +65,7 @@ def test_other_jobs_name_a_store_by_its_group() -> None:
         ("job", "stats", "sources", "one member of a group"),
         ("output", {"folder": "/out"}, "output.shared", "is missing"),
         ("output", {"s3": {"uri": "http://x"}}, "output.s3.uri", "must begin with s3://"),
-        ("output", {"s3": {"uri": "s3://x"}, "folder": "/out"}, "output.folder", "is not known"),
+        ("output", {"s3": {"uri": "s3://x"}, "folder": "/out"}, "output.folder", "is unknown"),
     ],
 )
 def test_what_is_wrong_is_named(place: str, value: Any, field: str, words: str) -> None:
@@ -80,7 +80,7 @@ def test_jobs_that_need_more_say_so() -> None:
         parsed(("job", "export"), one)
     with pytest.raises(PlanError, match=r"arguments\.key is needed for trace"):
         parsed(("job", "trace"), one)
-    with pytest.raises(PlanError, match="is no JSON"):
+    with pytest.raises(PlanError, match="is not JSON"):
         JobPlan.parse("{")
     with pytest.raises(PlanError, match="must be an object, not 3"):
         JobPlan.parse("3")
