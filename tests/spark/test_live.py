@@ -151,7 +151,7 @@ async def test_a_queue_that_lies_costs_freshness_not_truth(tmp_path: Path) -> No
 
 
 def test_what_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(VolumeError, match="no store"):
+    with pytest.raises(VolumeError, match="not a store"):
         open_volume(tmp_path)
     (tmp_path / "commitlog").mkdir()
     assert open_volume(tmp_path).bytes == 0, "a store that was just made is empty"

@@ -186,7 +186,7 @@ def test_what_cannot_be_read_is_told_with_its_node(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv(NODE_VARIABLE, "n-0")
     here = Place("n-0", "n", 0, str(tmp_path), "host", "http://127.0.0.1:9")
     monkeypatch.setattr("tallystick.spark.planning._PATIENCE_S", 0.0)
-    with pytest.raises(SourceError, match=r"n-0: .* is no store"):
+    with pytest.raises(SourceError, match=r"n-0: .* is not a store"):
         stats.run(options_of(here), placed(here))
 
 
