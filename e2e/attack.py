@@ -1,13 +1,13 @@
-"""`make attacks`: what operations and accidents do to real processes, one attack after the other.
+"""`make attacks`: runs attacks on real processes, one after the other: faults, accidents and administration.
 
     python e2e/attack.py --only clock
     python e2e/attack.py --only delayed --scale 0.05      a twentieth of the size, to try the attack itself
 
-Each attack starts processes on free ports in a folder of its own, harms them, and checks what was promised: what was
-acknowledged is there, each delayed message comes once, an exit is in order, a probe is answered. Figures (rates, times,
-memory) are printed and decide nothing. `--json FILE` keeps them.
+Each attack starts processes on free ports in a separate folder, disturbs them, and checks the guarantees: acknowledged
+messages are there, each delayed message arrives once, processes exit in order, probes are answered. Figures (rates,
+times, memory) are printed and do not affect the result. `--json FILE` writes them to a file.
 
-Exit status: 0 every promise was kept, 1 one was not, 2 an attack could not be tried. Folders of failed attacks stay in
+Exit status: 0 all guarantees held, 1 one did not, 2 an attack could not run. Folders of failed attacks stay in
 build/e2e.
 """
 

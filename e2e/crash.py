@@ -68,7 +68,7 @@ class Crash:
         self.work, self.seed, self.flush, self.peer, self.fast = work, seed, flush, peer, fast
         self.topics = 0
         self.rng = random.Random(seed)
-        self._sample = random.Random(seed)  # of its own: how often it is asked depends on the machine
+        self._sample = random.Random(seed)  # separate: the number of calls depends on the machine
         self.problems = Problems()
         self.acknowledged = self.kills = self.recovery_kills = self.listings = self.again = 0
         self._stores = 0
@@ -76,7 +76,7 @@ class Crash:
         self.new_store()
 
     def new_store(self) -> None:
-        """An empty one, with a ledger of its own."""
+        """Begins an empty store, with a new ledger."""
         self._stores += 1
         self._checked = 0  # acknowledged messages whose queues were read back
         self.ledger = Ledger()

@@ -7,7 +7,7 @@
     python e2e/peer_suite.py --group                      a group of three members instead of one broker
     python e2e/peer_suite.py --group --move 10            and its leader changes every 10 s
 
-A step that failed by nothing but a race of its own, which real RocketMQ loses as well, is repeated alone a few times.
+A step that failed only because of a race in the step, which RocketMQ also loses, is repeated alone a few times.
 
 With --compare the verdict is about the difference: every step that passes against RocketMQ 4.8.0 must pass against
 ours. A step that failed on a side is repeated alone `--again` times on both; the table shows how often it passed.

@@ -1,7 +1,8 @@
 """What every attack gets: a folder, a scale, a place for problems and figures.
 
-An attack is a coroutine `run(arena)`. It starts real processes, harms them, and checks what a client sees. A broken
-promise is a *problem*; the run then fails and keeps its folder. What is measured is a *figure*, and decides nothing.
+An attack is a coroutine `run(arena)`. It starts real processes, disturbs them, and checks what a client sees. A broken
+guarantee is a *problem*: the run fails and keeps its folder. A measurement is a *figure*; it does not affect the
+result.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def metric(tally: Tally, name: str) -> float:
 
 
 def node(tally: Tally) -> dict[str, Any]:
-    """What the process says of itself (`GET /node`); empty: it did not answer."""
+    """Returns the state of the process (`GET /node`); empty: it did not answer."""
     status, text = ask(tally.http_port, "/node")
     found: dict[str, Any] = json.loads(text) if status == 200 else {}
     return found

@@ -110,7 +110,7 @@ async def _jump(
 ) -> None:
     await clients.heartbeat()
     owner = f"owner of {name}"
-    queue_id = 1000 + len(arena.figures)  # a lock of its own
+    queue_id = 1000 + len(arena.figures)  # a separate lock
     arena.check(await clients.lock(owner, queue_id), f"{name}: the lock was not free")
     held = asyncio.create_task(clients.held_pull(_HOLD_S))
     before, during = f"{name}, sent before", f"{name}, sent after"

@@ -77,7 +77,7 @@ async def _under(
     rate: float,
 ) -> None:
     asked: dict[str, float] = {}
-    locked = list(_RATES).index(name)  # a queue of its own: the lock before it lasts longer than this
+    locked = list(_RATES).index(name)  # a separate queue: the previous lock lasts longer than this
     arena.check(await clients.lock(name, locked), f"{name}: the lock was not free")
     end_s = time.monotonic() + max(5.0, _SECONDS * min(1.0, arena.scale))
     while time.monotonic() < end_s:

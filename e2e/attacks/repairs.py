@@ -108,7 +108,7 @@ class Repairs:
         self.arena.check(not wrong and len(self.stored) == count, f"the sound store is not sound: {wrong[:3]}")
 
     def copy(self, folder: Path) -> Tally:
-        """A copy of the sound store, with ports of its own."""
+        """A copy of the sound store, with separate ports."""
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.sound.folder / "data", folder / "data")
         return Tally(folder, _SETTINGS)

@@ -200,7 +200,7 @@ def _begun_handshakes(port: int) -> list[socket.socket]:
 
 
 async def _stopped_nameserver(arena: Arena, seconds: float) -> None:
-    """A name server of its own process stands still."""
+    """A name server in a separate process is stopped (SIGSTOP)."""
     what = f"SIGSTOP of the name server for {seconds:g} s"
     port = free_block()
     folder = arena.work / f"nameserver-{seconds:g}"

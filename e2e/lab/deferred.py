@@ -1,8 +1,8 @@
 """Messages that come later: delayed ones, and transactions, over all changes of leaders.
 
-A broker stores such a message in a queue of its own first (the schedule topic, the half topic) and acknowledges that;
-`history.check` demands it to be there, as any other. When its time has come, or its producer has decided, it is stored
-again where consumers read. For that this demands:
+A broker first stores such a message in a system topic (the schedule topic, the half topic) and acknowledges that;
+`history.check` checks this record as any other. When its time has come, or its producer has decided, the broker stores
+it again where consumers read. This module checks that:
 
 - A delayed message that is in the schedule topic comes, and not before its time. What is not there never comes.
 - A transaction that was to be committed comes if its half is stored: by its producer's word, or when it is asked
@@ -54,7 +54,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Unrest:
-    """Seconds of the wall clock. `guessed`: nobody knows when it began, and a fault explains better."""
+    """Seconds of the wall clock. `guessed`: its begin is unknown, so a fault is a better explanation."""
 
     begin_s: float
     end_s: float

@@ -1,9 +1,9 @@
 """Producers of delayed messages and of transactions, for a group whose leader changes under them.
 
-Each message is sent once: whether it was stored is seen in the end, and then it has to come. What a transaction is to
-become is decided before it is sent. Its producer says so at once, or not at all, or gets no answer; whoever leads then
-asks (the check-back), and is told the same. For that the producer has to be known to every leader: it says that it is
-there once a second.
+Each message is sent once. If it was stored, which the end of the run shows, it must arrive. The outcome of a
+transaction is decided before it is sent. Its producer ends it at once, or not at all, or gets no answer; then the
+leader checks it (check-back), and the producer answers with the same outcome. So that every leader knows the producer,
+it sends a heartbeat once a second.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class DeferredSenders:
         try:
             await self._client.call(broker, _end(unique, half.queue_offset, half.pos, fate, checked=False), _END_S)
         except RemotingError:
-            pass  # whoever leads will ask
+            pass  # the leader will check it
 
     async def _on_check(self, connection: Connection, command: Command) -> None:
         ext = command.ext or {}

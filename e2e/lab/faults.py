@@ -1,7 +1,7 @@
-"""What is inflicted on a group under load: one fault after the other, each to its end, with the times that it took.
+"""Faults of a group under load, one after the other, each to its end, with the times that they took.
 
-A fault ends when whoever was hit is back. Times count from the moment of the fault to the end of the first send that
-was begun after it: clients' probes tell (`group_load`).
+A fault ends when the members that it hit are back. Times count from the moment of the fault to the end of the first
+send that began after it, according to the clients' probes (`group_load`).
 """
 
 from __future__ import annotations

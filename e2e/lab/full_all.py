@@ -83,7 +83,7 @@ class FullAll:
     async def _works(self, when: str) -> Member:
         """Until a leader does all that it should, asked from outside; the leader. ProcessError, by `until`."""
         begin_s = time.monotonic()
-        why = "nobody leads"
+        why = "no member leads"
         while time.monotonic() - begin_s < _WORKS_S:
             leader = await asyncio.to_thread(self._group.leader)
             if leader is not None:

@@ -1,8 +1,8 @@
-"""A name server and the `tally broker` of one group, each on ports and in a folder of its own.
+"""A name server and the `tally broker` processes of one group, each with separate ports and a separate folder.
 
-A member is ended by the pid that we started, paused by SIGSTOP, and may be started again on the same folder. `Status`
-is what a member says of itself and its group over HTTP (`GET /group`). Mostly a group is its three members from begin
-to end; one that grows has places for more than it is founded with, and `belong` says who should be in it now.
+A member is ended by its pid, paused with SIGSTOP, and can be started again in the same folder. `Status` is a member's
+answer to `GET /group`. Most groups have three members from begin to end; a group that grows has places for more members
+than at its bootstrap, and `belong` has its present members.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ class Mover:
         while not self._stop.wait(self._every_s):
             leader = self._group.leader()
             if leader is None:
-                self.failures.append("nobody leads")
+                self.failures.append("no member leads")
                 continue
             try:
                 leader.transfer((leader.number + 1) % len(self._group.members))

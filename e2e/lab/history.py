@@ -1,4 +1,4 @@
-"""What concurrent clients did and were told, and whether one replicated log can have told them so.
+"""Records what concurrent clients did and which answers they got, and checks that one replicated log explains them.
 
 Every attempt to send is recorded with the time before its first byte went out and the time at which its outcome was
 known, by one monotonic clock. An outcome is one of three:
@@ -13,9 +13,9 @@ A message that is sent again keeps its key. So a key may appear once for each OK
 UNKNOWN of its attempts, in the queue of that attempt; a client that goes on after an UNKNOWN may make a duplicate, and
 a broker never does.
 
-The final order of a queue is what is read at rest, from every member the same. It has no gap. Each earlier read, of
-whatever member, is a piece of it: what was seen once stays, so a consumer sees the order of commits, whoever it asks.
-How *fresh* a read is, is not demanded: pulls may lag (R4).
+The final order of a queue is what every member returns at rest. It has no gap. Each earlier read of any member is a
+part of it: what was read once stays, so a consumer sees the order of commits at every member. How *recent* a read is,
+is not checked: pulls may lag (R4).
 
 Appends are linearizable: the log is one object, and an append's result is its place, so the order of places is the only
 order that can explain the results. It must agree with real time: an attempt that had ended before another one began
@@ -82,7 +82,7 @@ class Item(NamedTuple):
 class Read:
     """One pull that was answered: `items` from offset `asked` on, and where the broker says that the next one begins.
 
-    A `consumer` is one reader with a place of its own in each queue, which it never leaves.
+    A `consumer` is one reader with a separate position in each queue, from which it continues.
     """
 
     consumer: str

@@ -51,7 +51,7 @@ def digest(body: bytes) -> bytes:
 
 
 def body_id(body: bytes) -> str:
-    """The id that a body begins with; whatever it is if it is none of ours."""
+    """Returns the id at the begin of a body. The body of another program gives an arbitrary text."""
     return body[:64].split(b"|", 1)[0].decode(errors="replace")
 
 

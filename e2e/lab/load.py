@@ -146,7 +146,7 @@ class _Sender:
         return answer
 
     async def _back(self) -> None:
-        """A consumer of a group that nobody knows sends the last message back; it comes to the group's retry topic."""
+        """A consumer of a new group sends the last message back, to the group's retry topic."""
         if self._last_pos is None:
             return
         self._count += 1

@@ -1,6 +1,6 @@
 """The peer lab: real RocketMQ 4.8.0 and its clients, as `../shared/peer/peer.sh` runs them.
 
-A lab has a work folder (what runs, logs, stores) and ports of its own, and a version, which is the *client's*: a server
+A lab has its work folder (processes, logs, stores), its ports, and a version, which is the *client's*: a server
 is always 4.8.0 here. So a newer client against RocketMQ 4.8.0 takes two labs, one that is up and one that probes.
 """
 

@@ -1,6 +1,6 @@
 """Where things are, and ports that nobody uses.
 
-Ports stay below 32768: the kernel hands out higher ones to clients, and a server that starts anew might find its own
+Ports stay below 32768: the kernel gives higher ones to clients, and a server that starts again might find its own
 taken.
 """
 

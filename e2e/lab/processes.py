@@ -1,6 +1,6 @@
 """Processes that a suite starts, and that none of them outlives it.
 
-Each leads a session of its own and is ended by the pid that we got when we started it, never by a name. SIGTERM and
+Each leads a separate session and is ended by the pid that we got when we started it, never by a name. SIGTERM and
 SIGINT end the suite through its `finally` blocks, which stop what runs.
 """
 

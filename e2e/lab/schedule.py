@@ -1,9 +1,8 @@
-"""Which faults a run inflicts, in which order, at which moments: all from one seed.
+"""The faults of a run, their order and their times, all from one seed.
 
-Every kind comes once before one comes again; then those that come often come as often as `DECK` says, and all begins
-anew. A *stretch* is the life of one group: it is made, lives through its faults under load, and is looked at as a whole
-when it came to rest. Faults of full disks have stretches of their own, on small file systems; so has a group that grows
-and shrinks.
+Each kind of fault happens once before any is repeated; then frequent kinds happen as often as `DECK` says, and the deck
+begins again. A *stretch* is the life of one group: it is created, gets its faults under load, and is checked as a whole
+at rest. Faults of full disks have separate stretches, on small file systems, and so has a group that grows and shrinks.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _sending(producers: list[JavaProducer], group: Group) -> Member:
         producer.wait_for_send(_now_ms())
     leader = group.leader()
     if leader is None:
-        raise ProcessError("the group is whole, and nobody leads")
+        raise ProcessError("all members of the group run, and none of them leads")
     return leader
 
 

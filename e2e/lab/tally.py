@@ -1,4 +1,4 @@
-"""One `tally run` under test, on ports and in a folder of its own."""
+"""One `tally run` under test, with separate ports and a separate folder."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

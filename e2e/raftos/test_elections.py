@@ -52,7 +52,7 @@ def test_s1_a_leader_that_steps_down_votes_again() -> None:
 
 
 def test_s1_a_voter_that_raised_its_term_cannot_vote_in_it() -> None:
-    """All voted for 0, which dies. The first who stands after it has the vote of the other, or nobody leads."""
+    """All voted for 0, which dies. The next candidate must get the other's vote, or no member leads."""
 
     def history(group: Group) -> bool:
         group.elect(0)
@@ -177,7 +177,7 @@ def test_s10_two_of_four_elect() -> None:
 
 
 def test_l2_who_gave_its_vote_stands_all_the_same() -> None:
-    """All others vote for 0, which does not hear of it. They should wait anew from there."""
+    """All others vote for 0, which does not receive the votes. Their timeouts should begin again then."""
 
     def history(group: Group) -> bool:
         group.hold("vote reply", target=0)

@@ -4,9 +4,9 @@ For a Python of today
 - `asyncio.Queue` takes no `loop` any more: the module that gives it one sees a Queue that drops it;
 - `asyncio.futures.InvalidStateError` is `asyncio.InvalidStateError` now: the module that names it finds it in both
   places. Without it, every follower would raise for each entry that it applies;
-- cryptography 1.5.3, which it pins, is not installed: raftos has a way of its own to do without, and sends plain
-  datagrams then. msgpack-python 0.4.8, which it pins as well, is; its part in C does not compile any more, its part in
-  Python does the same.
+- cryptography 1.5.3, which it pins, is not installed: raftos supports that, and sends plain datagrams then.
+  msgpack-python 0.4.8, which it also pins, is installed; its C part does not compile any more, and its Python part does
+  the same.
 
 For more than one history
 - its log goes through its JSONSerializer, a setting. With the default, MessagePackSerializer, it cannot read its own
@@ -15,8 +15,7 @@ For more than one history
 For a history that can be told again
 - its files are `files.Files` (`open` and `os.makedirs` of its storage module);
 - its dice are seeded (`random` of its state module);
-- each node has a State class of its own, as it has in a process of its own: raftos keeps the leader it knows in the
-  class;
+- each node has a separate State class, as it has in a separate process: raftos stores the known leader in the class;
 - a node's cluster is an ordered collection where raftos has a set, whose order changes from process to process.
 
 No function of raftos is replaced or changed.

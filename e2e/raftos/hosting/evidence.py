@@ -23,7 +23,7 @@ class Both:
 SCRIPTED: list[tuple[str, ...]] = []
 """Rows: rule, what happens, raftos, ours."""
 RANDOM: list[tuple[str, ...]] = []
-"""The same of random histories, with a head of its own: in how many of them a rule is broken, for each kind."""
+"""Returns the same for random histories, with a separate head: how many of them break a rule, for each kind."""
 
 
 def on_both(rules: str, what: str, history: Callable[[Group], Finding], *, members: int = 3) -> Both:

@@ -1,4 +1,4 @@
-"""What a history can ask of a group, whoever its members are, and what it can see of it."""
+"""The operations of a history on a group of any members, and the state that it can observe."""
 
 from __future__ import annotations
 

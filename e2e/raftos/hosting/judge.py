@@ -1,7 +1,7 @@
 """Judges a group of raftos nodes, as the simulator's oracle judges our members: it sees all logs, votes and commits.
 
-It looks after each callback of each process. A finding is noted under the rule that it shows, once a history; the run
-goes on, since raftos does not stop either.
+It checks the group after each callback of each process. A finding is recorded under the rule that it breaks, once per
+history. The run continues, because raftos does not stop either.
 """
 
 from __future__ import annotations

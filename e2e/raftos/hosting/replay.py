@@ -1,11 +1,12 @@
-"""Tells a recorded history to a group of raftos nodes: the same cuts, weather, deaths and requests at the same moments.
+"""Replays a recorded history on a group of raftos nodes: the same partitions, faults, deaths and requests at the same
+times.
 
-What becomes of a single packet is drawn anew, by the same network under the same seed: the two sides send different
-packets. In two things raftos may be spared what our core got: packets that are doubled (`doubles`), and in a crash the
-loss of what was not synced (`power_loss`); without that it loses nothing that it wrote.
+The fate of a single packet is drawn again, by the same network with the same seed, because the two sides send different
+packets. Two faults can be left out for raftos: duplicated packets (`doubles`), and the loss of unsynced writes in a
+crash (`power_loss`).
 
-Requests go to whoever leads here, and only while no other is under way there: raftos cannot take two at a time
-(`test_replication`), and that would hide everything else.
+Requests go to the leader, one at a time: raftos cannot handle two at once (`test_replication`), and that would hide all
+other findings.
 """
 
 from __future__ import annotations

@@ -190,4 +190,4 @@ def test_a_store_that_is_none_is_the_reason(tmp_path: Path, cluster: Callable[..
     worker, driver = run.worker("c-0-0"), run.driver()
     assert driver.wait(PATIENCE_S) == 2, run.told()
     assert worker.wait(30) == 0
-    assert run.result["error"].startswith("c-0-0: ") and "is no store" in run.result["error"]
+    assert run.result["error"].startswith("c-0-0: ") and "is not a store" in run.result["error"]
