@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tallystick.node.admin_api import Table, flag
 from tallystick.node.broker.administration import delete_group, update_groups
-from tallystick.node.broker.groups import SubscriptionGroup
+from tallystick.node.broker.consumer_groups import SubscriptionGroup
 from tallystick.node.json_api import ApiError
 
 

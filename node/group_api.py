@@ -32,7 +32,7 @@ from tallystick.replication.member.errors import ChangeError, OutcomeUnknownErro
 from tallystick.replication.membership import AddLearner, Promote, Remove
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.group import BrokerGroup
+    from tallystick.node.broker.group_role import BrokerGroup
     from tallystick.replication.member.status import GroupStatus
 
 _ROLES = ("learner", "voter")

@@ -43,7 +43,7 @@ from tallystick.node.store_files_api import StoreFilesApi
 from tallystick.node.topics_api import TopicsApi
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.group import BrokerGroup
+    from tallystick.node.broker.group_role import BrokerGroup
 
 
 _BACKLOG = 128

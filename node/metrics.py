@@ -27,7 +27,7 @@ from tallystick.node.metric import MetricDeclaration, MetricsPart, Sample, count
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
-    from tallystick.node.broker.group import BrokerGroup
+    from tallystick.node.broker.group_role import BrokerGroup
     from tallystick.replication.member.status import GroupStatus
 
 MAX_SERIES = 2000

@@ -26,7 +26,7 @@ from tallystick.replication.durable import DiskState
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
-    from tallystick.node.broker.group import BrokerGroup
+    from tallystick.node.broker.group_role import BrokerGroup
     from tallystick.node.configuration import Settings
     from tallystick.node.nameserver.server import NameServer
     from tallystick.node.starting import StartProgress

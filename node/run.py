@@ -25,7 +25,7 @@ from tallystick.node import logs
 from tallystick.node.addresses import wait_for_address
 from tallystick.node.admin_api import AdminView
 from tallystick.node.broker.broker import Broker
-from tallystick.node.broker.group import BrokerGroup
+from tallystick.node.broker.group_role import BrokerGroup
 from tallystick.node.configuration import Settings
 from tallystick.node.http import HttpServer, Probes
 from tallystick.node.metrics import BrokerMetrics

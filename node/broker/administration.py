@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.context import BrokerContext
-    from tallystick.node.broker.groups import SubscriptionGroup
     from tallystick.node.broker.topics import TopicConfig
 
 

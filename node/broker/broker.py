@@ -4,8 +4,8 @@ It creates and owns them; `processors/` handles requests. At the start the store
 start, the ports open, and the broker registers with the name servers last, so that clients do not find a broker that is
 not ready. At the end the order is the opposite: name servers, ports, services, tables, and the store last.
 
-A member of a replicated group starts without a role. It becomes follower or leader as described in `group.py`, and its
-services and its registration change with its role.
+A member of a replicated group starts without a role. It becomes follower or leader as described in `group_role.py`.
+Its services and its registration change with its role.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import replace
 from tallystick.node import logs
 from tallystick.node.broker import queue_ends
 from tallystick.node.broker.clients import ConsumerTable, ProducerTable
+from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.filters import ConsumerFilterTable
-from tallystick.node.broker.group import BrokerGroup, with_role
-from tallystick.node.broker.groups import SubscriptionGroupTable
+from tallystick.node.broker.group_role import BrokerGroup, with_role
 from tallystick.node.broker.holds import HoldTable
 from tallystick.node.broker.leader_only import LeaderOnly
 from tallystick.node.broker.locks import QueueLocks

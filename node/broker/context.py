@@ -13,8 +13,8 @@ from tallystick.store.message import GetResult, Host, Message, MessageBatch, Put
 
 if TYPE_CHECKING:
     from tallystick.node.broker.clients import ConsumerTable, ProducerTable
+    from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
     from tallystick.node.broker.filters import ConsumerFilterTable
-    from tallystick.node.broker.groups import SubscriptionGroupTable
     from tallystick.node.broker.holds import HoldTable
     from tallystick.node.broker.locks import QueueLocks
     from tallystick.node.broker.offsets import ConsumerOffsets

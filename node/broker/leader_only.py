@@ -19,16 +19,16 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.forwarded import ForwardedRequests, RemoteClient, is_of_member, only
+from tallystick.node.broker.client_reports import ClientRelay
 from tallystick.node.broker.forwarding import Forwarder
-from tallystick.node.broker.relaying import ClientRelay
+from tallystick.node.broker.remote_clients import ForwardedRequests, RemoteClient, is_of_member, only
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.endpoint import Handler
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
-    from tallystick.node.broker.group import BrokerGroup
+    from tallystick.node.broker.group_role import BrokerGroup
     from tallystick.node.remoting.connection import Connection
 
 _logger = logging.getLogger("tallystick.broker.group")

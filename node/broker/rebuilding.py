@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.groups import SubscriptionGroup, validate_group_name
+from tallystick.node.broker.consumer_groups import SubscriptionGroup, validate_group_name
 from tallystick.node.broker.half import GROUP as TRANSACTION_GROUP
 from tallystick.node.broker.topics import (
     DLQ_PREFIX,
@@ -38,7 +38,7 @@ from tallystick.store.findings import FindingKind
 from tallystick.store.table_opening import Origin
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.groups import SubscriptionGroupTable
+    from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
     from tallystick.node.broker.offsets import ConsumerOffsets
     from tallystick.node.broker.topics import TopicTable
     from tallystick.store.finding_log import FindingLog

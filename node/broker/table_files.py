@@ -18,7 +18,7 @@ from tallystick.store.table_opening import OpenedFile, Origin, open_table
 from tallystick.store.tables import JsonTable
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.groups import SubscriptionGroupTable
+    from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
     from tallystick.node.broker.offsets import ConsumerOffsets
     from tallystick.node.broker.topics import TopicTable
     from tallystick.store._kernel import Door

@@ -11,7 +11,7 @@ import pytest
 from fake_broker import MemoryFile
 from fake_member import Entry, FakeMember
 
-from tallystick.node.broker.groups import SubscriptionGroup, SubscriptionGroupTable
+from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.replicated import GroupTables
 from tallystick.node.broker.saving import FollowsError, NotReplicatedError

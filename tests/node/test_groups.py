@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.node.broker.groups import SubscriptionGroup, SubscriptionGroupTable, validate_group_name
+from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable, validate_group_name
 from tallystick.node.settings import BrokerSettings
 from tallystick.store._kernel import Door
 from tallystick.store.tables import JsonTable

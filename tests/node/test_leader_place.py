@@ -12,7 +12,7 @@ import pytest
 from fake_broker import MemoryFile
 from fake_member import FakeMember
 
-from tallystick.node.broker.group import BrokerGroup
+from tallystick.node.broker.group_role import BrokerGroup
 from tallystick.node.broker.leader_place import LeaderPlace
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.topics import TopicTable

@@ -9,8 +9,8 @@ import lzma
 import pytest
 
 from tallystick.node.broker.clients import BROADCASTING, Client, ConsumerTable
+from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
 from tallystick.node.broker.filters import ConsumerFilterTable
-from tallystick.node.broker.groups import SubscriptionGroup, SubscriptionGroupTable
 from tallystick.node.broker.holds import PROGRESS_MS, HoldTable
 from tallystick.node.broker.offset_moved import MAX_IN_FLIGHT
 from tallystick.node.broker.offsets import ConsumerOffsets

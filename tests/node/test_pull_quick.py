@@ -11,7 +11,7 @@ import pytest
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.clients import Client
-from tallystick.node.broker.groups import SubscriptionGroup
+from tallystick.node.broker.consumer_groups import SubscriptionGroup
 from tallystick.node.broker.subscriptions import SubscriptionData
 from tallystick.node.broker.topics import TopicConfig
 from tallystick.node.remoting.connection import Connection

@@ -12,7 +12,7 @@ import pytest
 from group_lab import GroupLab
 from tally_process import TallyProcess, tally
 
-from tallystick.node.broker.groups import SubscriptionGroup
+from tallystick.node.broker.consumer_groups import SubscriptionGroup
 from tallystick.node.broker.rebuilding import missing_groups, missing_topics
 from tallystick.node.broker.topics import TopicConfig
 from tallystick.node.client import ClusterClient, QueueAddress

@@ -18,17 +18,17 @@ import pytest
 
 from tallystick.node.broker import offsets as offset_table
 from tallystick.node.broker.clients import Client, ConsumerTable, ProducerTable
-from tallystick.node.broker.groups import SubscriptionGroup, SubscriptionGroupTable
+from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
 from tallystick.node.broker.locks import QueueLocks
 from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.processors.admin import AdminProcessor, parse_properties
+from tallystick.node.broker.processors.broker_to_client import RelayProcessor
 from tallystick.node.broker.processors.clients import ClientProcessor
 from tallystick.node.broker.processors.consumption import ConsumptionProcessor
 from tallystick.node.broker.processors.inspection import InspectionProcessor
 from tallystick.node.broker.processors.locks import LockProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
-from tallystick.node.broker.processors.relay import RelayProcessor
 from tallystick.node.broker.stats import BrokerStats
 from tallystick.node.broker.subscriptions import SubscriptionData
 from tallystick.node.broker.topics import TopicConfig, TopicTable

@@ -9,7 +9,7 @@ from typing import Any
 from fake_store import Clock, FakeStore
 
 from tallystick.node.broker.clients import Client, ConsumerTable, ProducerTable
-from tallystick.node.broker.groups import SubscriptionGroupTable
+from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.locks import QueueLocks
 from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.schedule import ScheduleService

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tallystick.node.broker.processors.admin import AdminProcessor
+from tallystick.node.broker.processors.broker_to_client import RelayProcessor
 from tallystick.node.broker.processors.clients import ClientProcessor
 from tallystick.node.broker.processors.consumption import ConsumptionProcessor
 from tallystick.node.broker.processors.inspection import InspectionProcessor
@@ -15,7 +16,6 @@ from tallystick.node.broker.processors.locks import LockProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
 from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.query import QueryProcessor
-from tallystick.node.broker.processors.relay import RelayProcessor
 from tallystick.node.broker.processors.reply import ReplyProcessor
 from tallystick.node.broker.processors.send import SendProcessor
 from tallystick.node.broker.processors.send_back import SendBackProcessor

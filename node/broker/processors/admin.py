@@ -1,4 +1,6 @@
-"""Requests of administrators about topics, groups, settings and state. `consumption.py` and `relay.py` have the others.
+"""Requests of administrators about topics, groups, settings and state.
+
+`consumption.py` and `broker_to_client.py` have the others.
 
 The broker answers a change when it is on disk. It refuses changes of system topics, and of settings that are not in
 `CHANGEABLE`; the answer names the setting.
@@ -12,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tallystick.node.broker.administration import delete_group, delete_topic, update_groups, update_topics
-from tallystick.node.broker.groups import SubscriptionGroup
+from tallystick.node.broker.consumer_groups import SubscriptionGroup
 from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.processors.answers import json_answer, read_body, refused
 from tallystick.node.broker.runtime import runtime_info

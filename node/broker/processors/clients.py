@@ -20,8 +20,8 @@ from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_str, opt_str
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.context import BrokerContext
-    from tallystick.node.broker.groups import SubscriptionGroup
     from tallystick.node.remoting.endpoint import Handler
 
 MAX_GROUPS = 1024  # consumer and producer groups in one heartbeat; RocketMQ has no limit. Each creates a topic

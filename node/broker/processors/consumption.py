@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.groups import validate_group_name
+from tallystick.node.broker.consumer_groups import validate_group_name
 from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.processors.answers import json_answer, refused
 from tallystick.node.broker.stats import GROUP_GET_NUMS

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.groups import validate_group_name
+from tallystick.node.broker.consumer_groups import validate_group_name
 from tallystick.node.broker.offsets import MAX_OFFSETS
 from tallystick.node.broker.processors.answers import refused
 from tallystick.node.remoting.codes import RequestCode, ResponseCode

@@ -36,8 +36,8 @@ from tallystick.store.message import GetResult, GetStatus
 from tallystick.store.record import Record
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.context import BrokerContext
-    from tallystick.node.broker.groups import SubscriptionGroup
     from tallystick.node.remoting.server import Connection, Handler
 
 logger = logging.getLogger("tallystick.pull")

@@ -23,8 +23,8 @@ from tallystick.node.settings import PERMISSION_READ
 from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.context import BrokerContext
-    from tallystick.node.broker.groups import SubscriptionGroup
     from tallystick.node.broker.processors.pull_request import PullRequest
     from tallystick.node.remoting.server import Connection
 
