@@ -13,7 +13,7 @@ half the round returns a step, and continues only after that was done:
 
 Through copies, `half_offset` can pass a transaction that takes long. They cause duplicates in RocketMQ: the end of the
 first copy does not end the second, which is then checked and committed again. `HalfLinks` remembers which copy replaced
-which, and ends both; after a restart `find_copies` finds them by UNIQ_KEY.
+which, and ends both; after a restart `CopySearch` finds them by UNIQ_KEY.
 
 A round stores one number for each op record that it had to read. It reads them only as far as necessary: to the end if
 there is a half without an end, so that memory grows with the transactions that ended since that one was sent.
@@ -292,26 +292,44 @@ def read_record(store: QueueReader, pos: int) -> Record | None:
         return None  # the store's scrubber reports damage; here it counts as deleted
 
 
-def find_copies(store: QueueReader, half_offset: int, links: HalfLinks) -> Iterator[Pause]:
+class CopySearch:
     """Records in `links` which halves from `half_offset` on have a later copy: same key, same real queue.
 
     Two such halves can also be one send that a producer repeated; it ends only the second one, so the first can be
     dropped.
+
+    The store gives no unit behind one that it is comparing with the log, or whose record a group repairs. A search that
+    ended there would miss the copies behind it, and halves that have one would be checked and committed twice. So a
+    search is complete only at the end of the queue: until then call `steps` again later, it continues.
     """
-    newest: dict[tuple[str, str], int] = {}
-    offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
-    while units := store.usable_units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT):
-        for pos, _, _ in units:
-            half = read_record(store, pos)
-            names = half.property_table() if half is not None else {}
-            key = names.get(properties.UNIQ_KEY)
-            if key:
-                identity = (key, names.get(properties.REAL_TOPIC, ""))
-                if identity in newest:
-                    links.replace(newest[identity], offset)
-                newest[identity] = offset
-            offset += 1
-        yield Pause()
+
+    def __init__(self, store: QueueReader, half_offset: int, links: HalfLinks) -> None:
+        self._store = store
+        self._links = links
+        self._newest: dict[tuple[str, str], int] = {}
+        self._offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
+
+    def steps(self) -> Iterator[Pause]:
+        """Reads all that can be read now."""
+        while units := self._store.usable_units(HALF_TOPIC, QUEUE_ID, self._offset, READ_COUNT):
+            for pos, _, _ in units:
+                self._look_at(read_record(self._store, pos))
+                self._offset += 1
+            yield Pause()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all halves that the queue has now were read."""
+        return self._offset >= self._store.max_offset(HALF_TOPIC, QUEUE_ID)
+
+    def _look_at(self, half: Record | None) -> None:
+        names = half.property_table() if half is not None else {}
+        key = names.get(properties.UNIQ_KEY)
+        if key:
+            identity = (key, names.get(properties.REAL_TOPIC, ""))
+            if identity in self._newest:
+                self._links.replace(self._newest[identity], self._offset)
+            self._newest[identity] = self._offset
 
 
 def _immunity_ms(half: Record) -> int | None:

@@ -26,11 +26,11 @@ from tallystick.node.broker.transaction_check import (
     Ask,
     CheckRound,
     CheckRules,
+    CopySearch,
     Discard,
     HalfLinks,
     Keep,
     Pause,
-    find_copies,
 )
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
@@ -63,6 +63,7 @@ class TransactionService:
         self._links = HalfLinks()
         self._unnoted: dict[int, None] = {}  # ended halves whose op record could not be stored
         self._offsets: tuple[int, int] | None = None  # half, op: where the next round begins
+        self._search: CopySearch | None = None  # of copies from before a restart, while it is not complete
         self._settled: tuple[int, int, int] | None = None  # log position to be flushed first, half, op
 
     async def start(self) -> None:
@@ -128,7 +129,10 @@ class TransactionService:
         for offset in tuple(self._unnoted):
             if not await self._note(offset):
                 return  # the store accepts nothing now
-        half_offset, op_offset = await self._begin()
+        begin = await self._begin()
+        if begin is None:
+            return  # the next round continues the search
+        half_offset, op_offset = begin
         rules = CheckRules(
             now_ms,
             settings.transactionTimeOut,
@@ -149,14 +153,19 @@ class TransactionService:
         self._offsets = current.half_offset, current.op_offset
         self.settle()
 
-    async def _begin(self) -> tuple[int, int]:
-        """Where the round begins; the first round searches copies that were made before a restart."""
+    async def _begin(self) -> tuple[int, int] | None:
+        """Where the round begins; the first round searches copies that were made before a restart. None: that search is
+        not complete, because a half cannot be read for the moment."""
         if self._offsets is None:
             offsets = self._broker.offsets
             half_offset = max(0, offsets.query(GROUP, HALF_TOPIC, QUEUE_ID))
             op_offset = max(0, offsets.query(GROUP, OPERATION_TOPIC, QUEUE_ID))
-            for _ in find_copies(self._broker.store, half_offset, self._links):
+            search = self._search or CopySearch(self._broker.store, half_offset, self._links)
+            for _ in search.steps():
                 await asyncio.sleep(0)
+            self._search = None if search.is_complete else search
+            if self._search is not None:
+                return None
             self._offsets = half_offset, op_offset
         return self._offsets
 

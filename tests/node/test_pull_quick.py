@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import json
 import random
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from tallystick.node.broker.topics import TopicConfig
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.settings import PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
 from tallystick.store import properties
+from tallystick.store._kernel import DamageError
 from tallystick.store.settings import StoreSettings
 
 TOPIC, GROUP = "Orders", "readers"
@@ -289,3 +291,38 @@ async def test_headers_that_cannot_be_recognized_are_read_in_full(world: World) 
         first = world.pull(header)
         again = world.pull(header)
         assert again in (first, b""), header  # a header that is none ends the connection
+
+
+# -- when files cannot be mapped ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "Cannot allocate memory"), DamageError("short")])
+def test_a_failure_of_the_short_way_takes_the_full_way(world, monkeypatch, error):
+    header = pull_header(consumerGroup=GROUP, topic=TOPIC, queueOffset=0, commitOffset=0)
+    world.pull(header)
+    answered = world.pull(header)
+
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(world.broker.store, "get_frame", failing)
+    before = world.full_ways
+    assert world.pull(header) == answered
+    assert world.full_ways == before + 1
+
+
+async def test_a_pull_that_cannot_be_read_is_answered_with_an_error(world, monkeypatch):
+    """The client asks again over the same connection."""
+    header = pull_header(consumerGroup=GROUP, topic=TOPIC, queueOffset=0, commitOffset=0)
+    world.pull(header)
+    answered = world.pull(header)
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patches:
+        for name in ("get_frame", "get_message"):
+            patches.setattr(world.broker.store, name, failing)
+        refused = world.pull(header)
+        assert json.loads(refused[8 : 8 + int.from_bytes(refused[5:8])])["code"] == 1
+    assert world.pull(header) == answered

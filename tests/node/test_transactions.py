@@ -319,6 +319,27 @@ class TestCheck:
         await TransactionProcessor(broker).end(FakeChannel(), answer_to(channel.sent[0], COMMIT))
         assert keys(broker, "T") == ["K1"]
 
+    async def test_copies_behind_a_half_that_is_being_repaired_are_waited_for(self):
+        """Without them the first half would be asked about as well, and committed twice."""
+        broker = make()
+        half = await send_half(broker)
+        await send_half(broker, "K2")
+        broker.producer("pg")
+        await check(broker)
+        broker = make(broker.store)
+        channel = broker.producer("pg")
+        store, real = broker.store, broker.store.usable_units
+        store.usable_units = lambda topic, queue_id, offset, count: real(topic, queue_id, offset, count)[: 1 - offset]
+        await check(broker)
+        assert not channel.sent
+        store.usable_units = real
+        await check(broker)
+        assert [asked.ext["msgId"] for asked in channel.sent] == ["K1", "K2"]
+        await end(broker, half, COMMIT)
+        for asked in channel.sent:
+            await TransactionProcessor(broker).end(FakeChannel(), answer_to(asked, COMMIT))
+        assert sorted(keys(broker, "T")) == ["K1", "K2"]
+
     async def test_offsets_are_committed_when_what_they_stand_on_is_flushed(self):
         broker = make(FakeStore(Clock(), auto_flush=False))
         await end(broker, await send_half(broker), COMMIT)

@@ -17,7 +17,7 @@ from tallystick.node.remoting.codec import decode
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import HeaderType, ResponseError
 from tallystick.node.remoting.errors import HeaderError
-from tallystick.store._kernel import PullShapes
+from tallystick.store._kernel import DamageError, PullShapes
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
@@ -59,9 +59,12 @@ class QuickPulls:
         if wanted.accept is not None:
             return False
         suggested = group.broker_id if settings.slaveReadEnable else 0
-        found = broker.store.get_frame(
-            topic, queue_id, offset, request.max_messages, codes=wanted.codes, opaque=opaque, suggested=suggested
-        )
+        try:
+            found = broker.store.get_frame(
+                topic, queue_id, offset, request.max_messages, codes=wanted.codes, opaque=opaque, suggested=suggested
+            )
+        except (OSError, DamageError):
+            return False  # the normal path tries again, and answers with the error if it meets it as well
         if found is None:
             return False
         frame, count, size_bytes = found
