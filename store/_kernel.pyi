@@ -478,6 +478,22 @@ def index_chain_faults(
     OSError; DamageError: the file ends before. Without the GIL.
     """
 
+class IndexChains:
+    """The check of `index_chain_faults` in steps, so that whoever waits for it can stop it. OSError, DamageError."""
+
+    def __init__(
+        self, path: str | PathLike[str], slots: int, count: int, growing: bool, times: bool = False
+    ) -> None: ...
+    def step(self, max_bytes: int) -> bool:
+        """Reads about so many bytes more; whether all is read. Without the GIL."""
+
+    def faults(self) -> tuple[list[tuple[int, str]], int]:
+        """What was found so far: see `index_chain_faults`."""
+
+def read_ahead_queues(folder: str | PathLike[str], topics: list[bytes]) -> bool:
+    """Reads what a start reads of the queues of these topics in `folder` (consumequeue), without the GIL. Whether the
+    disk had to be asked. What cannot be read is passed over."""
+
 class ScanResult:
     """What `scan` found: sound records from its start up to `end`."""
 
@@ -549,6 +565,9 @@ class Dispatch:
         `tolerant`: a queue file of a wrong length is no error: `queue_faults` names its queue. `tolerant_index`: an
         index file of a wrong length, or one that is not full although others follow, is removed with those behind it,
         see `drop_index_from`."""
+    def loaded_files(self) -> tuple[int, bool]:
+        """How many files of queues `load` found, and whether all of them are on the file system of consumequeue."""
+
     def recover_queues(self) -> int:
         """Finds each queue's end. Returns the greatest log position that any knows (`maxPhysicOffset`), -1 if none."""
     def truncate_queues(self, pos: int) -> None:
@@ -596,6 +615,9 @@ class Dispatch:
         over by readers from now on. Returns first and last offset that was looked at, units written, placeholders among
         them, and damage of the log that was met (pos, size, reason). None: no such offset, or more than `max_bytes` of
         the log would have to be read. Safe while the store is in use; dispatch waits meanwhile."""
+    def end_checks(self) -> None:
+        """The store is being closed: from now on `audit` and `repair` end soon, and `repair` returns None."""
+
     def destroy_queues(self) -> None: ...
     def correct_min_offsets(self, min_pos: int) -> None:
         """Each queue's first entry is the first one of a record at or behind `min_pos`."""
@@ -685,9 +707,15 @@ class Dispatch:
         """(min, max) offset; (0, 0) for a queue that does not exist."""
     def queues(self) -> list[tuple[bytes, int, int, int, int, int]]:
         """Per queue: topic, queue id, min, max, minLogicOffset (bytes), maxPhysicOffset; sorted."""
-    def offset_by_time(self, topic: bytes, queue: int, timestamp_ms: int, by_mtime: bool = False) -> int:
-        """RocketMQ's getOffsetInQueueByTime. `by_mtime`: choose the segment by its file's time, as RocketMQ does;
-        otherwise by the store time of its last record, which copies and rebuilds do not change."""
+    def offset_by_time(
+        self, topic: bytes, queue: int, timestamp_ms: int, by_mtime: bool = False, stop_at_wrong: bool = False
+    ) -> tuple[int, int]:
+        """RocketMQ's getOffsetInQueueByTime, and -1. `by_mtime`: choose the segment by its file's time, as RocketMQ
+        does; otherwise by the store time of its last record, which copies and rebuilds do not change.
+
+        Only units that lead to the record of their place count. Others lead to an earlier offset; with `stop_at_wrong`
+        the search ends at one that was not compared with the log yet: its offset is the second value, and the first
+        one says nothing."""
     def record_at(self, pos: int, max_pos: int) -> bytes | None:
         """The record that begins at `pos` and ends at or below `max_pos`; None if there is no sound one."""
     def log_bytes(self, pos: int, size: int) -> bytes | None:

@@ -245,6 +245,7 @@ class MessageStore:
         self._open = False
         self.log.set_hot(False)
         await asyncio.gather(*self._deriving, return_exceptions=True)
+        await self.queue_repair.close()
         await self.index_repair.close()
         try:
             await self.upkeep.stop()
@@ -673,9 +674,22 @@ class MessageStore:
         return self._dispatch.offsets(topic.encode(), queue_id)[0]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The offset of the message stored at that time, or nearest to it."""
+        """The offset of the message stored at that time, or nearest to it.
+
+        Each unit that the search meets is compared with the record that it leads to, and a wrong one with the log. A
+        unit that is still being compared, and a message that is lost or damaged, is passed over: then the offset may
+        be an earlier one, never a later one.
+        """
         self.dispatcher.catch_up()
-        return self._dispatch.offset_by_time(topic.encode(), queue_id, timestamp_ms)
+        name = topic.encode()
+        for _ in range(_MOST_LOOKS):
+            offset, wrong = self._dispatch.offset_by_time(name, queue_id, timestamp_ms, stop_at_wrong=True)
+            if wrong < 0:
+                return offset
+            # Has it compared and written again, and reports the record if that is damaged.
+            if not self.usable_units(topic, queue_id, wrong, 1):
+                break
+        return self._dispatch.offset_by_time(name, queue_id, timestamp_ms)[0]
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time (ms) of one message; -1 if there is none."""

@@ -21,7 +21,7 @@ import logging
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from tallystick.store._kernel import DamageError, index_chain_faults
+from tallystick.store._kernel import DamageError, IndexChains
 from tallystick.store.derive import index_hash, index_keys
 from tallystick.store.findings import FindingKind
 from tallystick.store.record import Record, RecordError, store_timestamp
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tallystick.store.engine import MessageStore
 
 _HEAD_BYTES = 36
+_STEP_BYTES = 4 << 20
+"""Of an index file that are read between two looks at whether the store stops."""
 _logger = logging.getLogger("tallystick.store")
 
 
@@ -106,15 +108,23 @@ class IndexRepair:
             path, slots = str(self._store.root / "index" / name), self._store.settings.maxHashSlotNum
             growing = place + 1 == len(files)
             try:
-                listed, faults = await asyncio.get_running_loop().run_in_executor(
-                    self._executor, index_chain_faults, path, slots, count, growing, True
-                )
+                listed, faults = await self._chain_faults(path, slots, count, growing)
             except (OSError, DamageError) as error:
                 _logger.warning("cannot check index file %s: %s", name, error)
                 continue
             if faults:
                 self._distrust(name, f"{listed[0][1]}; {faults} places do not fit")
                 return  # later files are built again as well
+
+    async def _chain_faults(
+        self, path: str, slots: int, count: int, growing: bool
+    ) -> tuple[list[tuple[int, str]], int]:
+        """As the kernel's function, in steps: a stop waits for one of them, not for a file."""
+        chains = IndexChains(path, slots, count, growing, True)
+        loop = asyncio.get_running_loop()
+        while not await loop.run_in_executor(self._executor, chains.step, _STEP_BYTES):
+            pass
+        return chains.faults()
 
     def _stored_at(self, pos: int, time_ms: int) -> bool:
         """Whether the record at `pos` has this store time, or cannot be read."""

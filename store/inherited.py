@@ -11,6 +11,7 @@ of files is synced by syncing their whole file system.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 def sync_files(door: Door, folder: Path) -> None:
     """Makes all files below `folder` and their names durable. Blocks. Skips removed files. Raises OSError."""
     found: list[_Found] = []
-    _collect(str(folder), found)
+    if folder.is_dir():
+        _collect(str(folder), folder.stat().st_dev, found)
     if len(found) > door.most_single_syncs and door.sync_fs(found[-1].path):
         found = _left(found, found[-1].device)
     for path, is_folder, _ in found:
@@ -42,16 +44,17 @@ class _Found(NamedTuple):
     """-1 if unknown."""
 
 
-def _collect(path: str, found: list[_Found]) -> None:
+def _collect(path: str, device: int, found: list[_Found]) -> None:
     """Adds all files and folders in `path`, each folder after its content, and `path` last."""
     try:
-        device = Path(path).stat().st_dev
-        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
+        with os.scandir(path) as listed:
+            entries = sorted(listed, key=lambda entry: entry.name)
+    except FileNotFoundError:
         return
     for entry in entries:
         if entry.is_dir():
-            _collect(entry.path, found)
+            with contextlib.suppress(FileNotFoundError):
+                _collect(entry.path, entry.stat().st_dev, found)
         else:
             found.append(_Found(entry.path, False, -1 if entry.is_symlink() else device))
     found.append(_Found(path, True, device))

@@ -294,5 +294,7 @@ class Listing:
             "topic": row.topic,
             "queueId": row.queue,
             "earliest": -1 if first is None else first.store_timestamp_ms,
-            "asked": [[time, self.dispatch.offset_by_time(row.name, row.queue, time, True)] for time in sorted(asked)],
+            "asked": [
+                [time, self.dispatch.offset_by_time(row.name, row.queue, time, True)[0]] for time in sorted(asked)
+            ],
         }

@@ -44,7 +44,13 @@ class QueueRepair:
         self._dispatch = dispatch
         self._log = LimitedLog(_logger, time.monotonic)
         self._tasks: dict[tuple[bytes, int], asyncio.Task[None]] = {}
-        self._going_back = False
+        self._going_back = self._closing = False
+
+    async def close(self) -> None:
+        """Ends comparisons soon, whatever they still have to read. The next reader finds again what they leave."""
+        self._closing = True
+        self._dispatch.end_checks()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def look_at(self, topic: bytes, queue: int, offset: int) -> bool:
         """A reader found a wrong unit or record. Returns whether it should retry at once; if not, a thread compares
@@ -71,6 +77,8 @@ class QueueRepair:
             self._tell(topic, queue, error)
             return
         self._tell_lost(lost or [])
+        if self._closing:
+            return
         if self._store.on_arrival is not None:
             self._store.on_arrival([(topic.decode(), queue)])  # the waiting pulls retry
 
@@ -98,7 +106,7 @@ class QueueRepair:
             return None
         found = self._dispatch.repair(topic, queue, offset, self._store.min_pos, max_bytes)
         if found is None:
-            return None
+            return [] if self._closing else None
         first, last, written, blank, damage = found
         name = topic.decode(errors="surrogateescape")
         segment_bytes = self._store.settings.queue_segment_bytes

@@ -49,6 +49,7 @@ from tallystick.store.progress import FILE_NAME as MARK_NAME
 from tallystick.store.progress import Geometry, Point, ProgressMark
 from tallystick.store.queue_geometry import size_of_another_setting
 from tallystick.store.queue_recovery import QueueRecovery, Suspect
+from tallystick.store.read_ahead import read_ahead
 from tallystick.store.segment_files import SegmentFiles, has_data
 from tallystick.store.settings import StoreSettings
 from tallystick.store.written_end import mark_end, written_end
@@ -245,6 +246,7 @@ class _Recovery:
         if self.kept is None and not self.entry_header_bytes:
             self.written_end = written_end(self.root, self.log.segment_bytes, self.log.end, mark, self.queues.table)
         self._check_queue_size(mark)
+        read_ahead(self.root / "consumequeue")
         self.dispatch.load(tolerant=True, tolerant_index=True)
         self.queues.begin()
         if not self.log.starts:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -68,6 +69,7 @@ class Upkeep:
         self._save_asked = False
         self._last_error = ""
         self._inherits = not recovered.clean
+        self._inheriting = threading.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
         self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
@@ -140,12 +142,26 @@ class Upkeep:
             await asyncio.to_thread(self._sync_inherited)
 
     def _sync_inherited(self) -> None:
-        if self._inherits:
+        with self._inheriting:  # one walk over all files, and not another one beside it when the store is closed
+            if not self._inherits:
+                return
             sync_files(self._door, self._settings.log_folder)
-            for name in ("consumequeue", "consumequeue_ext", "index"):
+            if not self._sync_queues_at_once():
+                sync_files(self._door, self._root / "consumequeue")
+            for name in ("consumequeue_ext", "index"):
                 sync_files(self._door, self._root / name)
             self._door.sync_dir(str(self._root))
             self._inherits = False
+
+    def _sync_queues_at_once(self) -> bool:
+        """Syncs the file system of very many queues without a walk over their files. False: nothing was done."""
+        files, is_one_file_system = self._dispatch.loaded_files()
+        if files <= self._door.most_single_syncs or not is_one_file_system:
+            return False
+        if not self._door.sync_fs(str(self._root / "consumequeue")):
+            return False
+        self._door.sync(str(self._root / abort.FILE_NAME))  # any file: see `sync_fs`
+        return True
 
     async def save(self, *, thorough: bool = False) -> None:
         """Writes queues and index to their files and saves the mark; a thorough save also syncs the files.

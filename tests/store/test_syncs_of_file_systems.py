@@ -86,13 +86,35 @@ async def test_a_failed_sync_of_what_was_inherited_is_tried_again_and_promises_n
     await store.save_progress()
     await kill(store)
     door = door.next_process()
-    door.fail("sync_fs", "consumequeue", errno.EIO)
+    door.fail("sync_fs", "", errno.EIO)
     async with opened(small(tmp_path), door) as store:
         assert store.upkeep._synced_pos == -1
         with pytest.raises(OSError):
             await store.upkeep.sync_inherited()
         door.heal()
         await store.upkeep.sync_inherited()
+
+
+@pytest.mark.parametrize("place", ["root", "elsewhere"])
+async def test_queues_that_were_inherited_elsewhere_are_synced_one_by_one(
+    tmp_path: Path, other_disk: Path, place: str
+) -> None:
+    if place == "elsewhere":
+        (tmp_path / "consumequeue").mkdir()
+        (other_disk / "T3").mkdir()
+        (tmp_path / "consumequeue" / "T3").symlink_to(other_disk / "T3")
+    door = few()
+    store = await filled(tmp_path, door)
+    await store.save_progress()
+    await kill(store)
+    door = door.next_process()
+    async with opened(small(tmp_path), door) as store:
+        files, is_one_file_system = store._dispatch.loaded_files()
+        assert (files, is_one_file_system) == (TOPICS, place == "root")
+        assert store.upkeep._synced_pos == store.max_pos
+        door.crash(1, 0.0)
+    async with opened(small(tmp_path), Door()) as store:
+        assert has_all(store)
 
 
 # -- one tree ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -147,6 +148,59 @@ async def test_a_sound_record_is_not_blamed_for_a_lost_one(tmp_path: Path, other
         assert bodies(store, "A", 0, 32) == [each.body for each in mine if each.offset != 5]
         assert told and set(told) <= set(range(pos, pos + size))
         assert UNIT.unpack(units_of(tmp_path, "A/0")[5]) == (0, 2**31 - 1, 0)
+
+
+# -- the search for a time ---------------------------------------------------------------------------------------------
+
+_TIMES = range(1_600_000_000_000 - 50, 1_600_000_000_000 + 100 * 3 * COUNT, 37)
+
+
+@pytest.fixture
+def spaced_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message is stored 100 ms after the one before it."""
+    times = count(1_600_000_000_000, 100)
+    monkeypatch.setattr("tallystick.store.engine.wall_ms", lambda: next(times))
+
+
+def by_time(store: MessageStore, queue: str) -> list[int]:
+    topic, _, number = queue.partition("/")
+    return [store.offset_by_time(topic, int(number), time_ms) for time_ms in _TIMES]
+
+
+@pytest.mark.parametrize("group", KINDS)
+@pytest.mark.parametrize("other", ["A/1", "B/0"])
+@pytest.mark.parametrize("swap", SWAPS)
+@pytest.mark.usefixtures("spaced_times")
+async def test_a_search_by_time_finds_the_same_offsets(tmp_path: Path, swap: str, other: str, group: bool) -> None:
+    """What it meets is set right, so that the consumer gets the message that was stored at the time."""
+    async with filled(tmp_path, group) as (store, _, told):
+        before = {name: units_of(tmp_path, name) for name in ("A/0", other)}
+        wanted = by_time(store, "A/0")
+        assert set(wanted) == set(range(COUNT))
+        put_units(tmp_path, "A/0", SWAPS[swap](before["A/0"], before[other]))
+        assert by_time(store, "A/0") == wanted
+        assert told == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.usefixtures("spaced_times")
+async def test_a_search_by_time_skips_no_message_behind_damage(tmp_path: Path, seed: int) -> None:
+    """Records and their units are damaged: an earlier offset brings messages twice, a later one skips sound ones."""
+    dice = Random(seed)
+    async with filled(tmp_path, False) as (store, _, _):
+        wanted = by_time(store, "A/0")
+        units, others = units_of(tmp_path, "A/0"), units_of(tmp_path, "B/0")
+        damaged = set(dice.sample(range(COUNT), dice.choice((1, 2, 5, COUNT))))
+        for offset in damaged:
+            ((pos, _, _),) = store.units("A", 0, offset, 1)
+            patch(next((tmp_path / "commitlog").glob(f"{pos - pos % 4096:020}")), pos % 4096 + 4, b"\xee" * 4)
+            if dice.random() < 0.5:
+                units[offset] = dice.choice((others[offset], bytes(UNIT.size), b"\xff" * UNIT.size, units[0]))
+        put_units(tmp_path, "A/0", units)
+        for found, right in zip(by_time(store, "A/0"), wanted, strict=True):
+            assert found <= right or set(range(right, found)) <= damaged, (found, right, damaged)
+        reported = {finding.kind for finding in store.findings.listed()}
+        assert FindingKind.DAMAGE in reported or damaged == set()
 
 
 # -- queues that RocketMQ shifted --------------------------------------------------------------------------------------

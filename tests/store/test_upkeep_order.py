@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +37,8 @@ def test_what_a_killed_process_left_in_the_cache_is_synced_once(monkeypatch: pyt
     """The kernel of this process knows only of its own writes, and the mark speaks of all."""
     synced: list[str] = []
     monkeypatch.setattr("tallystick.store.upkeep.sync_files", lambda door, folder: synced.append(folder.name))
-    upkeep = Mock(_inherits=True, _root=Path("/store"))
+    upkeep = Mock(_inherits=True, _inheriting=threading.Lock(), _root=Path("/store"))
+    upkeep._sync_queues_at_once.return_value = False
     upkeep._settings.log_folder = Path("/store/commitlog")
     for _ in range(2):
         Upkeep._sync_inherited(upkeep)

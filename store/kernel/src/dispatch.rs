@@ -78,6 +78,8 @@ pub struct Core {
     faults_seen: AtomicU64,
     readers: AtomicU32,
     loaded: AtomicBool,
+    /// The store is being closed: see `end_checks`.
+    ending: AtomicBool,
     /// Wrong units and records that were compared with the log and are passed over, by topic and queue.
     checked: Mutex<HashSet<(Vec<u8>, i32, i64)>>,
     /// Stretches of units that lead to records with other queue offsets, and are right (`places`).

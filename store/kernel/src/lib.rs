@@ -40,5 +40,6 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scrub::register(module)?;
     dispatch::register(module)?;
     pull::register(module)?;
+    queue::register(module)?;
     Ok(())
 }

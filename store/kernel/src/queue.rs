@@ -18,6 +18,7 @@
 //! Where the source is careless we are not: blank units never count as knowledge of a position, bytes behind a cut are
 //! zeroed (a later recovery would take them for units), and an empty file does not decide where a queue begins.
 
+mod ahead;
 mod append;
 mod chain;
 mod ext_tail;
@@ -34,6 +35,7 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+pub use ahead::register;
 pub use append::Put;
 pub use chain::Claim;
 pub use files::ToSync;
@@ -137,6 +139,8 @@ pub struct Queues {
     holding: Option<Box<hold::Holding>>,
     /// `load` takes queues with files of a wrong length, for `faults` to name.
     pub tolerant: bool,
+    /// How many files `load` found, and whether all of them are on the file system of the folder.
+    pub loaded: (usize, bool),
 }
 
 const NO_QUEUE: (u32, i32, u32) = (u32::MAX, 0, 0);
@@ -169,6 +173,7 @@ impl Queues {
             rebuilding: None,
             holding: None,
             tolerant: false,
+            loaded: (0, true),
         }
     }
 

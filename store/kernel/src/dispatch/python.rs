@@ -284,6 +284,7 @@ impl Dispatch {
             faults_seen: AtomicU64::new(u64::MAX),
             readers: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             checked: Mutex::default(),
             shifted: Mutex::default(),
             door,
@@ -326,6 +327,10 @@ impl Dispatch {
             Ok::<_, Fault>(())
         })?;
         Ok(())
+    }
+
+    fn loaded_files(&self, py: Python<'_>) -> (usize, bool) {
+        self.with(py, &self.0.queues, |queues| queues.loaded)
     }
 
     fn recover_queues(&self, py: Python<'_>) -> PyResult<i64> {
@@ -460,6 +465,10 @@ impl Dispatch {
             let damage = damage.collect();
             (repaired.first, repaired.last, repaired.written, repaired.blank, damage)
         }))
+    }
+
+    fn end_checks(&self) {
+        self.0.end_checks();
     }
 
     fn destroy_queues(&self, py: Python<'_>) -> PyResult<()> {
@@ -714,7 +723,7 @@ impl Dispatch {
         rows.into_iter().map(row).collect()
     }
 
-    #[pyo3(signature = (topic, queue, timestamp_ms, by_mtime = false))]
+    #[pyo3(signature = (topic, queue, timestamp_ms, by_mtime = false, stop_at_wrong = false))]
     fn offset_by_time(
         &self,
         py: Python<'_>,
@@ -722,8 +731,13 @@ impl Dispatch {
         queue: i32,
         timestamp_ms: i64,
         by_mtime: bool,
-    ) -> PyResult<i64> {
-        Ok(py.detach(|| self.0.offset_by_time(topic, queue, timestamp_ms, by_mtime))?)
+        stop_at_wrong: bool,
+    ) -> PyResult<(i64, i64)> {
+        let found = py.detach(|| {
+            self.0
+                .offset_by_time(topic, queue, timestamp_ms, by_mtime, stop_at_wrong)
+        })?;
+        Ok((found.0, found.1.unwrap_or(-1)))
     }
 
     fn record_at<'py>(&self, py: Python<'py>, pos: i64, max_pos: i64) -> PyResult<Option<Bound<'py, PyBytes>>> {

@@ -145,8 +145,12 @@ impl Core {
                     Found::Record { record, pos } => pos + u64::from(record.size()),
                 };
                 let flow = each(found, next);
-                broken_off = flow.is_break();
-                flow
+                broken_off = flow.is_break() || self.is_ending();
+                if broken_off {
+                    ControlFlow::Break(())
+                } else {
+                    flow
+                }
             })?;
             pos = reader.pos();
             if broken_off {
@@ -205,6 +209,15 @@ impl Core {
         self.delays.tags_code(false, &known, record.store_timestamp()) == unit.tags_code
     }
 
+    /// From now on `audit` and `repair` end soon, and `repair` changes nothing: the store is being closed.
+    pub fn end_checks(&self) {
+        self.ending.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Whether what is wrong at an offset was compared with the log.
     pub fn is_checked(&self, topic: &[u8], id: i32, offset: i64) -> bool {
         let checked = self.checked.lock();
@@ -243,7 +256,7 @@ impl Core {
         let (mut first, mut last) = (offset, offset);
         let mut from = log_first;
         let (mut shift_before, mut shift_behind) = (None, None);
-        while first > extent.min_offset && offset - first < MOST_SLOTS {
+        while first > extent.min_offset && offset - first < MOST_SLOTS && !self.is_ending() {
             if let Some(unit) = unit_at(first - 1)? {
                 shift_before = self.shift_of(topic, id, first - 1, &unit)?;
                 if shift_before.is_some() {
@@ -254,7 +267,7 @@ impl Core {
             first -= 1;
         }
         let mut upto = self.reached.load(std::sync::atomic::Ordering::Acquire);
-        while last + 1 < extent.max_offset && last - offset < MOST_SLOTS {
+        while last + 1 < extent.max_offset && last - offset < MOST_SLOTS && !self.is_ending() {
             if let Some(unit) = unit_at(last + 1)? {
                 shift_behind = self.shift_of(topic, id, last + 1, &unit)?;
                 if shift_behind.is_some() {
@@ -299,6 +312,9 @@ impl Core {
             let near = near.map(|offset| (topic.to_vec(), id, offset));
             self.checked.lock().extend(near);
             return Err(fault);
+        }
+        if self.is_ending() {
+            return Ok(None); // what was not read may have the records: the next process looks
         }
         let mut repaired = self.put_in_place(topic, id, (first, last), (from, upto), &units)?;
         if let Some(repaired) = &mut repaired {

@@ -45,61 +45,124 @@ impl Core {
             .flatten()
     }
 
-    /// RocketMQ's getOffsetInQueueByTime: the nearer neighbour, within one segment.
-    pub(super) fn offset_by_time(&self, topic: &[u8], queue: i32, timestamp: i64, by_mtime: bool) -> Outcome<i64> {
+    /// RocketMQ's getOffsetInQueueByTime: the nearer neighbour, within one segment. A unit counts only if it leads to the
+    /// record that belongs there. The second value: the offset of a wrong unit in front of which the search ended, if it is
+    /// to (`stop_at_wrong`), so that it is compared with the log. Others are passed over.
+    pub(super) fn offset_by_time(
+        &self,
+        topic: &[u8],
+        queue: i32,
+        timestamp: i64,
+        by_mtime: bool,
+        stop_at_wrong: bool,
+    ) -> Outcome<(i64, Option<i64>)> {
         let (q, segments, min_logic) = {
             let queues = self.wait_for(&self.queues);
             let Some(q) = queues.find(topic, queue) else {
-                return Ok(0);
+                return Ok((0, None));
             };
             (q, queues.segments(q), queues.extent(q).min_logic)
         };
-        let unit = |at| self.wait_for(&self.queues).unit(q, at);
         let min_pos = segment_starts(&self.log_folder)?
             .first()
             .map_or(0, |&start| start as i64);
+        let mut search = Search {
+            core: self,
+            topic,
+            id: queue,
+            q,
+            min_pos,
+            stop_at_wrong,
+            wrong: None,
+        };
+        let found = search.in_segments(&segments, min_logic, timestamp, by_mtime)?;
+        Ok((found.unwrap_or(0), search.wrong))
+    }
+}
+
+/// Units that are passed over on the way to one that tells a time.
+const MOST_PASSED: u64 = 64;
+
+/// What a unit says of the time of its place.
+enum Told {
+    Time(i64),
+    /// Its record was deleted: it is older than all that are there.
+    Older,
+    Nothing,
+}
+
+/// A search for a time in one queue.
+struct Search<'a> {
+    core: &'a Core,
+    topic: &'a [u8],
+    id: i32,
+    q: u32,
+    min_pos: i64,
+    stop_at_wrong: bool,
+    wrong: Option<i64>,
+}
+
+impl Search<'_> {
+    /// None: a wrong unit is in the way, or the queue has no files.
+    fn in_segments(
+        &mut self,
+        segments: &[(u64, u64, Option<i64>)],
+        min_logic: u64,
+        timestamp: i64,
+        by_mtime: bool,
+    ) -> Outcome<Option<i64>> {
         let mut chosen = None;
-        for &(start, stop, mtime) in &segments {
+        for &(start, stop, mtime) in segments {
             chosen = Some((start, stop));
             let late = if by_mtime {
                 mtime.is_some_and(|time| time >= timestamp)
             } else {
-                match unit(stop.saturating_sub(UNIT).max(start))? {
+                let last = stop.saturating_sub(UNIT).max(start);
+                match self.before(last, start.max(min_logic.min(last)))? {
+                    Some((_, Told::Time(time))) => time >= timestamp,
+                    Some(_) => false,
                     // one whose time is not known may be late: to search too early skips nothing
-                    Some(last) if last.pos >= min_pos => self.store_time(&last)?.is_none_or(|time| time >= timestamp),
-                    _ => false,
+                    None => true,
                 }
             };
+            if self.wrong.is_some() {
+                return Ok(None);
+            }
             if late {
                 break;
             }
         }
-        let Some((start, stop)) = chosen else { return Ok(0) };
+        match chosen {
+            Some((start, stop)) => self.in_segment(start, stop, min_logic, timestamp),
+            None => Ok(None),
+        }
+    }
+
+    fn in_segment(&mut self, start: u64, stop: u64, min_logic: u64, timestamp: i64) -> Outcome<Option<i64>> {
+        let step = UNIT as i64;
         let mut low = min_logic.max(start) as i64;
-        let mut high = stop as i64 - UNIT as i64;
+        let mut high = stop as i64 - step;
         let (mut left, mut right) = (None, None);
         while high >= low {
             // the middle in units from the segment's start, as the source rounds it
-            let middle = start as i64 + (low - start as i64 + high - start as i64) / (2 * UNIT as i64) * UNIT as i64;
-            let Some(found) = unit(middle as u64)? else {
-                return Ok(0);
-            };
-            if found.pos < min_pos || found.is_blank() {
-                low = middle + UNIT as i64;
-                continue;
+            let middle = start as i64 + (low - start as i64 + high - start as i64) / (2 * step) * step;
+            let told = self.behind(middle as u64, high as u64)?;
+            if self.wrong.is_some() {
+                return Ok(None);
             }
-            let Some(time) = self.store_time(&found)?.filter(|&time| time >= 0) else {
-                return Ok(0);
-            };
-            if time == timestamp {
-                return Ok(middle / UNIT as i64);
-            }
-            if time > timestamp {
-                high = middle - UNIT as i64;
-                right = Some((middle, time));
-            } else {
-                low = middle + UNIT as i64;
-                left = Some((middle, time));
+            match told {
+                // nothing near tells a time: to search too early skips nothing
+                None | Some((_, Told::Nothing)) => high = middle - step,
+                Some((at, Told::Older)) => low = at as i64 + step,
+                Some((at, Told::Time(time))) if time == timestamp => return Ok(Some((at / UNIT) as i64)),
+                Some((at, Told::Time(time))) if time > timestamp => {
+                    high = middle - step;
+                    right = Some((at as i64, time));
+                }
+                Some((at, Told::Time(time))) => {
+                    low = at as i64 + step;
+                    left = Some((at as i64, time));
+                }
             }
         }
         let at = match (left, right) {
@@ -113,6 +176,48 @@ impl Core {
             (Some((at, _)), None) | (None, Some((at, _))) => at,
             (None, None) => low.min(stop as i64),
         };
-        Ok(at / UNIT as i64)
+        Ok(Some(at / step))
+    }
+
+    /// The first unit from byte `at` to byte `last` that tells something.
+    fn behind(&mut self, at: u64, last: u64) -> Outcome<Option<(u64, Told)>> {
+        let stop = last.min(at + MOST_PASSED * UNIT);
+        self.first((at..=stop).step_by(UNIT as usize))
+    }
+
+    /// The last unit from byte `at` back to byte `first` that tells something.
+    fn before(&mut self, at: u64, first: u64) -> Outcome<Option<(u64, Told)>> {
+        let passed = (at - first.min(at)) / UNIT;
+        self.first((0..=passed.min(MOST_PASSED)).map(|back| at - back * UNIT))
+    }
+
+    fn first(&mut self, places: impl Iterator<Item = u64>) -> Outcome<Option<(u64, Told)>> {
+        for at in places {
+            match self.told(at)? {
+                Told::Nothing if self.wrong.is_some() => return Ok(None),
+                Told::Nothing => {}
+                told => return Ok(Some((at, told))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn told(&mut self, at: u64) -> Outcome<Told> {
+        let offset = (at / UNIT) as i64;
+        let unit = self.core.wait_for(&self.core.queues).unit(self.q, at)?;
+        let Some(unit) = unit.filter(|unit| !unit.is_blank()) else {
+            return Ok(Told::Nothing);
+        };
+        if self.core.shift_of(self.topic, self.id, offset, &unit)?.is_some() {
+            let time = self.core.store_time(&unit)?.filter(|&time| time >= 0);
+            return Ok(time.map_or(Told::Nothing, Told::Time));
+        }
+        if unit.is_unit() && unit.pos < self.min_pos && self.core.may_be_deleted(self.topic, self.id, offset)? {
+            return Ok(Told::Older);
+        }
+        if self.stop_at_wrong && !self.core.is_checked(self.topic, self.id, offset) {
+            self.wrong = Some(offset);
+        }
+        Ok(Told::Nothing)
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
 use pyo3::prelude::*;
@@ -41,60 +41,120 @@ fn entries(path: &Path, slots: u32, first: usize, most: usize) -> Outcome<Record
     Ok(RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length, and no nulls"))
 }
 
-/// What does not hold in the chains of a file's entries below number `count`: (byte, why), the first thousand; how many.
+/// Whether the chains of a file hold, read in steps.
 ///
 /// Entries are added one by one, and each names the newest one of its slot before it. So that follows from the hashes;
-/// as does what the slots name at the end. With `growing` a slot may name an entry that was added since, too. With `times`
-/// a time that ends a search is told as well.
-fn chain_faults(
-    path: &Path,
-    slots: u32,
+/// as does what the slots name at the end. The slots are read in front of the entries: what they name then is there when
+/// the entries are read.
+struct Chains {
+    file: File,
+    path: PathBuf,
+    slots: usize,
     count: usize,
+    /// A slot may name an entry that was added since.
     growing: bool,
+    /// A time that ends a search is told as well.
     times: bool,
-) -> Outcome<(Vec<(usize, String)>, usize)> {
-    let file = File::open(path).at(path)?;
-    let (mut faults, mut found) = (vec![], 0);
-    let mut met = |at: usize, why: &dyn Fn() -> String| {
-        found += 1;
-        if faults.len() < MOST_FAULTS {
-            faults.push((at, why()));
+    named: Vec<i32>,
+    newest: Vec<i32>,
+    /// The entry that is read next, when all slots were read; then the slot that is compared next.
+    next: usize,
+    next_slot: usize,
+    /// (byte, why), the first thousand; and how many.
+    faults: Vec<(usize, String)>,
+    found: usize,
+}
+
+impl Chains {
+    fn open(path: &Path, slots: u32, count: usize, growing: bool, times: bool) -> Outcome<Chains> {
+        Ok(Chains {
+            file: File::open(path).at(path)?,
+            path: path.to_owned(),
+            slots: slots as usize,
+            count,
+            growing,
+            times,
+            named: vec![],
+            newest: vec![0; slots as usize],
+            next: 1,
+            next_slot: 0,
+            faults: vec![],
+            found: 0,
+        })
+    }
+
+    /// Goes on for about so many bytes; true: all was looked at.
+    fn step(&mut self, max_bytes: usize) -> Outcome<bool> {
+        let mut left = max_bytes;
+        loop {
+            let read = if self.named.len() < self.slots {
+                self.read_slots()?
+            } else if self.next < self.count {
+                self.read_entries()?
+            } else if self.next_slot < self.slots {
+                self.compare_slots()
+            } else {
+                return Ok(true);
+            };
+            left = left.saturating_sub(read);
+            if left == 0 {
+                return Ok(false);
+            }
         }
-    };
-    // Before the entries: what the slots name then is there when the entries are read.
-    let mut named = vec![0; SLOT * slots as usize];
-    read_at(&file, path, HEADER, &mut named)?;
-    let mut newest = vec![0i32; slots as usize];
-    let mut bytes = vec![];
-    for first in (1..count).step_by(PIECE) {
-        bytes.resize(ENTRY * PIECE.min(count - first), 0);
-        read_at(&file, path, entry_at(slots, first), &mut bytes)?;
+    }
+
+    fn read_slots(&mut self) -> Outcome<usize> {
+        let first = self.named.len();
+        let mut bytes = vec![0; SLOT * PIECE.min(self.slots - first)];
+        read_at(&self.file, &self.path, HEADER + SLOT * first, &mut bytes)?;
+        self.named.extend(bytes.chunks_exact(SLOT).map(|slot| int(slot, 0)));
+        Ok(bytes.len())
+    }
+
+    fn read_entries(&mut self) -> Outcome<usize> {
+        let (first, slots) = (self.next, self.slots as u32);
+        let mut bytes = vec![0; ENTRY * PIECE.min(self.count - first)];
+        read_at(&self.file, &self.path, entry_at(slots, first), &mut bytes)?;
         for (number, entry) in (first..).zip(bytes.chunks_exact(ENTRY)) {
             let (hash, older) = (int(entry, 0), int(entry, 16));
-            let newest = &mut newest[key_slot(hash, slots) as usize];
-            if older != *newest {
-                let expected = *newest;
-                met(entry_at(slots, number), &|| {
+            let slot = key_slot(hash, slots) as usize;
+            let expected = std::mem::replace(&mut self.newest[slot], number as i32);
+            if older != expected {
+                self.met(entry_at(slots, number), || {
                     format!("entry {number} goes back to entry {older}, the one before it in its chain is {expected}")
                 });
             }
-            if times && int(entry, 12) < 0 {
-                met(entry_at(slots, number), &|| {
+            if self.times && int(entry, 12) < 0 {
+                self.met(entry_at(slots, number), || {
                     format!("entry {number} has a time of {} s", int(entry, 12))
                 });
             }
-            *newest = number as i32;
+        }
+        self.next += bytes.len() / ENTRY;
+        Ok(bytes.len())
+    }
+
+    fn compare_slots(&mut self) -> usize {
+        let first = self.next_slot;
+        let end = self.slots.min(first + PIECE);
+        for slot in first..end {
+            let (named, newest) = (self.named[slot], self.newest[slot]);
+            if named != newest && !(self.growing && named >= self.count as i32) {
+                self.met(HEADER + SLOT * slot, || {
+                    format!("slot {slot} names entry {named} instead of {newest}")
+                });
+            }
+        }
+        self.next_slot = end;
+        SLOT * (end - first)
+    }
+
+    fn met(&mut self, at: usize, why: impl Fn() -> String) {
+        self.found += 1;
+        if self.faults.len() < MOST_FAULTS {
+            self.faults.push((at, why()));
         }
     }
-    for (slot, (named, newest)) in named.chunks_exact(SLOT).zip(newest).enumerate() {
-        let named = int(named, 0);
-        if named != newest && !(growing && named >= count as i32) {
-            met(HEADER + SLOT * slot, &|| {
-                format!("slot {slot} names entry {named} instead of {newest}")
-            });
-        }
-    }
-    Ok((faults, found))
 }
 
 fn read_at(file: &File, path: &Path, at: usize, bytes: &mut [u8]) -> Outcome<()> {
@@ -126,10 +186,46 @@ fn index_chain_faults(
     growing: bool,
     times: bool,
 ) -> PyResult<(Vec<(usize, String)>, usize)> {
-    Ok(py.detach(|| chain_faults(&path, slots, count, growing, times))?)
+    Ok(py.detach(|| {
+        let mut chains = Chains::open(&path, slots, count, growing, times)?;
+        while !chains.step(usize::MAX)? {}
+        Ok::<_, Fault>((chains.faults, chains.found))
+    })?)
+}
+
+/// `index_chain_faults` in steps. Used by one thread at a time.
+#[pyclass(frozen, module = "tallystick.store._kernel")]
+struct IndexChains(Mutex<Chains>);
+
+#[pymethods]
+impl IndexChains {
+    #[new]
+    #[pyo3(signature = (path, slots, count, growing, times = false))]
+    fn new(path: PathBuf, slots: u32, count: usize, growing: bool, times: bool) -> PyResult<IndexChains> {
+        let chains = Chains::open(&path, slots, count, growing, times)?;
+        Ok(IndexChains(Mutex::new(chains)))
+    }
+
+    /// step(max_bytes) -> whether all was looked at
+    fn step(&self, py: Python<'_>, max_bytes: usize) -> PyResult<bool> {
+        Ok(py.detach(|| self.lock().step(max_bytes))?)
+    }
+
+    /// faults() -> ([(byte, reason)], how many)
+    fn faults(&self) -> (Vec<(usize, String)>, usize) {
+        let chains = self.lock();
+        (chains.faults.clone(), chains.found)
+    }
+}
+
+impl IndexChains {
+    fn lock(&self) -> MutexGuard<'_, Chains> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index_entries, module)?)?;
-    module.add_function(wrap_pyfunction!(index_chain_faults, module)?)
+    module.add_function(wrap_pyfunction!(index_chain_faults, module)?)?;
+    module.add_class::<IndexChains>()
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::files::Segment;
@@ -18,6 +19,7 @@ const LARGEST_CHUNK: usize = 1 << 18;
 impl Queues {
     /// Finds the queues that exist. Every file must have its full length; one of no length goes, and all behind it.
     pub fn load(&mut self) -> Outcome<()> {
+        let mut device = std::fs::metadata(&self.folder).ok().map(|data| data.dev());
         for topic in folders(&self.folder)? {
             let topic_folder = self.folder.join(&topic);
             for name in folders(&topic_folder)? {
@@ -30,18 +32,21 @@ impl Queues {
                 let Some(number) = self.topic(&topic.clone().into_vec()) else {
                     continue;
                 };
-                self.load_queue(number, id, &topic_folder.join(name))?;
+                self.load_queue(number, id, &topic_folder.join(name), &mut device)?;
             }
         }
         Ok(())
     }
 
-    fn load_queue(&mut self, topic: u32, id: i32, folder: &Path) -> Outcome<()> {
+    fn load_queue(&mut self, topic: u32, id: i32, folder: &Path, device: &mut Option<u64>) -> Outcome<()> {
         let q = self.queue(topic, id);
         let mut lost = false;
         for start in segment_starts(folder)? {
             let path = folder.join(segment_name(start));
-            let bytes = std::fs::metadata(&path).at(&path)?.len();
+            let data = std::fs::metadata(&path).at(&path)?;
+            let bytes = data.len();
+            self.loaded.0 += 1;
+            self.loaded.1 &= *device.get_or_insert(data.dev()) == data.dev();
             // The maker of an empty file died, or power went before it was synced. What follows it is not synced
             // either, and would make a queue with a hole: dispatch brings it again.
             lost |= bytes == 0;
