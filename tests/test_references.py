@@ -160,3 +160,19 @@ def test_targets_of_make_exist(folder: str) -> None:
         if target not in targets
     ]
     assert wrong == []
+
+
+def test_the_design_links_every_decision() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    assert [path for path in tracked() if path.startswith("docs/decisions/") and path[5:] not in text] == []
+
+
+def test_the_design_names_every_thread() -> None:
+    named = re.compile(r'\b(?:thread_name_prefix|Thread\([^)]*?name)=f?"([a-z-]+)')
+    product = [
+        path for path in tracked() if path.startswith(("node/", "operator/", "replication/", "spark/", "store/"))
+    ]
+    threads = {name for path in product for name in named.findall(parts(path)[1])}
+    assert len(threads) > 5, "the threads are not found"
+    text = (ROOT / "docs" / "design.md").read_text()
+    assert [name for name in sorted(threads) if f"`{name}" not in text] == []
