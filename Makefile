@@ -131,6 +131,10 @@ crd-reference: $(VENV)/.dev ## docs/kubernetes/crd-reference.md from the schemas
 settings-reference: $(VENV)/.dev ## docs/settings.md from the declarations of the settings
 	$(BIN)/python docs/settings_reference.py
 
+.PHONY: architecture
+architecture: $(VENV)/.dev ## docs/architecture.svg from the imports between folders
+	$(BIN)/python docs/architecture.py
+
 .PHONY: metrics-reference
 metrics-reference: $(VENV)/.dev ## docs/metrics.md from the declarations of the metrics
 	$(BIN)/python docs/metrics_reference.py

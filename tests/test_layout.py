@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripts import loaded
 
 from tallystick.store import _kernel
 
@@ -91,6 +92,17 @@ def test_every_folder_of_the_operator_has_a_rule() -> None:
 @pytest.mark.parametrize("folder", RECONCILERS)
 def test_reconcilers_have_the_same_files(folder: str) -> None:
     assert [stage for stage in STAGES if not (ROOT / "operator" / folder / f"{stage}.py").is_file()] == []
+
+
+def test_folders_do_not_import_each_other_in_a_circle() -> None:
+    architecture = loaded(ROOT / "docs" / "architecture.py")
+    assert architecture.cycle(architecture.graph()) == []
+    assert architecture.cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def test_the_drawing_is_of_this_import_graph() -> None:
+    architecture = loaded(ROOT / "docs" / "architecture.py")
+    assert architecture.DRAWING.read_text() == architecture.draw(), "run `make architecture`"
 
 
 def test_the_kernel_knows_no_other_part() -> None:
