@@ -22,7 +22,7 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
-from tallystick.spark.jobs.runner import Runner
+from tallystick.spark.runner import Runner
 
 ASIDE = "_tally/aside"
 """Folder of files that are being written. When a job begins, its content is left over from killed jobs."""

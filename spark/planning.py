@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.runner import Runner
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import Source, Volume, open_volume

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tallystick.node.cli import _parser as parser_of_tally
-from tallystick.spark.cli import _parser as parser_of_jobs
 from tallystick.spark.cluster.main import _parser as parser_of_cluster
+from tallystick.spark.jobs.cli import _parser as parser_of_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -32,8 +32,8 @@ from logs import TOPICS, make_log
 
 from tallystick.spark.columns import SCHEMA
 from tallystick.spark.jobs import stats
-from tallystick.spark.jobs.runner import on_spark
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.runner import on_spark
 from tallystick.spark.scan import SplitScan
 from tallystick.spark.splits import Split, plan
 

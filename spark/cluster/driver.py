@@ -34,8 +34,8 @@ from tallystick.spark.cluster.result import failure_of, fitting, result_of
 from tallystick.spark.cluster.work import output_of, places_of, run_job, save_summary
 from tallystick.spark.jobs.export import ExportError
 from tallystick.spark.jobs.report import text_of
-from tallystick.spark.jobs.runner import completed_tasks, executor_hosts, on_spark
 from tallystick.spark.outputs import OutputError
+from tallystick.spark.runner import completed_tasks, executor_hosts, on_spark
 from tallystick.spark.store_client import StoreClientError
 from tallystick.spark.volume import VolumeError
 from tallystick.store._kernel import DamageError

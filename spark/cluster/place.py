@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from tallystick.spark.cluster.mirror import Mirror
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import PLANNING, READING, Progress
-from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.planning import PlanTask
 from tallystick.spark.presence import bringing
+from tallystick.spark.runner import Runner
 from tallystick.spark.store_client import StoreClientError
 from tallystick.spark.volume import VolumeError
 from tallystick.store._kernel import DamageError

@@ -11,9 +11,9 @@ from typing import Any
 from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan, Place
 from tallystick.spark.jobs import audit, export, rebuild, stats, trace
 from tallystick.spark.jobs.report import page_of
-from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput, Output
+from tallystick.spark.runner import Runner
 
 SUMMARIES = "_summaries"
 

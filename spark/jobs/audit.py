@@ -27,10 +27,10 @@ from typing import Any, Protocol, TypeVar
 from tallystick.spark.jobs.audit_index import check_index
 from tallystick.spark.jobs.audit_queues import QueueAudit, QueueSpan, check_ends
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
-from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import PlanTask, plan_source, plan_tasks
 from tallystick.spark.presence import bring, release
+from tallystick.spark.runner import Runner
 from tallystick.spark.scan import EXPIRED, SplitScan, Wanted, has_expired
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.volume import Volume

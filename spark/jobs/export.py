@@ -36,10 +36,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from tallystick.spark.columns import SCHEMA, schema_of
-from tallystick.spark.jobs.runner import Runner, interleaved
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import Output, writing
 from tallystick.spark.planning import plan_sources
+from tallystick.spark.runner import Runner, interleaved
 from tallystick.spark.scan import EXPIRED, Damage, SplitScan, Wanted
 from tallystick.spark.splits import Split
 

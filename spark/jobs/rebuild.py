@@ -36,11 +36,11 @@ from tallystick.spark.jobs.audit import LAG_MS, last_store_ms
 from tallystick.spark.jobs.findings import SETTLED
 from tallystick.spark.jobs.index_files import geometry_of
 from tallystick.spark.jobs.rebuild_compare import Comparison, Snapshot, compare
-from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import ASIDE, FolderOutput, Output
 from tallystick.spark.planning import PlanTask, plan_tasks, volume_of
 from tallystick.spark.presence import bring, bring_folder, release
+from tallystick.spark.runner import Runner
 from tallystick.spark.volume import Volume, VolumeError, open_volume
 from tallystick.store import _kernel
 from tallystick.store.dump import overridden, settings_of

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import plan_sources
+from tallystick.spark.runner import Runner
 from tallystick.spark.scan import Damage, SplitScan, Sums, Wanted
 from tallystick.spark.splits import Split
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tallystick.spark.jobs.runner import Runner
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import plan_sources
+from tallystick.spark.runner import Runner
 from tallystick.spark.scan import SplitScan, Wanted
 from tallystick.spark.splits import Split
 from tallystick.store.derive import SCHEDULE_TOPIC

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from index_lab import GEOMETRY, SEGMENT, made_store
 
 from tallystick.spark.jobs import audit
-from tallystick.spark.jobs.runner import inline
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.runner import inline
 from tallystick.store.mapped import ReadMap
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexHeader
 

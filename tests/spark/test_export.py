@@ -16,10 +16,10 @@ import pytest
 from golden_rows import expected
 
 from tallystick.spark.jobs import export
-from tallystick.spark.jobs.runner import Inline, inline
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import FolderOutput, Output
 from tallystick.spark.outputs_s3 import S3Output
+from tallystick.spark.runner import Inline, inline
 from tallystick.spark.scan import SplitScan
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import open_volume

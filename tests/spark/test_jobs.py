@@ -17,13 +17,12 @@ import pytest
 from golden_rows import expected
 from s3_lab import S3Lab
 
-from tallystick.spark import cli
-from tallystick.spark.jobs import audit, export, rebuild, report, stats, trace
+from tallystick.spark.jobs import audit, cli, export, rebuild, report, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
-from tallystick.spark.jobs.runner import inline, on_spark
 from tallystick.spark.jobs.stats import percentile
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import FolderOutput
+from tallystick.spark.runner import inline, on_spark
 
 Golden = Callable[[str], Path]
 
@@ -361,7 +360,15 @@ def test_executors_write_to_a_bucket(s3: S3Lab, golden: Golden) -> None:
     """By the credentials in their environment: a process of its own, whose Java begins with them."""
     pytest.importorskip("pyspark.sql", reason="needs the group `spark`")
     output = s3.output()
-    command = [sys.executable, "-m", "tallystick.spark.cli", "export", "--path", f"n0={golden('edge')}", "--master"]
+    command = [
+        sys.executable,
+        "-m",
+        "tallystick.spark.jobs.cli",
+        "export",
+        "--path",
+        f"n0={golden('edge')}",
+        "--master",
+    ]
     command += ["local[1]", "--json", "--out", output.place]
     environment = os.environ | {"AWS_ENDPOINT_URL": s3.endpoint, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -372,7 +379,7 @@ def test_executors_write_to_a_bucket(s3: S3Lab, golden: Golden) -> None:
 
 
 def test_an_item_can_prefer_a_host(spark: Any) -> None:
-    from tallystick.spark.jobs.runner import located
+    from tallystick.spark.runner import located
 
     rdd = located(spark.sparkContext, ["a", "b"], lambda item: f"host-{item}")
     java = rdd._jrdd.rdd()

@@ -14,8 +14,8 @@ from ledger_lab import open_ledger_of
 
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.spark.jobs import audit
-from tallystick.spark.jobs.runner import inline
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.runner import inline
 from tallystick.spark.scan import SplitScan
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import open_volume

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from s3_lab import S3Lab
 
-from tallystick.spark.jobs.runner import inline
 from tallystick.spark.outputs import Carried, FolderOutput, Output, OutputError, output_at, writing
 from tallystick.spark.outputs_s3 import S3Output
+from tallystick.spark.runner import inline
 
 
 def test_files_are_there_by_their_names(place: Output) -> None:

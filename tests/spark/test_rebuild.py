@@ -17,10 +17,10 @@ from engine_lab import message, opened, small
 from tallystick.spark.jobs import rebuild
 from tallystick.spark.jobs.audit import LAG_MS
 from tallystick.spark.jobs.rebuild_compare import Snapshot, compare
-from tallystick.spark.jobs.runner import Inline, inline
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import FolderOutput, Output
 from tallystick.spark.outputs_s3 import S3Output
+from tallystick.spark.runner import Inline, inline
 from tallystick.spark.volume import VolumeError
 from tallystick.store.dump import settings_of
 from tallystick.store.engine import MessageStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.spark.jobs.runner import AHEAD, inline, interleaved, on_spark, startable
+from tallystick.spark.runner import AHEAD, inline, interleaved, on_spark, startable
 
 
 def test_a_stream_starts_what_a_host_can_do_now_and_nothing_far_ahead() -> None:

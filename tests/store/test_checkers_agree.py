@@ -17,8 +17,8 @@ import pytest
 from engine_lab import filled_store, opened, small
 
 from tallystick.spark.jobs import audit
-from tallystick.spark.jobs.runner import inline
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.runner import inline
 from tallystick.store.log_walk import StepKind, walk
 from tallystick.store.queue_format import INDEX_ENTRY
 from tallystick.store.repair import StoreRepair

@@ -23,10 +23,10 @@ from tallystick.spark.cluster.place import PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
 from tallystick.spark.jobs import audit, export, rebuild, stats
-from tallystick.spark.jobs.runner import inline
 from tallystick.spark.jobs.verdicts import CLEAN, DIFFERENCES, verdict_of
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput
+from tallystick.spark.runner import inline
 from tallystick.spark.store_client import TOKEN_FILE_VARIABLE
 from tallystick.store.engine import MessageStore
 

@@ -19,9 +19,9 @@ from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
 from tallystick.spark.jobs import audit
-from tallystick.spark.jobs.runner import inline
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.planning import plan_tasks, volume_of
+from tallystick.spark.runner import inline
 from tallystick.store.dump import settings_of
 
 pytestmark = pytest.mark.process

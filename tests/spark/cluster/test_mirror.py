@@ -16,9 +16,9 @@ from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner, SourceEr
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
 from tallystick.spark.jobs import audit, stats, trace
-from tallystick.spark.jobs.runner import inline
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.presence import bringing
+from tallystick.spark.runner import inline
 from tallystick.spark.scan import EXPIRED, SplitScan, has_expired
 from tallystick.spark.splits import plan
 from tallystick.spark.store_client import TOKEN_FILE_VARIABLE, StoreClient, StoreClientError

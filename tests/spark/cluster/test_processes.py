@@ -29,7 +29,7 @@ from tallystick.spark.cluster.worker import (
     worker_environment,
 )
 from tallystick.spark.jobs.findings import Difference, Findings
-from tallystick.spark.jobs.runner import Inline
+from tallystick.spark.runner import Inline
 from tallystick.spark.volume import LogFile, Source, Volume
 
 pytestmark = pytest.mark.spark

@@ -22,10 +22,10 @@ except ImportError:
 
 from tallystick.spark.jobs import audit, export, rebuild, stats, trace
 from tallystick.spark.jobs.report import page_of, text_of
-from tallystick.spark.jobs.runner import Runner, inline, on_spark
 from tallystick.spark.jobs.verdicts import is_wrong
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
+from tallystick.spark.runner import Runner, inline, on_spark
 from tallystick.spark.volume import VolumeError
 from tallystick.store.command_line import CommandParser
 from tallystick.store.standard_output import while_it_is_read
