@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tallystick.node.metrics import BROKER_METRICS, COMMON_LABELS, GROUP_METRICS, MAX_SERIES, OTHER
-from tallystick.node.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS
+from tallystick.node.http.metrics import BROKER_METRICS, COMMON_LABELS, GROUP_METRICS, MAX_SERIES, OTHER
+from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS
 from tallystick.operator.core.metrics import CORE_METRICS
 from tallystick.operator.jobs.metrics import JOB_METRICS
 from tallystick.operator.topics.metrics import TOPIC_METRICS

@@ -13,8 +13,8 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import get_type_hints
 
-from tallystick.node.configuration import GROUP_DEFAULTS, as_text
-from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.core.configuration import GROUP_DEFAULTS, as_text
+from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.setting import Change, declaration_of
 from tallystick.store.settings import StoreSettings
 

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tallystick.node.broker.queue_ends import QueueEndsError
-from tallystick.node.client import RequestRefusedError
+from tallystick.node.broker.group.queue_ends import QueueEndsError
 from tallystick.node.commands import group, messages, store, topics
 from tallystick.node.commands.terminal import InputError, error_text
-from tallystick.node.configuration import ConfigurationError, Flag, Settings, load
-from tallystick.node.logs import FORMATS, LEVELS
+from tallystick.node.core.client import RequestRefusedError
+from tallystick.node.core.configuration import ConfigurationError, Flag, Settings, load
+from tallystick.node.core.logs import FORMATS, LEVELS
+from tallystick.node.core.settings import WILDCARDS
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.node.settings import WILDCARDS
 from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import VoteError
 from tallystick.replication.member.errors import MemberError

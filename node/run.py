@@ -21,18 +21,18 @@ from typing import Any
 
 import uvloop
 
-from tallystick.node import logs
-from tallystick.node.addresses import wait_for_address
-from tallystick.node.admin_api import AdminView
 from tallystick.node.broker.broker import Broker
-from tallystick.node.broker.group_role import BrokerGroup
-from tallystick.node.configuration import Settings
-from tallystick.node.http import HttpServer, Probes
-from tallystick.node.metrics import BrokerMetrics
+from tallystick.node.broker.group.group_role import BrokerGroup
+from tallystick.node.core import logs
+from tallystick.node.core.addresses import wait_for_address
+from tallystick.node.core.configuration import Settings
+from tallystick.node.core.starting import WAITING, StartProgress, StartStoppedError
+from tallystick.node.http.admin_api import AdminView
+from tallystick.node.http.metrics import BrokerMetrics
+from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
+from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics
+from tallystick.node.http.server import HttpServer, Probes
 from tallystick.node.nameserver.server import NameServer
-from tallystick.node.node_api import ProcessClock, broker_json, nameserver_json
-from tallystick.node.process_metrics import MemoryMetrics, NameServerMetrics
-from tallystick.node.starting import WAITING, StartProgress, StartStoppedError
 from tallystick.store import memory_budget
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.message import Host

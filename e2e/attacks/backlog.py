@@ -28,7 +28,7 @@ from attacks.traffic import Pipe, send_command
 from lab.load import batch_entry
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError

@@ -19,7 +19,7 @@ from attacks.traffic import Acknowledged, Pipe, read_queue, send_command
 from lab.group import Group
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 
 HOUR, DAY = 3600.0, 86400.0
 SETTINGS = (

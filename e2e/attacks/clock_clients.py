@@ -7,7 +7,7 @@ import time
 
 from attacks.traffic import GROUP, send_command
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command

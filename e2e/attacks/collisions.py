@@ -14,7 +14,7 @@ from attacks.arena import Arena
 from attacks.traffic import Acknowledged, Pipe, send_command
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.store import properties
 
 _TOPIC = "tags"

@@ -17,7 +17,7 @@ from attacks.traffic import Pipe, ends, records, send_command
 from lab.ledger import body_id
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.command import Command
 from tallystick.store import properties
 

@@ -16,7 +16,7 @@ from attacks.clock_shim import WallClock
 from attacks.traffic import Acknowledged, Pipe, records, send_command
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 
 _RATES = {"10 % fast": 0.1, "10 % slow": -0.1}
 _SECONDS = 30.0

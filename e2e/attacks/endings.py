@@ -17,7 +17,7 @@ from attacks.arena import Arena, ask, disk_bytes, node, private_mib, until
 from attacks.traffic import Acknowledged, Pipe, ends, fill, send_command
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 
 TOPIC, QUEUES, NAMED_TOPIC = "long", 4, "named"
 _BYTES = 2 << 30

@@ -16,7 +16,7 @@ from attacks.traffic import Acknowledged, Pipe, send_command
 from lab.places import HOST
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 
 _TOPIC, _SEGMENT, _MESSAGES = "figures", 1 << 20, 4000
 _FRAMES, _FRAME_BYTES = 20, 500_000

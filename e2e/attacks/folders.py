@@ -20,7 +20,7 @@ from attacks.traffic import Acknowledged, Pipe, send_command
 from lab.processes import ProcessError
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.errors import RemotingError
 
 TOPIC = "folder"

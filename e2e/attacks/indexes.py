@@ -36,7 +36,7 @@ from lab.ledger import body_id
 from lab.searching import search
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexGeometry, IndexHeader
 from tallystick.store.record import Record

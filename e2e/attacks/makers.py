@@ -18,7 +18,7 @@ from typing import Any
 from attacks.arena import Arena
 from lab.group import Group, Member
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson

@@ -39,7 +39,7 @@ from lab.processes import ProcessError
 from lab.searching import search
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.log_walk import StepKind, walk
 from tallystick.store.queue_format import IndexGeometry

@@ -19,7 +19,7 @@ from attacks.traffic import Acknowledged, Pipe, send_command
 from lab.places import HOST
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson

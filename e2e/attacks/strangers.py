@@ -25,7 +25,7 @@ from lab.places import HOST, TALLY, free_block
 from lab.processes import Server
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson

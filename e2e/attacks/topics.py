@@ -22,7 +22,7 @@ from attacks.traffic import Acknowledged, Pipe, ends, send_command
 from lab.places import HOST
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson

@@ -15,7 +15,7 @@ from typing import Any
 from lab.ledger import body_id
 from lab.load import batch_entry
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType

@@ -32,7 +32,7 @@ from lab.replicas import check_replicas
 from lab.searching import search
 from lab.tally import Tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson
 from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry, IndexHeader

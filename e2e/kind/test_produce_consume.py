@@ -13,7 +13,7 @@ from harness.load import loaded
 from harness.pods import Shell
 from harness.release import is_ready
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 
 pytestmark = pytest.mark.ci
 

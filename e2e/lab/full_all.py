@@ -20,7 +20,7 @@ from lab.measurements import Measurements
 from lab.schedule import Fault
 from lab.waiting import leader_of, served_again, until, whole
 
-from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson

@@ -24,7 +24,7 @@ from lab.group_sender import PRODUCER_GROUP, SEND_S, GroupSender, Post, steadily
 from lab.history import History, Item, Outcome, Queue, Read, Reading
 from lab.ledger import body_id, digest
 
-from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import HeaderType
 from tallystick.node.remoting.errors import RemotingError

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Ledger, Place
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType

@@ -10,7 +10,7 @@ from lab.ledger import SCHEDULE_TOPIC, Ledger, Problems
 from lab.load import TOPICS
 from lab.searching import search
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
 from tallystick.store.record import Record

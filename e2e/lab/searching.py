@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store.record import Record
 

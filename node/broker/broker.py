@@ -17,35 +17,35 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from tallystick.node import logs
-from tallystick.node.broker import queue_ends
-from tallystick.node.broker.clients import ConsumerTable, ProducerTable
-from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
-from tallystick.node.broker.filters import ConsumerFilterTable
-from tallystick.node.broker.group_role import BrokerGroup, with_role
-from tallystick.node.broker.holds import HoldTable
-from tallystick.node.broker.leader_only import LeaderOnly
-from tallystick.node.broker.locks import QueueLocks
-from tallystick.node.broker.membership import GroupPlan, GroupReplica, forget_derived
-from tallystick.node.broker.offsets import ConsumerOffsets
+from tallystick.node.broker.group import queue_ends
+from tallystick.node.broker.group.group_role import BrokerGroup, with_role
+from tallystick.node.broker.group.leader_only import LeaderOnly
+from tallystick.node.broker.group.membership import GroupPlan, GroupReplica, forget_derived
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
-from tallystick.node.broker.registration import Registration
-from tallystick.node.broker.saving import SavedTable
-from tallystick.node.broker.schedule import ScheduleService
-from tallystick.node.broker.stats import BrokerStats
-from tallystick.node.broker.table_files import TableFiles, open_settings
-from tallystick.node.broker.topics import TopicTable
-from tallystick.node.broker.transactions import TransactionService
-from tallystick.node.configuration import as_text, parse_text
+from tallystick.node.broker.services.holds import HoldTable
+from tallystick.node.broker.services.registration import Registration
+from tallystick.node.broker.services.schedule import ScheduleService
+from tallystick.node.broker.services.stats import BrokerStats
+from tallystick.node.broker.services.table_files import TableFiles, open_settings
+from tallystick.node.broker.services.transactions import TransactionService
+from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
+from tallystick.node.broker.tables.filters import ConsumerFilterTable
+from tallystick.node.broker.tables.locks import QueueLocks
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.saving import SavedTable
+from tallystick.node.broker.tables.topics import TopicTable
+from tallystick.node.core import logs
+from tallystick.node.core.configuration import as_text, parse_text
+from tallystick.node.core.settings import PERMISSION_WRITE, UNDECIDED, BrokerSettings
+from tallystick.node.core.starting import RECOVERING, StartProgress
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
-from tallystick.node.settings import PERMISSION_WRITE, UNDECIDED, BrokerSettings
-from tallystick.node.starting import RECOVERING, StartProgress
 from tallystick.replication.member.member import Member
 from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Protocol
 from tallystick.store.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.clients import ConsumerTable, ProducerTable
-    from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
-    from tallystick.node.broker.filters import ConsumerFilterTable
-    from tallystick.node.broker.holds import HoldTable
-    from tallystick.node.broker.locks import QueueLocks
-    from tallystick.node.broker.offsets import ConsumerOffsets
-    from tallystick.node.broker.schedule import ScheduleService
-    from tallystick.node.broker.stats import BrokerStats
-    from tallystick.node.broker.topics import TopicTable
-    from tallystick.node.broker.transactions import TransactionService
-    from tallystick.node.settings import BrokerSettings
+    from tallystick.node.broker.services.holds import HoldTable
+    from tallystick.node.broker.services.schedule import ScheduleService
+    from tallystick.node.broker.services.stats import BrokerStats
+    from tallystick.node.broker.services.transactions import TransactionService
+    from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
+    from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
+    from tallystick.node.broker.tables.filters import ConsumerFilterTable
+    from tallystick.node.broker.tables.locks import QueueLocks
+    from tallystick.node.broker.tables.offsets import ConsumerOffsets
+    from tallystick.node.broker.tables.topics import TopicTable
+    from tallystick.node.core.settings import BrokerSettings
     from tallystick.store.settings import StoreSettings
 
 

@@ -15,7 +15,7 @@ from tallystick.node.remoting.frames import Frame
 
 if TYPE_CHECKING:
     from tallystick.node.broker.processors.pull_quick import QuickPulls
-    from tallystick.node.broker.topics import TopicConfig
+    from tallystick.node.broker.tables.topics import TopicConfig
     from tallystick.node.remoting.connection import Connection
     from tallystick.store.engine import MessageStore
 

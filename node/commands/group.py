@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tallystick.node.admin_token import read_token
 from tallystick.node.commands.terminal import InputError, bad, good, number, table
+from tallystick.node.core.admin_token import read_token
 
 DEFAULT_HTTP = "127.0.0.1:8080"
 _TIMEOUT_S = 30.0

@@ -17,9 +17,9 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.commands.terminal import InputError, Progress, bad, good, lines, number
 from tallystick.node.commands.topics import nameserver_option
+from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.store import properties
 from tallystick.store.message import SysFlag

@@ -9,8 +9,8 @@ import os
 import time
 from typing import Any
 
-from tallystick.node.client import ClusterClient, RequestRefusedError
 from tallystick.node.commands.terminal import number, table
+from tallystick.node.core.client import ClusterClient, RequestRefusedError
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tallystick.node import logs
-from tallystick.node.configuration import parse_text
+from tallystick.node.core import logs
+from tallystick.node.core.configuration import parse_text
+from tallystick.node.core.settings import NameServerSettings
 from tallystick.node.nameserver.brokers import BrokerRequests
 from tallystick.node.nameserver.inquiry import ANSWER_S
 from tallystick.node.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig, KvFullError
@@ -28,7 +29,6 @@ from tallystick.node.remoting.command import (
     opt_bool,
 )
 from tallystick.node.remoting.server import Connection, Handler, Limits, RemotingServer
-from tallystick.node.settings import NameServerSettings
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.finding_log import FindingLog

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.node import addresses
-from tallystick.node.addresses import wait_for_address
+from tallystick.node.core import addresses
+from tallystick.node.core.addresses import wait_for_address
 from tallystick.store.settings import SettingsError
 
 

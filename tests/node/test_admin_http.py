@@ -13,10 +13,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from fake_broker import FakeBroker, FakeChannel, MemoryFile
 from fake_member import FakeMember
 
-from tallystick.node.admin_api import MAX_ITEMS, AdminView
-from tallystick.node.broker.clients import Client
-from tallystick.node.broker.replicated import GroupTables
-from tallystick.node.http import Probes, application
+from tallystick.node.broker.group.replicated import GroupTables
+from tallystick.node.broker.tables.clients import Client
+from tallystick.node.http.admin_api import MAX_ITEMS, AdminView
+from tallystick.node.http.server import Probes, application
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
 from tallystick.store.message import Message

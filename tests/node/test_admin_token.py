@@ -12,9 +12,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from tally_process import environment, tally
 
-from tallystick.node.admin_api import AdminView
-from tallystick.node.admin_token import TokenFile
-from tallystick.node.http import Probes, application
+from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.http.admin_api import AdminView
+from tallystick.node.http.server import Probes, application
 
 pytestmark = pytest.mark.process
 

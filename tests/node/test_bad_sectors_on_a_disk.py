@@ -12,7 +12,7 @@ from bad_disk import BadDisk
 from group_lab import GroupLab, until
 from tally_process import TallyProcess, tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.store.segment_files import segment_name
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.node.broker import sql92
-from tallystick.node.broker.bloom import BloomFilter, has_bits, murmur3_128, set_bits
+from tallystick.node.broker.tables.bloom import BloomFilter, has_bits, murmur3_128, set_bits
 
 # Printed by Guava 19 and RocketMQ 4.8.0: text, hash as Guava writes it (bytes, low half first), positions of
 # createByFn(20, 32) and of createByFn(1, 1000).

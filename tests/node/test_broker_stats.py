@@ -7,7 +7,7 @@ from datetime import datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.node.broker.stats import BrokerStats, Counter, Totals
+from tallystick.node.broker.services.stats import BrokerStats, Counter, Totals
 
 START = int(datetime(2026, 11, 20, 12, 0, 0).timestamp() * 1000)
 DAY = 24 * 3_600_000

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from fake_broker import FakeBroker, FakeChannel
 
-from tallystick.node.broker.delay import DelayError, DelayLevels, delay_level, from_schedule, to_schedule
-from tallystick.node.broker.half import check_request, ended_offsets, to_commit, to_op, with_properties
 from tallystick.node.broker.processors.reply import ReplyProcessor
 from tallystick.node.broker.processors.send import SendProcessor
 from tallystick.node.broker.processors.send_back import sent_back
-from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.broker.services.delay import DelayError, DelayLevels, delay_level, from_schedule, to_schedule
+from tallystick.node.broker.services.half import check_request, ended_offsets, to_commit, to_op, with_properties
+from tallystick.node.broker.tables.topics import TopicConfig
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command
-from tallystick.node.settings import BrokerSettings
 from tallystick.store import properties
 from tallystick.store.message import Host, Message
 from tallystick.store.record import Record

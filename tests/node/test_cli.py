@@ -10,8 +10,8 @@ from tally_process import command, environment, tally
 
 import tallystick.node.run
 from tallystick.node.cli import main
-from tallystick.node.client import RequestRefusedError
-from tallystick.node.configuration import ConfigurationError
+from tallystick.node.core.client import RequestRefusedError
+from tallystick.node.core.configuration import ConfigurationError
 from tallystick.node.remoting.errors import RemotingConnectError
 from tallystick.store._kernel import DamageError
 from tallystick.store.lock import StoreLockedError

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.node.broker.clients import CHANNEL_EXPIRY_MS, Client, ConsumerTable, ProducerTable
-from tallystick.node.broker.subscriptions import SubscriptionData
+from tallystick.node.broker.tables.clients import CHANNEL_EXPIRY_MS, Client, ConsumerTable, ProducerTable
+from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.store.message import Host
 
 REMOTE = Host("10.0.0.9", 5000)

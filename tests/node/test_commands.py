@@ -16,7 +16,7 @@ import pytest
 from tally_process import TallyProcess, command, environment
 
 from tallystick.node.cli import main
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import properties
 from tallystick.store.message import SysFlag

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.node.configuration import ConfigurationError, Flag, as_text, load, parse_text
-from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.core.configuration import ConfigurationError, Flag, as_text, load, parse_text
+from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.settings import FlushDiskType, StoreSettings
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_broker import MemoryFile
 
-from tallystick.node.broker.delay import DelayLevels, to_schedule
-from tallystick.node.broker.half import ended_offsets, to_commit
-from tallystick.node.broker.schedule import DelayOffsets
+from tallystick.node.broker.services.delay import DelayLevels, to_schedule
+from tallystick.node.broker.services.half import ended_offsets, to_commit
+from tallystick.node.broker.services.schedule import DelayOffsets
 from tallystick.store import properties
 from tallystick.store.message import Message
 from tallystick.store.record import Record

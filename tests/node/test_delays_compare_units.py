@@ -8,11 +8,11 @@ import pytest
 from derived_lab import files, patch, saved, started
 from engine_lab import HOST, message, records_of
 
-from tallystick.node.broker.delay import DelayLevels, to_schedule
-from tallystick.node.broker.half import to_half, to_op
-from tallystick.node.broker.schedule import LevelQueue
-from tallystick.node.broker.topics import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
-from tallystick.node.broker.transaction_check import Ask, CheckRound, CheckRules, HalfLinks
+from tallystick.node.broker.services.delay import DelayLevels, to_schedule
+from tallystick.node.broker.services.half import to_half, to_op
+from tallystick.node.broker.services.schedule import LevelQueue
+from tallystick.node.broker.services.transaction_check import Ask, CheckRound, CheckRules, HalfLinks
+from tallystick.node.broker.tables.topics import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
 from tallystick.store import queue_repair
 from tallystick.store.engine import MessageStore
 from tallystick.store.findings import FindingKind

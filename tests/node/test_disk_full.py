@@ -17,9 +17,9 @@ from engine_lab import json_frame, send_frame, small, until
 from tally_process import TallyProcess
 
 from tallystick.node.broker.broker import Broker
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.command import Command
-from tallystick.node.settings import BrokerSettings
 from tallystick.store._kernel import Door
 
 pytestmark = pytest.mark.process

@@ -12,14 +12,14 @@ import pytest
 from fake_broker import MemoryFile
 from ports import free_ports
 
-from tallystick.node.broker.registration import Registration
-from tallystick.node.broker.topics import TopicConfig, TopicTable
+from tallystick.node.broker.services.registration import Registration
+from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
+from tallystick.node.core.settings import UNDECIDED, BrokerSettings, NameServerSettings
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.server import Connection
-from tallystick.node.settings import UNDECIDED, BrokerSettings, NameServerSettings
 from tallystick.store import fastjson
 from tallystick.store.message import Host
 from tallystick.store.settings import SettingsError

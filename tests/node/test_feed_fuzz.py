@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tallystick.node.broker.processors.send import SendProcessor
-from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.codec import decode
 from tallystick.node.remoting.errors import FrameError
 from tallystick.node.remoting.frames import FrameSplitter

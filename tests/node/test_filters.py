@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.node.broker import sql92
-from tallystick.node.broker.filters import (
+from tallystick.node.broker.tables.filters import (
     DEAD_AT_LOAD_MS,
     EVERYTHING,
     ConsumerFilterTable,
@@ -16,8 +16,8 @@ from tallystick.node.broker.filters import (
     picker,
     tag_filter,
 )
-from tallystick.node.broker.subscriptions import SQL92, SubscriptionData
-from tallystick.node.settings import BrokerSettings
+from tallystick.node.broker.tables.subscriptions import SQL92, SubscriptionData
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.store import properties
 
 DAY_MS = 24 * 3600 * 1000

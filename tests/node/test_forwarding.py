@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from forwarding_lab import TOPIC, Node, send, until
 
-from tallystick.node.broker import envelope, forwarding
-from tallystick.node.broker.leader_only import LOG
+from tallystick.node.broker.group import envelope, forwarding
+from tallystick.node.broker.group.leader_only import LOG
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codec import encode
 from tallystick.node.remoting.codes import RequestCode, ResponseCode

@@ -10,7 +10,7 @@ import pytest
 from group_lab import NAME, GroupLab, until
 from tally_process import tally
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.replication.ledger.mark import LedgerMark
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, GROUP_LOG_TOPIC
 from tallystick.store.log_walk import StepKind, walk

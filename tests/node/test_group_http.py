@@ -15,7 +15,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from tallystick.node.cli import _parser
-from tallystick.node.http import Probes, application
+from tallystick.node.http.server import Probes, application
 from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import Role, TransferResult
 from tallystick.replication.member.errors import ChangeError, OutcomeUnknownError, TransferError

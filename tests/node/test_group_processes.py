@@ -11,8 +11,8 @@ import pytest
 from group_lab import NAME, PATIENCE_S, GroupLab, until
 from tally_process import tally
 
-from tallystick.node.broker.forwarding import HOLD_S
-from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.broker.group.forwarding import HOLD_S
+from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
 from tallystick.store.ledger_format import ENTRY_HEADER_BYTES

@@ -12,10 +12,10 @@ import pytest
 from fake_broker import MemoryFile
 from fake_member import FakeMember
 
-from tallystick.node.broker.group_role import BrokerGroup
-from tallystick.node.broker.saving import NotReplicatedError
-from tallystick.node.broker.topics import TopicConfig, TopicTable
-from tallystick.node.settings import UNDECIDED, BrokerSettings
+from tallystick.node.broker.group.group_role import BrokerGroup
+from tallystick.node.broker.tables.saving import NotReplicatedError
+from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
+from tallystick.node.core.settings import UNDECIDED, BrokerSettings
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
 from tallystick.store.ledger_format import EntryKind

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.node.broker.membership import GroupPlan, parse_peers
-from tallystick.node.configuration import load
-from tallystick.node.settings import BrokerSettings
+from tallystick.node.broker.group.membership import GroupPlan, parse_peers
+from tallystick.node.core.configuration import load
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.replication.membership import Membership
 from tallystick.store.settings import FlushDiskType, SettingsError, StoreSettings
 

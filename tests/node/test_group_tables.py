@@ -11,13 +11,13 @@ import pytest
 from fake_broker import MemoryFile
 from fake_member import Entry, FakeMember
 
-from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
-from tallystick.node.broker.offsets import ConsumerOffsets
-from tallystick.node.broker.replicated import GroupTables
-from tallystick.node.broker.saving import FollowsError, NotReplicatedError
-from tallystick.node.broker.schedule import DelayOffsets
-from tallystick.node.broker.topics import TopicConfig, TopicTable
-from tallystick.node.settings import BrokerSettings
+from tallystick.node.broker.group.replicated import GroupTables
+from tallystick.node.broker.services.schedule import DelayOffsets
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.saving import FollowsError, NotReplicatedError
+from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.replication.metadata import entry, snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door

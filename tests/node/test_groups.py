@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable, validate_group_name
-from tallystick.node.settings import BrokerSettings
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, SubscriptionGroupTable, validate_group_name
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.store._kernel import Door
 from tallystick.store.tables import JsonTable
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tallystick.node.broker.holds import CHECK_MS, PROGRESS_MS, Hold, HoldTable
+from tallystick.node.broker.services.holds import CHECK_MS, PROGRESS_MS, Hold, HoldTable
 
 
 class Store:

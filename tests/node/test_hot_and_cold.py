@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tallystick.node.broker.broker import Broker
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType
-from tallystick.node.settings import BrokerSettings
 from tallystick.store import properties
 from tallystick.store.message import Host
 from tallystick.store.record import Record

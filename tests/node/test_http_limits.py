@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tallystick.node import http, http_limits
-from tallystick.node.http import HttpServer, Probes
-from tallystick.node.http_limits import IDLE_S, Guards
-from tallystick.node.settings import HttpSettings
+from tallystick.node.core.settings import HttpSettings
+from tallystick.node.http import limits as http_limits
+from tallystick.node.http import server as http
+from tallystick.node.http.limits import IDLE_S, Guards
+from tallystick.node.http.server import HttpServer, Probes
 from tallystick.store.memory_budget import MemoryBudget
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"

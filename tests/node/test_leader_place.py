@@ -12,11 +12,11 @@ import pytest
 from fake_broker import MemoryFile
 from fake_member import FakeMember
 
-from tallystick.node.broker.group_role import BrokerGroup
-from tallystick.node.broker.leader_place import LeaderPlace
-from tallystick.node.broker.offsets import ConsumerOffsets
-from tallystick.node.broker.topics import TopicTable
-from tallystick.node.settings import UNDECIDED, BrokerSettings
+from tallystick.node.broker.group.group_role import BrokerGroup
+from tallystick.node.broker.group.leader_place import LeaderPlace
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.topics import TopicTable
+from tallystick.node.core.settings import UNDECIDED, BrokerSettings
 from tallystick.replication.effects import Role, TransferResult
 from tallystick.replication.member.errors import TransferError
 from tallystick.replication.metadata.tables import ReplicatedTables

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.node.broker.locks import LOCK_LIVE_MS, MAX_LOCKS, QueueLocks
-from tallystick.node.broker.message_queue import MessageQueue
+from tallystick.node.broker.tables.locks import LOCK_LIVE_MS, MAX_LOCKS, QueueLocks
+from tallystick.node.broker.tables.message_queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
 STEPS = st.lists(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tally_process import TallyProcess, tally
 
-from tallystick.node.client import ClusterClient
-from tallystick.node.configuration import ConfigurationError, load
-from tallystick.node.logs import JsonFormatter
+from tallystick.node.core.client import ClusterClient
+from tallystick.node.core.configuration import ConfigurationError, load
+from tallystick.node.core.logs import JsonFormatter
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.operator.core.logs import JsonFormatter as OperatorFormatter
 

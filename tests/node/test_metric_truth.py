@@ -19,12 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tally_process import SMALL
 
 from tallystick.node.broker.broker import Broker
-from tallystick.node.configuration import parse_text
-from tallystick.node.metrics import BrokerMetrics
+from tallystick.node.core.configuration import parse_text
+from tallystick.node.core.settings import BrokerSettings
+from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
-from tallystick.node.settings import BrokerSettings
 from tallystick.store import fastjson
 from tallystick.store.record import Record
 from tallystick.store.settings import StoreSettings

@@ -7,8 +7,8 @@ import pytest
 from fake_broker import FakeBroker
 from prometheus_client.parser import text_string_to_metric_families
 
-from tallystick.node import metrics
-from tallystick.node.metrics import BrokerMetrics
+from tallystick.node.http import metrics
+from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.node.core.settings import NameServerSettings
 from tallystick.node.nameserver.registration import QueueData, RegisterBody
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.remoting.client import RemotingClient
@@ -21,7 +22,6 @@ from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.node.remoting.server import Connection
-from tallystick.node.settings import NameServerSettings
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.finding_log import FindingLog

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tallystick.node.configuration import Settings, load
-from tallystick.node.node_api import ProcessClock, broker_json, nameserver_json
-from tallystick.node.starting import RECOVERING, WAITING, StartProgress
+from tallystick.node.core.configuration import Settings, load
+from tallystick.node.core.starting import RECOVERING, WAITING, StartProgress
+from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
 from tallystick.replication.durable import DiskState
 from tallystick.replication.member.status import Unrepaired
 from tallystick.store.finding_log import FindingLog

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scripts import loaded
 
-from tallystick.node.settings import CHANGEABLE, BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.core.settings import CHANGEABLE, BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.setting import SettingsError, declarations, why_not_changeable
 from tallystick.store.settings import StoreSettings
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tallystick.node.broker.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.store._kernel import Door
 from tallystick.store.tables import JsonTable
 

@@ -32,7 +32,7 @@ from engine_lab import (
 )
 from tally_process import TallyProcess
 
-from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store._kernel import Door, Log
 from tallystick.store.message import GetStatus, MessageBatch, PutStatus
 from tallystick.store.segment_files import segment_name

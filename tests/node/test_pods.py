@@ -21,7 +21,7 @@ from group_lab import until
 from ports import free_ports
 from tally_process import TallyProcess, command, environment
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.store import fastjson
 
 pytestmark = pytest.mark.process

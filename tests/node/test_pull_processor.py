@@ -8,23 +8,23 @@ import lzma
 
 import pytest
 
-from tallystick.node.broker.clients import BROADCASTING, Client, ConsumerTable
-from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
-from tallystick.node.broker.filters import ConsumerFilterTable
-from tallystick.node.broker.holds import PROGRESS_MS, HoldTable
-from tallystick.node.broker.offset_moved import MAX_IN_FLIGHT
-from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.pull_head import pull_head
 from tallystick.node.broker.processors.pull_request import MAX_MESSAGES
 from tallystick.node.broker.processors.query import QueryProcessor
-from tallystick.node.broker.stats import BrokerStats
-from tallystick.node.broker.subscriptions import SubscriptionData
-from tallystick.node.broker.topics import TopicConfig, TopicTable
+from tallystick.node.broker.services.holds import PROGRESS_MS, HoldTable
+from tallystick.node.broker.services.offset_moved import MAX_IN_FLIGHT
+from tallystick.node.broker.services.stats import BrokerStats
+from tallystick.node.broker.tables.clients import BROADCASTING, Client, ConsumerTable
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
+from tallystick.node.broker.tables.filters import ConsumerFilterTable
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.subscriptions import SubscriptionData
+from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.command import Command, HeaderType, ResponseError
 from tallystick.node.remoting.frames import FrameSplitter
-from tallystick.node.settings import BrokerSettings
 from tallystick.store import properties
 from tallystick.store._kernel import string_hash
 from tallystick.store.message import GetResult, GetStatus, Host, PutResult, PutStatus, QueryResult

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tallystick.node.broker.broker import Broker
-from tallystick.node.broker.clients import Client
-from tallystick.node.broker.consumer_groups import SubscriptionGroup
-from tallystick.node.broker.subscriptions import SubscriptionData
-from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.broker.tables.clients import Client
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
+from tallystick.node.broker.tables.subscriptions import SubscriptionData
+from tallystick.node.broker.tables.topics import TopicConfig
+from tallystick.node.core.settings import PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
 from tallystick.node.remoting.connection import Connection
-from tallystick.node.settings import PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
 from tallystick.store import properties
 from tallystick.store._kernel import DamageError
 from tallystick.store.settings import StoreSettings

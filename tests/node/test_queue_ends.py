@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.node.broker import queue_ends
-from tallystick.node.broker.queue_ends import FILE_NAME, QueueEndsError
+from tallystick.node.broker.group import queue_ends
+from tallystick.node.broker.group.queue_ends import FILE_NAME, QueueEndsError
 from tallystick.store._kernel import Door
 
 ENDS = {("%RETRY%g", 0): 7, ("orders", 0): 3, ("orders", 11): 1 << 40}

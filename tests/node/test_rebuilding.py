@@ -12,10 +12,10 @@ import pytest
 from group_lab import GroupLab
 from tally_process import TallyProcess, tally
 
-from tallystick.node.broker.consumer_groups import SubscriptionGroup
-from tallystick.node.broker.rebuilding import missing_groups, missing_topics
-from tallystick.node.broker.topics import TopicConfig
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.broker.services.rebuilding import missing_groups, missing_topics
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
+from tallystick.node.broker.tables.topics import TopicConfig
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 
 pytestmark = pytest.mark.process

@@ -4,7 +4,7 @@ import pytest
 from fake_broker import FakeBroker, FakeChannel
 
 from tallystick.node.broker.processors.reply import ReplyProcessor
-from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command
 
 PROPERTIES = "REPLY_TO_CLIENT\x01waiting@1\x02CORRELATION_ID\x01c1\x02"

@@ -12,15 +12,15 @@ from fake_broker import FakeBroker, FakeChannel, MemoryFile
 from fake_member import FakeMember
 
 from tallystick.node.broker.feeding import hot_queues
+from tallystick.node.broker.group.replicated import GroupTables
 from tallystick.node.broker.processors.send import SendProcessor
 from tallystick.node.broker.processors.send_back import SendBackProcessor
-from tallystick.node.broker.replicated import GroupTables
-from tallystick.node.broker.row_gate import RowGate
-from tallystick.node.broker.saving import NotReplicatedError
-from tallystick.node.broker.topics import TopicConfig, TopicTable, retry_topic
+from tallystick.node.broker.tables.row_gate import RowGate
+from tallystick.node.broker.tables.saving import NotReplicatedError
+from tallystick.node.broker.tables.topics import TopicConfig, TopicTable, retry_topic
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
-from tallystick.node.settings import BrokerSettings
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
 from tallystick.store.ledger_format import EntryKind

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.node.broker.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
 
 
 class SlowFile:

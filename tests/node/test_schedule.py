@@ -9,8 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tallystick.node.broker.delay import DelayLevels, to_schedule
-from tallystick.node.broker.schedule import CORRECTION_MS, MAX_TRIES, RETRY_MS, WINDOW, DelayOffsets, Due, due, idle_ms
+from tallystick.node.broker.services.delay import DelayLevels, to_schedule
+from tallystick.node.broker.services.schedule import (
+    CORRECTION_MS,
+    MAX_TRIES,
+    RETRY_MS,
+    WINDOW,
+    DelayOffsets,
+    Due,
+    due,
+    idle_ms,
+)
 from tallystick.store.message import Message, PutStatus
 from tallystick.store.settings import StoreSettings
 

@@ -4,7 +4,7 @@ import pytest
 from fake_broker import FakeBroker, FakeChannel
 
 from tallystick.node.broker.processors.send_back import SendBackProcessor
-from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.store.message import Host, Message, PutStatus
 from tallystick.store.record import Record

@@ -7,9 +7,9 @@ from fake_broker import FakeBroker, FakeChannel
 from fake_store import FakeStore, encode_batch
 
 from tallystick.node.broker.processors.send import SendProcessor
-from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.broker.tables.topics import TopicConfig
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command
-from tallystick.node.settings import BrokerSettings
 from tallystick.store import properties
 from tallystick.store.message import PutStatus
 from tallystick.store.record import Record

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tallystick.node.broker.broker import Broker
-from tallystick.node.settings import BrokerSettings
-from tallystick.node.starting import StartProgress, StartStoppedError
+from tallystick.node.core.settings import BrokerSettings
+from tallystick.node.core.starting import StartProgress, StartStoppedError
 from tallystick.store.message import Message
 from tallystick.store.settings import FlushDiskType, StoreSettings
 

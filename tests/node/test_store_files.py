@@ -24,11 +24,11 @@ from ledger_lab import open_ledger_of
 from tally_process import TallyProcess
 from yarl import URL
 
-from tallystick.node import store_files_api
-from tallystick.node.admin_api import AdminView
-from tallystick.node.admin_token import TokenFile
-from tallystick.node.http import Probes, application
-from tallystick.node.store_files_api import StoreFilesApi
+from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.http import store_files_api
+from tallystick.node.http.admin_api import AdminView
+from tallystick.node.http.server import Probes, application
+from tallystick.node.http.store_files_api import StoreFilesApi
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
 from tallystick.store.engine import MessageStore

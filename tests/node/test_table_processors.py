@@ -16,12 +16,6 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from tallystick.node.broker import offsets as offset_table
-from tallystick.node.broker.clients import Client, ConsumerTable, ProducerTable
-from tallystick.node.broker.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
-from tallystick.node.broker.locks import QueueLocks
-from tallystick.node.broker.message_queue import MessageQueue
-from tallystick.node.broker.offsets import ConsumerOffsets
 from tallystick.node.broker.processors.admin import AdminProcessor, parse_properties
 from tallystick.node.broker.processors.broker_to_client import RelayProcessor
 from tallystick.node.broker.processors.clients import ClientProcessor
@@ -29,12 +23,18 @@ from tallystick.node.broker.processors.consumption import ConsumptionProcessor
 from tallystick.node.broker.processors.inspection import InspectionProcessor
 from tallystick.node.broker.processors.locks import LockProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
-from tallystick.node.broker.stats import BrokerStats
-from tallystick.node.broker.subscriptions import SubscriptionData
-from tallystick.node.broker.topics import TopicConfig, TopicTable
+from tallystick.node.broker.services.stats import BrokerStats
+from tallystick.node.broker.tables import offsets as offset_table
+from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
+from tallystick.node.broker.tables.locks import QueueLocks
+from tallystick.node.broker.tables.message_queue import MessageQueue
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.subscriptions import SubscriptionData
+from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.node.remoting.errors import RemotingTimeout
-from tallystick.node.settings import BrokerSettings
 from tallystick.store import fastjson
 from tallystick.store.message import Host, Message, PutResult, PutStatus
 from tallystick.store.message_id import encode_message_id

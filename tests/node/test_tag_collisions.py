@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tallystick.node.broker.broker import Broker
-from tallystick.node.broker.filters import filter_of
-from tallystick.node.broker.subscriptions import MAX_CHARACTERS, SubscriptionError
-from tallystick.node.broker.topics import TopicConfig
-from tallystick.node.settings import BrokerSettings
+from tallystick.node.broker.tables.filters import filter_of
+from tallystick.node.broker.tables.subscriptions import MAX_CHARACTERS, SubscriptionError
+from tallystick.node.broker.tables.topics import TopicConfig
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.store import properties
 from tallystick.store.record import Record
 from tallystick.store.settings import StoreSettings

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tallystick.node.broker.topics import (
+from tallystick.node.broker.tables.topics import (
     AUTO_CREATE_TOPIC,
     TopicConfig,
     TopicTable,
     retry_topic,
     validate_topic_name,
 )
-from tallystick.node.settings import BrokerSettings
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.store._kernel import Door
 from tallystick.store.tables import JsonTable
 

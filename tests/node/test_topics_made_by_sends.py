@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tally_process import TallyProcess
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command

@@ -10,8 +10,8 @@ from fake_store import Clock, FakeStore
 
 from tallystick.node.broker.processors.send import SendProcessor
 from tallystick.node.broker.processors.transaction import TransactionProcessor
-from tallystick.node.broker.topics import TopicConfig
-from tallystick.node.broker.transaction_check import HalfLinks
+from tallystick.node.broker.services.transaction_check import HalfLinks
+from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.store.message import Message, PutStatus
 from tallystick.store.record import Record

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tallystick.node.configuration import ConfigurationError, Settings, load
-from tallystick.node.group_api import group_json
-from tallystick.node.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.core.configuration import ConfigurationError, Settings, load
+from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.http.group_api import group_json
 from tallystick.operator.clusters.cluster_manifests import broker_toml
 from tallystick.operator.clusters.layout import layout
 from tallystick.operator.clusters.observed import Group, Member, NameServers, Observed, understood

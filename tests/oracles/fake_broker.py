@@ -8,17 +8,17 @@ from typing import Any
 
 from fake_store import Clock, FakeStore
 
-from tallystick.node.broker.clients import Client, ConsumerTable, ProducerTable
-from tallystick.node.broker.consumer_groups import SubscriptionGroupTable
-from tallystick.node.broker.locks import QueueLocks
-from tallystick.node.broker.offsets import ConsumerOffsets
-from tallystick.node.broker.schedule import ScheduleService
-from tallystick.node.broker.stats import BrokerStats
-from tallystick.node.broker.topics import TopicTable
-from tallystick.node.broker.transactions import TransactionService
+from tallystick.node.broker.services.schedule import ScheduleService
+from tallystick.node.broker.services.stats import BrokerStats
+from tallystick.node.broker.services.transactions import TransactionService
+from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
+from tallystick.node.broker.tables.locks import QueueLocks
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.topics import TopicTable
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingConnectError
-from tallystick.node.settings import BrokerSettings
 from tallystick.store.message import Host
 
 

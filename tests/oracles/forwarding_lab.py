@@ -8,14 +8,14 @@ from typing import Any
 
 from fake_broker import FakeBroker
 
-from tallystick.node.broker.leader_only import LeaderOnly
-from tallystick.node.broker.leader_place import Place
+from tallystick.node.broker.group.leader_only import LeaderOnly
+from tallystick.node.broker.group.leader_place import Place
 from tallystick.node.broker.processors.clients import ClientProcessor
 from tallystick.node.broker.processors.locks import LockProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
 from tallystick.node.broker.processors.reply import ReplyProcessor
 from tallystick.node.broker.processors.send import SendProcessor
-from tallystick.node.broker.topics import TopicConfig
+from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType
 from tallystick.node.remoting.server import Connection, RemotingServer

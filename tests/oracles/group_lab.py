@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from ports import free_ports
 from tally_process import SMALL, TallyProcess, tally
 
-from tallystick.node.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store.record import Record
 

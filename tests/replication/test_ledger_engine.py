@@ -26,7 +26,7 @@ from engine_lab import (
 )
 from ledger_lab import open_ledger_of
 
-from tallystick.node.broker.membership import forget_derived
+from tallystick.node.broker.group.membership import forget_derived
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door

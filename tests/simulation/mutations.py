@@ -78,7 +78,7 @@ def _source(module: ModuleType, function: str) -> str:
     return textwrap.dedent("\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno]) + "\n")
 
 
-_SAVING = "tallystick.node.broker.saving"
+_SAVING = "tallystick.node.broker.tables.saving"
 MUTATIONS = (
     Mutation(
         "a send does not wait for its topic's row",
@@ -129,7 +129,7 @@ MUTATIONS = (
         "sync",
         (
             Edit(
-                "tallystick.node.broker.locks",
+                "tallystick.node.broker.tables.locks",
                 "QueueLocks.try_lock_batch",
                 "if owner is None or owner == client_id:",
                 "if True:",
@@ -142,7 +142,7 @@ MUTATIONS = (
         "sync",
         (
             Edit(
-                "tallystick.node.broker.offsets",
+                "tallystick.node.broker.tables.offsets",
                 "ConsumerOffsets.commit",
                 "self._set(group, topic, queue_id, offset)",
                 "self._set(group, topic, queue_id, max(offset, self.query(group, topic, queue_id)))",
@@ -168,7 +168,7 @@ MUTATIONS = (
         "sync",
         (
             Edit(
-                "tallystick.node.broker.delay",
+                "tallystick.node.broker.services.delay",
                 "again",
                 "properties=record.properties,",
                 'properties=record.properties.replace("TAGS", "GATS"),',

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.patches import World
 from simulation.world import Host, Process, current
-from tallystick.node.configuration import load
+from tallystick.node.core.configuration import load
 from tallystick.node.run import _Process
 from tallystick.store._kernel import Door
 

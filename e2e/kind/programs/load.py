@@ -32,7 +32,7 @@ from lab.group_sender import SEND_S, GroupSender, Post, steadily
 from lab.history import History, Outcome
 from lab.ledger import body_id, digest
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.command import HeaderType
 from tallystick.node.remoting.errors import RemotingError
 

@@ -13,23 +13,23 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.administration import delete_group, delete_topic, update_groups, update_topics
-from tallystick.node.broker.consumer_groups import SubscriptionGroup
-from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.processors.answers import json_answer, read_body, refused
-from tallystick.node.broker.runtime import runtime_info
-from tallystick.node.broker.topics import TopicConfig, validate_topic_name
+from tallystick.node.broker.services.runtime import runtime_info
+from tallystick.node.broker.tables.administration import delete_group, delete_topic, update_groups, update_topics
+from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
+from tallystick.node.broker.tables.message_queue import MessageQueue
+from tallystick.node.broker.tables.topics import TopicConfig, validate_topic_name
+from tallystick.node.core.settings import CHANGEABLE, BrokerSettings
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_str, opt_bool, opt_int
-from tallystick.node.settings import CHANGEABLE, BrokerSettings
 from tallystick.store import fastjson
 from tallystick.store.setting import why_not_changeable
 from tallystick.store.settings import StoreSettings
 from tallystick.store.tables import DataVersion
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.clients import Channel
     from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.tables.clients import Channel
     from tallystick.node.remoting.endpoint import Handler
 
 _logger = logging.getLogger("tallystick.broker")

@@ -13,9 +13,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.clients import Channel, Client
-from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.processors.answers import json_answer, refused
+from tallystick.node.broker.tables.clients import Channel, Client
+from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_bool, need_long, need_str, opt_str
 from tallystick.node.remoting.errors import RemotingError, RemotingTimeout

@@ -12,16 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker import sql92
-from tallystick.node.broker.clients import CLUSTERING, FROM_LAST, PUSH, Channel, Client
 from tallystick.node.broker.processors.answers import json_answer, objects, read_body, refused, text
-from tallystick.node.broker.subscriptions import SQL92, SubscriptionData, is_tag_type
-from tallystick.node.broker.topics import READ_WRITE, SYS_FLAG_UNIT_SUB, retry_topic
+from tallystick.node.broker.tables.clients import CLUSTERING, FROM_LAST, PUSH, Channel, Client
+from tallystick.node.broker.tables.subscriptions import SQL92, SubscriptionData, is_tag_type
+from tallystick.node.broker.tables.topics import READ_WRITE, SYS_FLAG_UNIT_SUB, retry_topic
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_str, opt_str
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
     from tallystick.node.remoting.endpoint import Handler
 
 MAX_GROUPS = 1024  # consumer and producer groups in one heartbeat; RocketMQ has no limit. Each creates a topic

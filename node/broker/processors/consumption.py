@@ -12,17 +12,17 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.consumer_groups import validate_group_name
-from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.processors.answers import json_answer, refused
-from tallystick.node.broker.stats import GROUP_GET_NUMS
+from tallystick.node.broker.services.stats import GROUP_GET_NUMS
+from tallystick.node.broker.tables.consumer_groups import validate_group_name
+from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_bool, need_str, opt_bool, opt_str
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.clients import Channel
     from tallystick.node.broker.context import BrokerContext
-    from tallystick.node.broker.topics import TopicConfig
+    from tallystick.node.broker.tables.clients import Channel
+    from tallystick.node.broker.tables.topics import TopicConfig
     from tallystick.node.remoting.endpoint import Handler
 
 _LONG_MAX = 2**63 - 1

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.delay import again
-from tallystick.node.broker.filters import EVERYTHING, tag_filter
-from tallystick.node.broker.half import with_properties
 from tallystick.node.broker.processors.answers import json_answer, refused
-from tallystick.node.broker.subscriptions import is_tag_type
-from tallystick.node.broker.topics import HALF_TOPIC
+from tallystick.node.broker.services.delay import again
+from tallystick.node.broker.services.half import with_properties
+from tallystick.node.broker.tables.filters import EVERYTHING, tag_filter
+from tallystick.node.broker.tables.subscriptions import is_tag_type
+from tallystick.node.broker.tables.topics import HALF_TOPIC
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_long, need_str, opt_str
 from tallystick.store import properties
@@ -21,8 +21,8 @@ from tallystick.store.message_id import MessageIdError, decode_message_id
 from tallystick.store.record import Record, RecordError
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.clients import Channel
     from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.tables.clients import Channel
     from tallystick.node.remoting.endpoint import Handler
 
 MAX_UNITS = 1000  # units in one answer; RocketMQ has no limit

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.message_queue import MessageQueue
 from tallystick.node.broker.processors.answers import json_answer, objects, read_body, refused, text
+from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.clients import Channel
     from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.tables.clients import Channel
     from tallystick.node.remoting.endpoint import Handler
 
 MAX_QUEUES = 65536  # in one request; RocketMQ has no limit

@@ -12,15 +12,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.consumer_groups import validate_group_name
-from tallystick.node.broker.offsets import MAX_OFFSETS
 from tallystick.node.broker.processors.answers import refused
+from tallystick.node.broker.tables.consumer_groups import validate_group_name
+from tallystick.node.broker.tables.offsets import MAX_OFFSETS
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_long, need_str, opt_bool, opt_str
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.clients import Channel
     from tallystick.node.broker.context import BrokerContext, StoreView
+    from tallystick.node.broker.tables.clients import Channel
     from tallystick.node.remoting.endpoint import Handler
 
 MAX_QUEUE_ID = 65535  # RocketMQ has no limit; here each number that a client sends would stay in the table

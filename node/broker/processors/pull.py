@@ -24,11 +24,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.holds import Hold
-from tallystick.node.broker.offset_moved import OffsetMovedEvents
 from tallystick.node.broker.processors.pull_checks import PullChecks
 from tallystick.node.broker.processors.pull_head import pull_head
 from tallystick.node.broker.processors.pull_request import COMMIT_OFFSET, SUSPEND, PullRequest
+from tallystick.node.broker.services.holds import Hold
+from tallystick.node.broker.services.offset_moved import OffsetMovedEvents
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.store.limited_log import LimitedLog
@@ -36,8 +36,8 @@ from tallystick.store.message import GetResult, GetStatus
 from tallystick.store.record import Record
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
     from tallystick.node.remoting.server import Connection, Handler
 
 logger = logging.getLogger("tallystick.pull")

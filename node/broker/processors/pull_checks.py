@@ -12,20 +12,20 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.clients import BROADCASTING
-from tallystick.node.broker.filters import MessageFilter, filter_of, tag_filter
 from tallystick.node.broker.processors.pull_request import SUBSCRIPTION
-from tallystick.node.broker.subscriptions import SubscriptionData, is_tag_type
-from tallystick.node.broker.topics import RETRY_PREFIX
+from tallystick.node.broker.tables.clients import BROADCASTING
+from tallystick.node.broker.tables.filters import MessageFilter, filter_of, tag_filter
+from tallystick.node.broker.tables.subscriptions import SubscriptionData, is_tag_type
+from tallystick.node.broker.tables.topics import RETRY_PREFIX
+from tallystick.node.core.settings import PERMISSION_READ
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import ResponseError
-from tallystick.node.settings import PERMISSION_READ
 from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.broker.processors.pull_request import PullRequest
+    from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
     from tallystick.node.remoting.server import Connection
 
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tallystick.node.broker.processors.sending import SendRequest, admit, choose_queue, region, rows_durable
-from tallystick.node.broker.request_reply import push_command, push_reply
+from tallystick.node.broker.services.request_reply import push_command, push_reply
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.store import properties

@@ -24,8 +24,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.delay import DelayError, delay_level, to_schedule
-from tallystick.node.broker.half import is_half, says_transaction, to_half
 from tallystick.node.broker.processors.sending import (
     VERSION_WITH_MAX_RECONSUME,
     SendRequest,
@@ -36,10 +34,12 @@ from tallystick.node.broker.processors.sending import (
     rows_durable,
     with_cluster,
 )
-from tallystick.node.broker.topics import RETRY_PREFIX, TopicConfig, dlq_topic
+from tallystick.node.broker.services.delay import DelayError, delay_level, to_schedule
+from tallystick.node.broker.services.half import is_half, says_transaction, to_half
+from tallystick.node.broker.tables.topics import RETRY_PREFIX, TopicConfig, dlq_topic
+from tallystick.node.core.settings import PERMISSION_WRITE
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
-from tallystick.node.settings import PERMISSION_WRITE
 from tallystick.store import properties
 from tallystick.store.message import TRANSACTION_MASK, Message, MessageBatch, SysFlag
 

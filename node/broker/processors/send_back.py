@@ -16,9 +16,10 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.delay import DelayError, again, to_schedule
 from tallystick.node.broker.processors.sending import VERSION_WITH_MAX_RECONSUME, rows_durable
-from tallystick.node.broker.topics import SYS_FLAG_UNIT_SUB, dlq_topic, retry_topic
+from tallystick.node.broker.services.delay import DelayError, again, to_schedule
+from tallystick.node.broker.tables.topics import SYS_FLAG_UNIT_SUB, dlq_topic, retry_topic
+from tallystick.node.core.settings import PERMISSION_READ, PERMISSION_WRITE
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import (
     Command,
@@ -29,7 +30,6 @@ from tallystick.node.remoting.command import (
     opt_bool,
     opt_int,
 )
-from tallystick.node.settings import PERMISSION_READ, PERMISSION_WRITE
 from tallystick.store import properties
 from tallystick.store.message import Message, PutStatus
 from tallystick.store.record import Record, RecordError

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.topics import (
+from tallystick.node.broker.tables.topics import (
     CHECK_MAX_TOPIC,
     HALF_TOPIC,
     OPERATION_TOPIC,
@@ -23,6 +23,7 @@ from tallystick.node.broker.topics import (
     TopicConfig,
     validate_topic_name,
 )
+from tallystick.node.core.settings import PERMISSION_WRITE
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import (
     Command,
@@ -34,7 +35,6 @@ from tallystick.node.remoting.command import (
     opt_int,
     opt_str,
 )
-from tallystick.node.settings import PERMISSION_WRITE
 from tallystick.store import properties
 from tallystick.store.message import Host, PutResult, PutStatus
 

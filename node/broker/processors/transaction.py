@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tallystick.node.broker.topics import HALF_TOPIC
-from tallystick.node.broker.transaction_check import read_record
+from tallystick.node.broker.services.transaction_check import read_record
+from tallystick.node.broker.tables.topics import HALF_TOPIC
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError, need_int, need_long, need_str
 from tallystick.store import properties

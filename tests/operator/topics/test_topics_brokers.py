@@ -14,7 +14,7 @@ from group_lab import GroupLab, until
 from prometheus_client import CollectorRegistry
 from topics_lab import CLUSTER, NAMESPACE, FakeApi, FakeEvents
 
-from tallystick.node.client import ClusterClient, QueueAddress
+from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.operator.core.node_api import NodeApi, NodeName
 from tallystick.operator.topics.brokers import NodeBrokers

@@ -16,9 +16,9 @@ import pytest
 from aiohttp.test_utils import TestServer
 from engine_lab import message, opened, small
 
-from tallystick.node.admin_api import AdminView
-from tallystick.node.admin_token import TokenFile
-from tallystick.node.http import Probes, application
+from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.http.admin_api import AdminView
+from tallystick.node.http.server import Probes, application
 from tallystick.spark.cluster.place import PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from group_lab import GroupLab, Ledger, until
 
-from tallystick.node.client import ClusterClient
+from tallystick.node.core.client import ClusterClient
 from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress

@@ -1,0 +1,162 @@
+"""Registers this broker with every name server: at the start, when topics change, and every `registerNameServerPeriod`.
+
+Name servers do not communicate with each other, and drop a broker that is silent for two minutes. The broker therefore
+registers with each separately and all at once; one that does not answer delays no other. Changes that come together are
+sent in one registration.
+
+A member of a replicated group has no broker id (-1) and is not registered until a leader is known. Then it registers
+its id and the term of this id, and reports each change at once (B6). If a name server rejects a registration, the
+broker tries again after three seconds.
+Source: BrokerOuterAPI.registerBrokerAll of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tallystick.node.broker.tables.topics import READ_WRITE
+from tallystick.node.core.settings import UNDECIDED
+from tallystick.node.nameserver.registration import EXTERNAL_FIELD, TERM_FIELD, WHOLE_FIELD
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.store import fastjson
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.tables.topics import TopicTable
+    from tallystick.node.core.settings import BrokerSettings
+    from tallystick.node.remoting.client import RemotingClient
+    from tallystick.store.message import Host
+
+_logger = logging.getLogger("tallystick.broker")
+_AGAIN_S = 3.0  # retry of a rejected registration: clients cannot find the broker until then
+
+
+class Registration:
+    """The registrations of one broker with the name servers of `settings.namesrvAddr`."""
+
+    def __init__(self, client: RemotingClient, host: Host, topics: TopicTable, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.term = 0
+        """The term of the replicated group in which `settings.brokerId` is valid; 0 without a group."""
+        self._client = client
+        self._host = host
+        self._topics = topics
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failing: set[str] = set()
+        self._told_ids: dict[str, int] = {}  # the last registered broker id, by the name server's address
+        self._stopped = False
+
+    @property
+    def nameservers(self) -> list[str]:
+        return [address.strip() for address in self.settings.namesrvAddr.split(";") if address.strip()]
+
+    async def start(self) -> None:
+        """Registers once, then continues in the background."""
+        await self.register_all()
+        self._task = asyncio.get_running_loop().create_task(self._keep_on(), name="register")
+
+    async def stop(self) -> None:
+        """Unregisters, so that clients learn it at once and not after the name servers' two minutes. Later changes of
+        the role are not registered."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        await self.withdraw()
+
+    async def withdraw(self) -> None:
+        """Unregisters the last registered id at each name server, and continues."""
+        known = {address: self._told_ids.pop(address, UNDECIDED) for address in self.nameservers}
+        await asyncio.gather(
+            *(self._tell(address, self._goodbye(number)) for address, number in known.items() if number != UNDECIDED)
+        )
+
+    def soon(self) -> None:
+        """Registers at the next turn of the event loop, after a change."""
+        self._wake.set()
+
+    async def register_all(self) -> int:
+        """Registers with every name server; returns how many accepted. A member without a role is not registered."""
+        return await self._register(self.nameservers)
+
+    async def _register(self, nameservers: list[str]) -> int:
+        if self._stopped or self.settings.brokerId == UNDECIDED:
+            return 0
+        # Set before the answers: an unregistration that overtakes the answer follows the registration on the same
+        # connection.
+        self._told_ids.update(dict.fromkeys(nameservers, self.settings.brokerId))
+        told = await asyncio.gather(*(self._tell(address, self._hello()) for address in nameservers))
+        return sum(told)
+
+    async def _keep_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        all_told_s = loop.time()
+        while True:
+            period_s = min(60_000, max(10_000, self.settings.registerNameServerPeriod)) / 1000
+            failing = [address for address in self.nameservers if address in self._failing]
+            due_s = all_told_s + period_s
+            try:
+                async with asyncio.timeout_at(min(due_s, loop.time() + _AGAIN_S) if failing else due_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                if loop.time() < due_s:
+                    await self._register(failing)  # the others are registered
+                    continue
+            self._wake.clear()
+            all_told_s = loop.time()
+            await self.register_all()
+
+    async def _tell(self, address: str, command: Command) -> bool:
+        try:
+            answer = await self._client.call(address, command, self.settings.registerBrokerTimeoutMills / 1000)
+            problem = answer.remark if answer.code != 0 else None
+        except RemotingError as error:
+            problem = str(error)
+        if problem is None:
+            self._failing.discard(address)
+            return True
+        if address not in self._failing:  # once per outage, not per attempt
+            self._failing.add(address)
+            _logger.warning("name server %s did not take the registration: %s", address, problem)
+        return False
+
+    def _identity(self, broker_id: int) -> dict[str, str]:
+        settings = self.settings
+        return {
+            "brokerName": settings.brokerName,
+            "brokerAddr": str(self._host),
+            "clusterName": settings.brokerClusterName,
+            "brokerId": str(broker_id),
+        }
+
+    def _goodbye(self, broker_id: int) -> Command:
+        return Command(RequestCode.UNREGISTER_BROKER, ext=self._identity(broker_id))
+
+    def _hello(self) -> Command:
+        body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._topic_wrapper()})
+        ext = self._identity(self.settings.brokerId) | {
+            "haServerAddr": str(self._host._replace(port=self._host.port + 1)),
+            "compressed": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            WHOLE_FIELD: "true",
+        }
+        if self.term:
+            ext[TERM_FIELD] = str(self.term)
+        if self.settings.externalAddress:
+            ext[EXTERNAL_FIELD] = self.settings.externalAddress
+        return Command(RequestCode.REGISTER_BROKER, ext=ext, body=body)
+
+    def _topic_wrapper(self) -> dict[str, Any]:
+        wrapper = self._topics.to_json()
+        allowed = self.settings.brokerPermission
+        if allowed & READ_WRITE != READ_WRITE:
+            wrapper["topicConfigTable"] = {
+                name: replace(topic, perm=topic.perm & allowed).to_json() for name, topic in self._topics.items()
+            }
+        return wrapper

@@ -1,0 +1,242 @@
+"""Reads the settings from files, environment and flags. Each layer overrides the one before:
+
+    presets  <  the file (TOML)  <  the environment (TALLY_*)  <  --set key=value  <  the named flags
+
+Keys are RocketMQ's option names. In the file they stand in the tables `[broker]`, `[store]`, `[nameserver]` and
+`[http]`; in the environment as `TALLY_` and the name, in any case (`TALLY_FLUSHDISKTYPE=SYNC_FLUSH`); with `--set` as
+`name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ, or one of the few that
+could mean nothing else (`_ALONE_TOO`); the other parts' names are given with their table: `nameserver.listenPort`,
+`TALLY_HTTP_PORT`.
+Unknown keys and wrong values are errors, which name the key and its place; a process opens nothing before that check.
+
+A member of a replicated group (`enableDLegerCommitLog`) has other defaults than RocketMQ for a few settings
+(`GROUP_DEFAULTS`), so that a lost leader loses or repeats little.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.store.setting import SettingsError, declarations
+from tallystick.store.settings import StoreSettings
+
+ENVIRONMENT_PREFIX = "TALLY_"
+# The commands read these variables themselves: they are not settings.
+_ENVIRONMENT_OF_COMMANDS = frozenset({"TALLY_CONFIG", "TALLY_NAMESERVER", "TALLY_HTTP", "TALLY_TOKEN_FILE"})
+
+
+class ConfigurationError(ValueError):
+    """A setting is unknown or has a wrong value. The text names the key and its file, variable or flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of all parts. Each process uses those of its parts."""
+
+    broker: BrokerSettings
+    store: StoreSettings
+    nameserver: NameServerSettings
+    http: HttpSettings
+    without_effect: tuple[str, ...] = ()
+    """A line for each given setting without an effect: its name, its place, and the reason."""
+
+
+class Flag(NamedTuple):
+    """A named flag: its name (`--port`), its setting (`broker.listenPort`), and its value."""
+
+    name: str
+    place: str
+    value: Any
+
+
+_TABLES: dict[str, type] = {
+    "broker": BrokerSettings,
+    "store": StoreSettings,
+    "nameserver": NameServerSettings,
+    "http": HttpSettings,
+}
+_FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for table, kind in _TABLES.items()}
+# The broker's and the store's names are one list in RocketMQ: none of them stands in both.
+_ALONE_TOO = {"adminTokenFile": "http", "readTokenFile": "http", "externalListenPort": "nameserver"}
+_BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]} | _ALONE_TOO
+_BY_PLACE = {f"{table}.{key}": (table, key) for table in _TABLES for key in _FIELDS[table]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value as it was given. `place` names the key and its place. Text is parsed; values of TOML have their type."""
+
+    value: Any
+    place: str
+
+
+Layer = dict[tuple[str, str], _Value]
+
+GROUP_DEFAULTS: dict[tuple[str, str], Any] = {
+    # An acknowledged message is on the disks of a majority; RocketMQ's DLedger mode acknowledges page caches.
+    ("store", "flushDiskType"): "SYNC_FLUSH",
+    # After a change of leadership, consumption and delayed deliveries since the last write are repeated. Each write is
+    # one small entry of the log.
+    ("broker", "flushConsumerOffsetInterval"): 1000,
+    ("store", "flushDelayOffsetInterval"): 1000,
+}
+
+
+def _is_grouped(layer: Layer) -> bool:
+    written = layer.get(("store", "enableDLegerCommitLog"))
+    return written is not None and str(written.value).lower() == "true"
+
+
+def load(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Iterable[str] = (),
+    flags: Iterable[Flag] = (),
+    presets: Iterable[Flag] = (),
+) -> Settings:
+    """Returns the settings of a process. ConfigurationError: one of them is wrong; OSError: the file cannot be read.
+
+    `assignments`: the texts of `--set`; `flags`: the named flags; `presets`: defaults of a command, which all other
+    layers override (the folder of `tally run`).
+    """
+    merged: Layer = {}
+    merged.update(_from_flags(presets))
+    if file is not None:
+        merged.update(_from_file(file))
+    merged.update(_from_environment(environment or {}))
+    merged.update(_from_assignments(assignments))
+    merged.update(_from_flags(flags))
+    if _is_grouped(merged):
+        merged = {place: _Value(value, "group default") for place, value in GROUP_DEFAULTS.items()} | merged
+    built: dict[str, Any] = {}
+    for table, kind in _TABLES.items():
+        chosen = {key: value for (where, key), value in merged.items() if where == table}
+        built[table] = _changed(kind(), chosen)
+    return Settings(**built, without_effect=tuple(_without_effect(merged)))
+
+
+def _without_effect(layer: Layer) -> Iterator[str]:
+    for (table, key), value in layer.items():
+        reason = declarations(_TABLES[table])[key].no_effect
+        if reason:
+            yield f"{value.place} has no effect: {reason}"
+
+
+def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:
+    """Returns `settings` with fields changed from text. ConfigurationError: an unknown key or a wrong value of
+    `source`."""
+    known = [item.name for item in fields(settings)]
+    for key in changes:
+        if key not in known:
+            raise ConfigurationError(f"{source}: unknown key {key!r}{_suggestion(key, known)}")
+    return _changed(settings, {key: _Value(text, f"{source}: {key}") for key, text in changes.items()})
+
+
+def as_text(settings: object) -> dict[str, str]:
+    """Returns all fields of a settings object as texts that `--set` accepts."""
+    return {item.name: _text(getattr(settings, item.name)) for item in fields(settings)}  # type: ignore[arg-type]
+
+
+def _changed(settings: Any, chosen: Mapping[str, _Value]) -> Any:
+    """Returns `settings` with the chosen values, after a check."""
+    hints = get_type_hints(type(settings))
+    try:
+        changed = replace(settings, **{key: _parse(hints[key], key, value.value) for key, value in chosen.items()})
+        changed.validate()
+    except SettingsError as error:
+        written = chosen.get(error.key)
+        place = written.place if written is not None else error.key
+        raise ConfigurationError(f"{place}: {error.reason}") from error
+    return changed
+
+
+def _from_flags(flags: Iterable[Flag]) -> Layer:
+    return {_BY_PLACE[flag.place]: _Value(flag.value, f"{flag.name} ({flag.place})") for flag in flags}
+
+
+def _from_file(path: Path) -> Layer:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    layer: Layer = {}
+    for table, values in content.items():
+        if table not in _TABLES or not isinstance(values, dict):
+            hint = f"; it belongs into [{_BY_NAME_ALONE[table]}]" if table in _BY_NAME_ALONE else ""
+            known = ", ".join(f"[{name}]" for name in _TABLES)
+            raise ConfigurationError(f"{path}: unknown table {table!r}{hint or f'; there are {known}'}")
+        for key, value in values.items():
+            if key not in _FIELDS[table]:
+                raise ConfigurationError(f"{path}: unknown key {key!r} in [{table}]{_suggestion(key, _FIELDS[table])}")
+            layer[table, key] = _Value(value, f"{path}: [{table}] {key}")
+    return layer
+
+
+def _from_environment(environment: Mapping[str, str]) -> Layer:
+    known = {f"{ENVIRONMENT_PREFIX}{key}".upper(): (table, key) for key, table in _BY_NAME_ALONE.items()}
+    known |= {f"{ENVIRONMENT_PREFIX}{table}_{key}".upper(): (table, key) for table, key in _BY_PLACE.values()}
+    layer: Layer = {}
+    for name, value in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in _ENVIRONMENT_OF_COMMANDS:
+            continue
+        place = known.get(name.upper())
+        if place is None:
+            raise ConfigurationError(f"environment: unknown variable {name}{_suggestion(name.upper(), known)}")
+        layer[place] = _Value(value, f"environment variable {name} ({place[0]}.{place[1]})")
+    return layer
+
+
+def _from_assignments(assignments: Iterable[str]) -> Layer:
+    layer: Layer = {}
+    for text in assignments:
+        name, separator, value = text.partition("=")
+        name = name.strip()
+        if not separator:
+            raise ConfigurationError(f"--set {text}: must be key=value")
+        if name in _BY_NAME_ALONE:
+            place = _BY_NAME_ALONE[name], name
+        elif name in _BY_PLACE:
+            place = _BY_PLACE[name]
+        else:
+            raise ConfigurationError(f"--set: unknown key {name!r}{_suggestion(name, [*_BY_NAME_ALONE, *_BY_PLACE])}")
+        layer[place] = _Value(value.strip(), f"--set {name}")
+    return layer
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = [other for other in names if other.endswith(f".{name}")]
+    close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _parse(kind: Any, key: str, value: Any) -> Any:
+    """Converts text to a value of the field's type. `validate` checks values that are not text. SettingsError."""
+    if issubclass(kind, enum.Enum) and not isinstance(value, kind):
+        if not isinstance(value, str) or value not in kind.__members__:
+            raise SettingsError(key, f"must be one of {', '.join(kind.__members__)}, not {value!r}")
+        return kind[value]
+    if not isinstance(value, str) or kind is str:
+        return value
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise SettingsError(key, f"must be true or false, not {value!r}")
+        return value.lower() == "true"
+    try:
+        return kind(value)
+    except ValueError:
+        raise SettingsError(key, f"must be {'a whole' if kind is int else 'a'} number, not {value!r}") from None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.name if isinstance(value, enum.Enum) else str(value)

@@ -1,0 +1,457 @@
+"""The metrics of a broker and of its replicated group, for `/metrics`.
+
+Metrics that RocketMQ 5 has use RocketMQ 5's names (`rocketmq_*`), with the base unit in the suffix. Metrics that it
+lacks (dispatch lag, held pulls, findings) have the same prefix. The prefix of a replicated group is `tally_group_`.
+
+Clients choose the names of topics and groups, so the number of series is bounded: a metric has at most `MAX_SERIES`
+series with such labels, and the sum of the rest under the label value `(other)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
+
+from tallystick.node.broker.services.stats import (
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    SNDBCK_PUT_NUMS,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    Counter,
+)
+from tallystick.node.http.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.broker import Broker
+    from tallystick.node.broker.group.group_role import BrokerGroup
+    from tallystick.replication.member.status import GroupStatus
+
+MAX_SERIES = 2000
+"""Series of one metric with labels that clients choose."""
+OTHER = "(other)"
+COMMON_LABELS = ("cluster", "node_type", "node_id")
+"""Labels of all metrics of a broker: cluster, `broker`, and the broker's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A replicated group at the moment of a scrape, as this member sees it."""
+
+    leads: bool
+    in_sync: bool
+    status: GroupStatus
+
+    @classmethod
+    def of(cls, group: BrokerGroup) -> GroupView:
+        return cls(group.leads, group.unready() is None, group.status())
+
+
+class BrokerMetrics(MetricsPart["Broker"]):
+    """The metrics of one broker, and of its group if it has one."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker, [declared for section in BROKER_METRICS.values() for declared in section])
+
+    def text(self) -> bytes:
+        """Returns this part of the page, in the text format of Prometheus."""
+        self._source.count_puts()  # also those since the last whole second
+        return super().text()
+
+    def common(self) -> dict[str, str]:
+        """Returns the labels that all metrics of the broker have, with their values."""
+        settings = self._source.settings
+        values = (settings.brokerClusterName, "broker", settings.brokerName)
+        return dict(zip(COMMON_LABELS, values, strict=True))
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields each metric with its current samples. The registry calls it for each scrape."""
+        yield from super().collect()
+        if self._source.group is not None:
+            view, common = GroupView.of(self._source.group), self.common()
+            for declared in GROUP_METRICS:
+                yield declared.family(view, common)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _table(name: str, labels: int) -> Callable[[Broker], Iterator[Sample]]:
+    return lambda broker: _bounded(_totals(broker.stats.table(name), labels))
+
+
+def _totals(table: dict[str, Counter], labels: int) -> Iterator[Sample]:
+    for key, found in table.items():
+        topic, _, group = key.partition("@")
+        yield ((topic,) if labels == 1 else (topic, group)), found.total
+
+
+def _consumer_lag(broker: Broker) -> Iterator[Sample]:
+    store = broker.store
+    behind: dict[tuple[str, ...], float] = {}
+    for topic in {topic for topic, _ in store.queues()}:
+        for group in broker.offsets.groups_of(topic):
+            offsets = broker.offsets.queues(group, topic)
+            behind[topic, group] = sum(
+                max(0, store.max_offset(topic, queue) - offset) for queue, offset in offsets.items()
+            )
+    return _bounded(behind.items())
+
+
+def _consumer_connections(broker: Broker) -> Iterator[Sample]:
+    table = broker.consumers
+    return _bounded(((group,), len(table.members(group))) for group in table)
+
+
+def _producer_connections(broker: Broker) -> Iterator[Sample]:
+    table = broker.producers
+    return _bounded(((group,), len(table.members(group))) for group in table.groups())
+
+
+def _bounded(series: Iterable[Sample]) -> Iterator[Sample]:
+    """Yields the first `MAX_SERIES` series by name, and one more with the sum of the rest."""
+    rest, labels = 0.0, 0
+    for number, (values, total) in enumerate(sorted(series)):
+        if number < MAX_SERIES:
+            yield values, total
+        else:
+            rest, labels = rest + total, len(values)
+    if labels:
+        yield (OTHER,) * labels, rest
+
+
+def _findings(broker: Broker) -> Iterator[Sample]:
+    for kind, count in broker.store.findings.counts().items():
+        yield (kind,), count
+
+
+def _lag_bytes(view: GroupView) -> Iterator[Sample]:
+    for peer in view.status.peers:
+        if peer.lag_bytes is not None:
+            yield (f"n{peer.member}",), peer.lag_bytes
+
+
+def _connected(view: GroupView) -> Iterator[Sample]:
+    for peer in view.status.peers:
+        yield (f"n{peer.member}",), float(peer.connected)
+
+
+# -- declarations -----------------------------------------------------------------------------------------------------
+
+_MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
+    counter(
+        "rocketmq_messages_in_total",
+        "messages",
+        "Messages that the broker stored, by topic. Half messages, delayed messages and retries count under the system"
+        " topic that the broker stored them in, and again under their topic when it delivers them there.",
+        "broker statistics `TOPIC_PUT_NUMS`: each put to the log; at a follower no put, because it copies the log",
+        _table(TOPIC_PUT_NUMS, 1),
+        "topic",
+    ),
+    counter(
+        "rocketmq_throughput_in_total",
+        "bytes",
+        "Bytes of the log that these messages take, by topic.",
+        "broker statistics `TOPIC_PUT_SIZE`: the sizes of the same records",
+        _table(TOPIC_PUT_SIZE, 1),
+        "topic",
+    ),
+    counter(
+        "rocketmq_messages_out_total",
+        "messages",
+        "Messages that pulls delivered to consumers, by topic and consumer group. A message counts each time that it is"
+        " delivered.",
+        "broker statistics `GROUP_GET_NUMS`: each pull that found messages",
+        _table(GROUP_GET_NUMS, 2),
+        *("topic", "consumer_group"),
+    ),
+    counter(
+        "rocketmq_throughput_out_total",
+        "bytes",
+        "Bytes of the records that pulls delivered to consumers, by topic and consumer group.",
+        "broker statistics `GROUP_GET_SIZE`: the bodies of the same answers",
+        _table(GROUP_GET_SIZE, 2),
+        *("topic", "consumer_group"),
+    ),
+    counter(
+        "rocketmq_send_back_total",
+        "messages",
+        "Messages that consumers could not process and sent back, for a retry or as dead letters, by topic and consumer"
+        " group.",
+        "broker statistics `SNDBCK_PUT_NUMS`: each accepted request `CONSUMER_SEND_MSG_BACK`",
+        _table(SNDBCK_PUT_NUMS, 2),
+        *("topic", "consumer_group"),
+    ),
+)
+
+_CLIENTS: tuple[MetricDeclaration[Broker], ...] = (
+    gauge(
+        "rocketmq_consumer_lag_messages",
+        "messages",
+        "Messages of a topic that a consumer group has not consumed: the ends of the queues minus the committed"
+        " offsets. A queue without a committed offset does not count.",
+        "table of consumer offsets and ConsumeQueues",
+        _consumer_lag,
+        *("topic", "consumer_group"),
+    ),
+    gauge(
+        "rocketmq_consumer_connections",
+        "clients",
+        "Clients of a consumer group that are connected to this broker.",
+        "table of consumers: heartbeats",
+        _consumer_connections,
+        "consumer_group",
+    ),
+    gauge(
+        "rocketmq_producer_connections",
+        "clients",
+        "Clients of a producer group that are connected to this broker.",
+        "table of producers: heartbeats",
+        _producer_connections,
+        "producer_group",
+    ),
+)
+
+_STORAGE: tuple[MetricDeclaration[Broker], ...] = (
+    gauge(
+        "rocketmq_storage_size",
+        "bytes",
+        "Size of the log: from the first byte that is kept to the end.",
+        "store: positions of the log",
+        lambda broker: broker.store.max_pos - broker.store.min_pos,
+    ),
+    gauge(
+        "rocketmq_storage_flush_behind_bytes",
+        "bytes",
+        "Bytes at the end of the log that are written and not yet flushed to the disk.",
+        "store: positions of the log",
+        lambda broker: broker.store.max_pos - broker.store.flushed_pos,
+    ),
+    gauge(
+        "rocketmq_storage_dispatch_behind_bytes",
+        "bytes",
+        "Bytes at the end of the log whose messages are not yet in ConsumeQueues and index. Consumers do not see them.",
+        "store: dispatcher",
+        lambda broker: broker.store.dispatch_behind_bytes,
+    ),
+    gauge(
+        "rocketmq_storage_max_position_bytes",
+        "bytes",
+        "Position of the end of the log, from its very beginning. Deleting old segments does not change it.",
+        "store: positions of the log",
+        lambda broker: broker.store.max_pos,
+    ),
+    gauge(
+        "rocketmq_storage_disk_usage_ratio",
+        "ratio, 0 to 1",
+        "Used part of the disk of the log, or of the other store files if their disk is fuller. -1: the system does not"
+        " report it.",
+        "`statvfs` of the file systems",
+        lambda broker: broker.store.upkeep.disk_ratio,
+    ),
+    gauge(
+        "rocketmq_storage_writable",
+        "0 or 1",
+        "1 if the store accepts messages. 0 if it refuses them, for example because the disk is full or failed.",
+        "store: the check that each send passes",
+        lambda broker: float(broker.store.writable),
+    ),
+    gauge(
+        "rocketmq_storage_unsaved_tables",
+        "tables",
+        "Tables under `config/` (topics, consumer groups, offsets, filters, delay offsets) whose last save failed.",
+        "tables: the result of the last save of each",
+        lambda broker: len(broker.failing_tables),
+    ),
+    counter(
+        "rocketmq_storage_damaged_reads_total",
+        "reads",
+        "Reads that met a damaged record, which the broker did not serve. One record counts at each read.",
+        "store: pulls and dispatch",
+        lambda broker: broker.store.damaged_records,
+    ),
+    counter(
+        "rocketmq_storage_write_errors_total",
+        "errors",
+        "Writes to the log that failed.",
+        "store: appender",
+        lambda broker: broker.store.appender.write_errors,
+    ),
+    counter(
+        "rocketmq_storage_unreadable_bytes_total",
+        "bytes",
+        "Bytes of store files that the disk could not read (I/O errors).",
+        "store: reads through mapped files",
+        lambda broker: broker.store.media.unreadable_bytes,
+    ),
+    counter(
+        "rocketmq_storage_scrubbed_bytes_total",
+        "bytes",
+        "Bytes of store files that the scrubber has read.",
+        "store: scrubber",
+        lambda broker: broker.store.scrub.total_bytes,
+    ),
+    gauge(
+        "rocketmq_storage_scrub_bytes_per_second",
+        "bytes per second",
+        "Rate at which the scrubber reads during a pass. 0: it is switched off.",
+        "setting `scrubBytesPerSecond`, and the size of the log if the rate follows from it",
+        lambda broker: broker.store.scrub.bytes_per_second,
+    ),
+    gauge(
+        "rocketmq_storage_scrub_age_seconds",
+        "seconds",
+        "Time since the last complete pass of the scrubber ended, or since the first one began. 0: no pass has begun.",
+        "store: scrubber, file `tally-scrub`",
+        lambda broker: broker.store.scrub.age_seconds,
+    ),
+    gauge(
+        "rocketmq_storage_unrepaired_damage",
+        "places",
+        "Damaged places in store files that were found since the start and are not repaired, rebuilt or removed.",
+        "findings of the process (`GET /node`)",
+        lambda broker: broker.store.findings.unrepaired,
+    ),
+    counter(
+        "rocketmq_storage_findings_total",
+        "findings",
+        "Problems that the process found in its files, and what it did about them, by kind: `damage`, `cut`, `rebuilt`,"
+        " `repaired`, `removed`, `mark` or `note`.",
+        "findings of the process (`GET /node`)",
+        _findings,
+        "kind",
+    ),
+)
+
+_BROKER: tuple[MetricDeclaration[Broker], ...] = (
+    gauge(
+        "rocketmq_broker_permission",
+        "sum of flags",
+        "What clients may do: 4 (read) + 2 (write). 6 permits both.",
+        "setting `brokerPermission`",
+        lambda broker: broker.settings.brokerPermission,
+    ),
+    gauge(
+        "rocketmq_topic_number",
+        "topics",
+        "Topics of the broker, system topics included.",
+        "table of topics",
+        lambda broker: len(broker.topics),
+    ),
+    gauge(
+        "rocketmq_consumer_group_number",
+        "groups",
+        "Consumer groups that the broker has a configuration of, connected or not.",
+        "table of subscription groups",
+        lambda broker: len(broker.groups),
+    ),
+    gauge(
+        "rocketmq_held_pulls",
+        "requests",
+        "Pull requests that the broker holds until a message arrives or their time is over (long polling).",
+        "table of held pulls",
+        lambda broker: len(broker.holds),
+    ),
+    gauge(
+        "rocketmq_connections",
+        "connections",
+        "Open connections of clients at both ports of the broker (`listenPort`, and the one 2 below it).",
+        "remoting servers of the broker",
+        lambda broker: broker.connection_count,
+    ),
+)
+
+BROKER_METRICS = {
+    "Messages": _MESSAGES,
+    "Consumers and producers": _CLIENTS,
+    "Storage": _STORAGE,
+    "Process": _BROKER,
+}
+"""Metrics of every broker, by section."""
+
+GROUP_METRICS: tuple[MetricDeclaration[GroupView], ...] = (
+    gauge(
+        "tally_group_leads",
+        "0 or 1",
+        "1 if this member leads the group and is ready to serve as its leader.",
+        "role of the broker",
+        lambda view: float(view.leads),
+    ),
+    gauge(
+        "tally_group_in_sync",
+        "0 or 1",
+        "1 if this member leads and accepts messages, or follows its leader closely.",
+        "role of the broker",
+        lambda view: float(view.in_sync),
+    ),
+    gauge(
+        "tally_group_term",
+        "term number",
+        "Raft term of the group, as this member knows it. It grows with each election.",
+        "status of the member",
+        lambda view: view.status.term,
+    ),
+    gauge(
+        "tally_group_voters",
+        "members",
+        "Members of the group that have a vote, this one included.",
+        "status of the member",
+        lambda view: len(view.status.voters),
+    ),
+    gauge(
+        "tally_group_last_index",
+        "entry number",
+        "Index of the last entry in this member's log. -1: the log has no entry.",
+        "status of the member",
+        lambda view: view.status.last_index,
+    ),
+    gauge(
+        "tally_group_synced_index",
+        "entry number",
+        "Index of the last entry that is durable on this member's disk. -1: no entry is durable.",
+        "status of the member",
+        lambda view: view.status.synced_index,
+    ),
+    gauge(
+        "tally_group_commit_index",
+        "entry number",
+        "Index of the last entry that this member knows to be committed. -1: it knows of no committed entry.",
+        "status of the member",
+        lambda view: view.status.commit_index,
+    ),
+    gauge(
+        "tally_group_damage_without_copy",
+        "places",
+        "Damaged places in this member's log of which all other members answered that they have no sound copy.",
+        "status of the member: repairs of the log",
+        lambda view: sum(each.no_copy for each in view.status.unrepaired),
+    ),
+    counter(
+        "tally_group_refused_messages_total",
+        "messages",
+        "Messages of other members that this member refused because their content is impossible, and entries that"
+        " arrived damaged.",
+        "member: the check of each received message",
+        lambda view: view.status.refused_messages,
+    ),
+    gauge(
+        "tally_group_lag_bytes",
+        "bytes",
+        "Bytes of the leader's log that are not known to be durable at the peer. Only the leader exposes it.",
+        "leader: acknowledgements of the peer (`peer` is its id, such as `n1`)",
+        _lag_bytes,
+        "peer",
+    ),
+    gauge(
+        "tally_group_connected",
+        "0 or 1",
+        "1 if this member has all its connections to the peer.",
+        "transport of the member (`peer` is the id of the other member, such as `n1`)",
+        _connected,
+        "peer",
+    ),
+)
+"""Metrics of a broker that is a member of a replicated group."""

@@ -1,0 +1,219 @@
+"""The HTTP port: probes, metrics, and administration of the process.
+
+    /healthz          200 while the process works; 500 with the reason when only a restart can help
+    /readyz           200 when the broker serves and accepts messages; 503 with the reason otherwise
+    /metrics          Prometheus text, see `metrics.py`
+    /node             what the process is doing; see `node_api.py`
+    /group            a replicated group: its state, and changes; see `group_api.py`
+    /topics           see `topics_api.py`
+    /consumergroups   see `consumer_groups_api.py`
+    /store            the store's files, for jobs that read them; see `store_files_api.py`
+
+With `adminTokenFile`, all routes but the first three require a token (`admin_token.py`). Without it, callers are not
+authenticated, although the routes move leadership and delete topics: bind the port to loopback or to a trusted network
+then. A token of `readTokenFile` opens only `/store`; with such a file `/store` requires a token in any case.
+
+`limits.py` limits the resources of connections; a body must arrive within `BODY_S` seconds (408).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.core.settings import HttpSettings
+from tallystick.node.http.admin_api import MAX_BODY_BYTES, AdminView, table_routes
+from tallystick.node.http.consumer_groups_api import ConsumerGroupsApi
+from tallystick.node.http.group_api import group_routes
+from tallystick.node.http.json_api import failed
+from tallystick.node.http.limits import BODY_S, Guards
+from tallystick.node.http.log_api import log_routes
+from tallystick.node.http.node_api import node_routes
+from tallystick.node.http.store_files_api import PATH as STORE_PATH
+from tallystick.node.http.store_files_api import StoreFilesApi
+from tallystick.node.http.topics_api import TopicsApi
+from tallystick.node.remoting.server import bind
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.group.group_role import BrokerGroup
+
+
+_BACKLOG = 128
+MAX_BODIES = 32
+"""Requests with a body that are served at a time; others are answered with 503."""
+_OPEN = ("/healthz", "/readyz", "/metrics")  # for everyone who reaches the port
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+UnderWay = Callable[[object], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """The probes of the port. Each returns the reason of a failure, or None."""
+
+    healthy: Callable[[], str | None]
+    ready: Callable[[], str | None]
+    metrics: Callable[[], bytes]
+
+
+def no_group() -> BrokerGroup | None:
+    """For a process without a group."""
+    return None
+
+
+def application(
+    probes: Probes,
+    group: Callable[[], BrokerGroup | None] = no_group,
+    admin: AdminView | None = None,
+    tokens: TokenFile | None = None,
+    read_tokens: TokenFile | None = None,
+    under_way: UnderWay = lambda _: nullcontext(),
+) -> web.Application:
+    """The routes, for a server or a test client. `admin` None: only the group can be administered.
+
+    `under_way(protocol)`: a context in which a request of that connection is served.
+    """
+
+    def answer(reason: str | None, bad: int) -> web.Response:
+        return web.Response(text="ok\n") if reason is None else web.Response(status=bad, text=reason + "\n")
+
+    async def healthz(_: web.Request) -> web.Response:
+        return answer(probes.healthy(), 500)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return answer(probes.ready(), 503)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    middlewares = [_noted(under_way), _guard(tokens, read_tokens), _errors_as_json, _few_bodies()]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    app.add_routes(group_routes(group))
+    app.add_routes(log_routes())
+    if admin is not None:
+        app.add_routes(node_routes(admin))
+        app.add_routes(table_routes(TopicsApi, admin))
+        app.add_routes(table_routes(ConsumerGroupsApi, admin))
+        StoreFilesApi(admin).add_to(app)
+    return app
+
+
+def _guard(tokens: TokenFile | None, read_tokens: TokenFile | None) -> Middleware:
+    @web.middleware
+    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        reads = request.path == STORE_PATH or request.path.startswith(STORE_PATH + "/")
+        asked = [file for file in (tokens, read_tokens if reads else None) if file is not None]
+        given = request.headers.get("Authorization")
+        if not asked or request.path in _OPEN or any(file.admits(given) for file in asked):
+            return await handler(request)
+        if read_tokens is not None and not reads and read_tokens.admits(given):
+            return failed(403, f"this token is only valid for {STORE_PATH}")
+        refusal = failed(401, "a valid token is required: Authorization: Bearer ...")
+        refusal.headers["WWW-Authenticate"] = "Bearer"
+        return refusal
+
+    return guard
+
+
+def _noted(under_way: UnderWay) -> Middleware:
+    @web.middleware
+    async def noted(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        with under_way(request.protocol):
+            return await handler(request)
+
+    return noted
+
+
+def _few_bodies() -> Middleware:
+    """Bodies are held in memory as a whole, so few are accepted at a time: `MAX_BODY_BYTES` each."""
+    coming = 0
+
+    @web.middleware
+    async def few_bodies(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        nonlocal coming
+        if not request.body_exists:
+            return await handler(request)
+        if coming >= MAX_BODIES:
+            return failed(503, f"{MAX_BODIES} requests with a body are in progress: retry later")
+        coming += 1
+        try:
+            try:
+                async with asyncio.timeout(BODY_S):
+                    await request.read()  # the request keeps the body for the handler
+            except TimeoutError:
+                return failed(408, f"the body did not arrive within {BODY_S:g} s")
+            return await handler(request)
+        finally:
+            coming -= 1
+
+    return few_bodies
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Unknown path or method, body too long: reported like all other failures."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return failed(error.status, f"{request.method} {request.path}: {error.reason}")
+
+
+def _token_file(path: str) -> TokenFile | None:
+    return TokenFile(Path(path).expanduser()) if path else None
+
+
+class HttpServer:
+    """The port itself."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        probes: Probes,
+        group: Callable[[], BrokerGroup | None] = no_group,
+        admin: AdminView | None = None,
+    ) -> None:
+        """Raises OSError if a file of tokens cannot be read, or contains no token."""
+        self._settings = settings
+        tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
+        app = application(probes, group, admin, tokens, read_tokens, self._under_way)
+        self._runner = web.AppRunner(app, access_log=None)
+        self.guards: Guards | None = None
+        """The guards of the connections; None before the start."""
+        self._servers: list[asyncio.Server] = []
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Listens and returns the port. OSError: the address cannot be used; the text names it."""
+        sockets = await bind(self._settings.host, self._settings.port)
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None, "the runner is set up"
+        self.guards = guards = Guards(server)
+        loop = asyncio.get_running_loop()
+        for listener in sockets:
+            self._servers.append(await loop.create_server(guards, sock=listener, backlog=_BACKLOG))
+        self._sweeping = loop.create_task(guards.keep_sweeping(), name="sweep-http")
+        return int(sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Accepts nothing more and lets requests in progress end. Further calls, or before `start`, do nothing."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        for server in self._servers:
+            server.close()
+        self._servers = []
+        await self._runner.cleanup()
+
+    def _under_way(self, protocol: object) -> AbstractContextManager[None]:
+        return nullcontext() if self.guards is None else self.guards.under_way(protocol)
