@@ -27,17 +27,17 @@ from tallystick.replication.metadata.entry import MetadataError
 from tallystick.replication.transport.tls import TlsError
 from tallystick.store._kernel import DamageError
 from tallystick.store.command_line import CommandParser
+from tallystick.store.engine.lock import StoreLockedError
+from tallystick.store.engine.recovery import RecoveryError
+from tallystick.store.engine.segments import SegmentError
 from tallystick.store.fastjson import FastjsonError
-from tallystick.store.lock import StoreLockedError
-from tallystick.store.properties import PropertyError
-from tallystick.store.record import RecordError
-from tallystick.store.recovery import RecoveryError
-from tallystick.store.repair_plan import RepairError
-from tallystick.store.segments import SegmentError
+from tallystick.store.formats.properties import PropertyError
+from tallystick.store.formats.record import RecordError
 from tallystick.store.settings import SettingsError
 from tallystick.store.standard_output import while_it_is_read
 from tallystick.store.tables import TableError
-from tallystick.store.verify import VerifyError
+from tallystick.store.verify.repair_plan import RepairError
+from tallystick.store.verify.report import VerifyError
 
 # Errors that users, peers and disks can cause: one line each. Any other error is a bug and keeps its traceback.
 _CAUSED = (

@@ -35,7 +35,7 @@ from tallystick.node.http.server import HttpServer, Probes
 from tallystick.node.nameserver.server import NameServer
 from tallystick.store import memory_budget
 from tallystick.store.finding_log import FindingLog
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 
 _logger = logging.getLogger("tallystick")
 _ORDER = ("name server", "external name server", "broker", "http")  # in which a person asks for the places

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from tallystick.replication.membership import Change, Membership, MembershipEntry
 from tallystick.replication.messages import AppendRequest, InstallRequest, Message
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 
 class Role(enum.Enum):

@@ -83,7 +83,7 @@ from tallystick.replication.sender import Sender
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.term_runs import TermRuns
 from tallystick.replication.transfer import Transfer, transfer_refusal
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 _Effects = list[Effect]
 _NEVER = float("-inf")

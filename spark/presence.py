@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
-from tallystick.store.mapped import ReadMap
-from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.formats.mapped import ReadMap
+from tallystick.store.formats.segment_files import SegmentFiles
 
 
 class Bringer(Protocol):

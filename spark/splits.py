@@ -19,10 +19,10 @@ from pathlib import Path
 
 from tallystick.spark.presence import Segments
 from tallystick.spark.volume import LogFile, Logs, Volume
-from tallystick.store.log_walk import StepKind, step_at
-from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
-from tallystick.store.segment_files import SegmentFiles
-from tallystick.store.verify_queues import queue_folders
+from tallystick.store.formats.log_walk import StepKind, step_at
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
+from tallystick.store.formats.segment_files import SegmentFiles
+from tallystick.store.verify.queues import queue_folders
 
 SPLIT_BYTES = 128 << 20
 _MAX_QUEUES = 256

@@ -22,13 +22,13 @@ from pathlib import Path
 
 from tallystick.spark.presence import Segments
 from tallystick.store import _kernel
-from tallystick.store.dump import committed_end
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
-from tallystick.store.log_walk import resync, step_at
-from tallystick.store.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
-from tallystick.store.record import Record
-from tallystick.store.segment_files import SegmentFiles
-from tallystick.store.verify_queues import queue_folders
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
+from tallystick.store.formats.log_walk import resync, step_at
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
+from tallystick.store.formats.record import Record
+from tallystick.store.formats.segment_files import SegmentFiles
+from tallystick.store.verify.dump import committed_end
+from tallystick.store.verify.queues import queue_folders
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import random
 import struct
 from pathlib import Path
 
-from tallystick.store.message import Host
-from tallystick.store.record import BLANK_BYTES, BLANK_MAGIC, Record
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import BLANK_BYTES, BLANK_MAGIC, Record
 
 BORN_MS = 1_700_000_000_000
 TOPICS = tuple(f"BenchmarkTopic{number}" for number in range(8))

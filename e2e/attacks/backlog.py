@@ -32,7 +32,7 @@ from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store import properties
+from tallystick.store.formats import properties
 
 _BYTES, _LIMITED_BYTES = 10 << 30, 9 << 29
 _CGROUP_MIB, _DATA_MIB, _SPACE_MIB = 256, 256, 2048

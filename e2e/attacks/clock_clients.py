@@ -12,8 +12,9 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command
 from tallystick.node.remoting.connection import Connection
-from tallystick.store import fastjson, properties
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from tallystick.store import fastjson
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED
 
 TOPIC, HELD_TOPIC, LATER_TOPIC = "clock", "clock-held", "clock-later"
 DELAY_LEVEL, DELAY_S = 2, 5.0

@@ -15,7 +15,7 @@ from attacks.traffic import Acknowledged, Pipe, send_command
 from lab.tally import Tally
 
 from tallystick.node.core.client import ClusterClient, QueueAddress
-from tallystick.store import properties
+from tallystick.store.formats import properties
 
 _TOPIC = "tags"
 _FAMILY = ["".join(parts) for parts in itertools.product(("Aa", "BB"), repeat=4)]

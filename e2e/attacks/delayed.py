@@ -19,7 +19,7 @@ from lab.tally import Tally
 
 from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.command import Command
-from tallystick.store import properties
+from tallystick.store.formats import properties
 
 _COUNT = 1_000_000
 _DELAYS_S = (1, 2, 3, 5, 8, 10, 12, 15, 18, 20, 25, 30, 35, 40, 50, 60, 80, 100)

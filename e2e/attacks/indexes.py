@@ -38,8 +38,8 @@ from lab.tally import Tally
 
 from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexGeometry, IndexHeader
-from tallystick.store.record import Record
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexGeometry, IndexHeader
+from tallystick.store.formats.record import Record
 
 _GEOMETRY = IndexGeometry(1000, 8000)
 _SETTINGS = (

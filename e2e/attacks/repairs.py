@@ -41,9 +41,9 @@ from lab.tally import Tally
 
 from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.queue_format import IndexGeometry
-from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.queue_format import IndexGeometry
+from tallystick.store.formats.segment_files import SegmentFiles
 
 _INDEX = IndexGeometry(5000, 20_000)
 _SETTINGS = (

@@ -19,7 +19,7 @@ from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType
-from tallystick.store import properties
+from tallystick.store.formats import properties
 
 GROUP = "attack"
 WINDOW = 1000

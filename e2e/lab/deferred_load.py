@@ -23,8 +23,9 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, HeaderType
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store import fastjson, properties
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from tallystick.store import fastjson
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 DEFERRED_TOPIC, DEFERRED_QUEUES = "group-deferred", 2
 DELAYS_MS = {1: 1_000, 2: 5_000}

@@ -28,7 +28,7 @@ from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefu
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import HeaderType
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 TOPICS = {"group-a": 4, "group-b": 2, "group-c": 1}  # with their numbers of queues
 PROBE_TOPIC = "group-probe"

@@ -16,8 +16,8 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, HeaderType
 from tallystick.node.remoting.errors import RemotingBusyError, RemotingError
-from tallystick.store import properties
-from tallystick.store.message_id import decode_message_id
+from tallystick.store.formats import properties
+from tallystick.store.formats.message_id import decode_message_id
 
 PRODUCER_GROUP = "group-faults"
 SEND_S = 3.0  # what the Java client gives a send by default, all its tries together

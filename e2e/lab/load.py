@@ -20,9 +20,9 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store import properties
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from tallystick.store.message_id import decode_message_id
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from tallystick.store.formats.message_id import decode_message_id
 
 TOPICS = {"crash-a": 4, "crash-b": 2, "crash-c": 1}  # with their numbers of queues
 GROUP = "crash-producer"

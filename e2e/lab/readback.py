@@ -13,7 +13,7 @@ from lab.searching import search
 from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 GROUP = "crash-reader"
 _DELIVERY_S = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.codes import RequestCode
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 _RESULTS_MAX = 64  # a broker returns at most that many
 

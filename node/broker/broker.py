@@ -51,10 +51,10 @@ from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
 from tallystick.store.clock import steady_ms, wall_ms
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.lock import StoreLock
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.finding_log import FindingLog
-from tallystick.store.lock import StoreLock
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 from tallystick.store.settings import SettingsError, StoreSettings
 from tallystick.store.tables import JsonTable
 

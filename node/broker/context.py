@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from tallystick.store.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
+from tallystick.store.formats.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
 
 if TYPE_CHECKING:
     from tallystick.node.broker.services.holds import HoldTable

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.processors.pull_quick import QuickPulls
     from tallystick.node.broker.tables.topics import TopicConfig
     from tallystick.node.remoting.connection import Connection
-    from tallystick.store.engine import MessageStore
+    from tallystick.store.engine.message_store import MessageStore
 
 
 class FeedingSource:

@@ -21,9 +21,9 @@ from tallystick.node.commands.terminal import InputError, Progress, bad, good, l
 from tallystick.node.commands.topics import nameserver_option
 from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import ResponseCode
-from tallystick.store import properties
-from tallystick.store.message import SysFlag
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import SysFlag
+from tallystick.store.formats.record import Record
 
 _AUTO_CREATE_TOPIC = "TBW102"
 # Requests under way at once: enough to keep a broker busy over one connection, few enough to stop quickly.

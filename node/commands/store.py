@@ -52,7 +52,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run_verify(args: argparse.Namespace) -> int:
     """0: sound; 1: damage found and listed; 2: could not be checked."""
-    from tallystick.store.verify import VerifyError, verify
+    from tallystick.store.verify.report import VerifyError, verify
 
     stages = StageLines()
     try:
@@ -83,10 +83,10 @@ def _text(report: Report) -> str:
 def run_dump(args: argparse.Namespace) -> int:
     """0: listed; 2: the store could not be opened."""
     from tallystick.store._kernel import DamageError
-    from tallystick.store.dump import dump
-    from tallystick.store.lock import StoreLockedError
-    from tallystick.store.recovery import RecoveryError
+    from tallystick.store.engine.lock import StoreLockedError
+    from tallystick.store.engine.recovery import RecoveryError
     from tallystick.store.settings import SettingsError
+    from tallystick.store.verify.dump import dump
 
     try:
         overrides = properties(args.settings) if args.settings else {}

@@ -25,11 +25,11 @@ from tallystick.node.commands.terminal import (
     wrapped,
 )
 from tallystick.store.findings import Finding, FindingKind
-from tallystick.store.log_loss import LogLoss
-from tallystick.store.repair_plan import MEMBER_ADVICE, RepairPlan
+from tallystick.store.verify.log_loss import LogLoss
+from tallystick.store.verify.repair_plan import MEMBER_ADVICE, RepairPlan
 
 if TYPE_CHECKING:
-    from tallystick.store.repair import StoreRepair
+    from tallystick.store.verify.repair import StoreRepair
 
 _MOST_SHOWN = 20
 _LABEL_COLUMNS = 8
@@ -92,7 +92,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run_repair(args: argparse.Namespace) -> int:
     """Runs the command. Returns the exit code: see the module's docstring."""
-    from tallystick.store.repair import StoreRepair, summary_json
+    from tallystick.store.verify.repair import StoreRepair, summary_json
 
     logging.getLogger("tallystick").addHandler(logging.NullHandler())  # what is done is printed below
     overrides = properties(args.settings) if args.settings else {}

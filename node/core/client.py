@@ -19,8 +19,9 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store import fastjson, properties
-from tallystick.store.record import Record
+from tallystick.store import fastjson
+from tallystick.store.formats import properties
+from tallystick.store.formats.record import Record
 
 _READ, _WRITE = 4, 2
 _SUSPEND, _WITH_SUBSCRIPTION = 2, 4

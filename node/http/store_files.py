@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.store.segment_files import is_of_log, segment_start
+from tallystick.store.formats.segment_files import is_of_log, segment_start
 from tallystick.store.settings import StoreSettings
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

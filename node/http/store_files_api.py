@@ -31,8 +31,8 @@ from aiohttp import web
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.json_api import ApiError, failed
 from tallystick.node.http.store_files import NotServedError, StoreFile, StoreFolder, file_of
-from tallystick.store.abort import was_aborted
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.abort import was_aborted
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.limited_log import LimitedLog
 
 PATH = "/store"

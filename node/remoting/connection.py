@@ -30,7 +30,7 @@ from tallystick.node.remoting.errors import (
     RemotingTimeout,
 )
 from tallystick.node.remoting.frames import Frame, FrameSource
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 
 _TLS_HANDSHAKE = 0x16  # first byte of a TLS client; as a frame's length it would be too large anyway
 _SMALL_BODY = 16_384  # below, joining is cheaper than a list of two

@@ -37,9 +37,9 @@ from tallystick.replication.ledger.recovery import (
 from tallystick.replication.ledger.vote import VoteRecord
 from tallystick.store._kernel import Entries, Log, check_entries
 from tallystick.store.finding_log import FindingLog
-from tallystick.store.ledger_format import FILLER_MAGIC, GROUP_LOG_TOPIC, UNIT_BYTES, EntryKind
-from tallystick.store.progress import boot_id as machine_boot_id
-from tallystick.store.segment_files import segment_start
+from tallystick.store.formats.ledger_format import FILLER_MAGIC, GROUP_LOG_TOPIC, UNIT_BYTES, EntryKind
+from tallystick.store.formats.progress import boot_id as machine_boot_id
+from tallystick.store.formats.segment_files import segment_start
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 from tallystick.replication.ledger.mark import FILE_NAME as MARK_NAME
 from tallystick.replication.ledger.mark import EntryPoint, Flags, LedgerMark, newest_memberships
 from tallystick.store._kernel import find_entry, walk_entries
+from tallystick.store.engine.inherited import sync_files
+from tallystick.store.engine.zeroing import zero_behind
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import Finding, FindingKind
-from tallystick.store.inherited import sync_files
-from tallystick.store.ledger_format import (
+from tallystick.store.formats.ledger_format import (
     ENTRY_HEADER_BYTES,
     UNIT_BYTES,
     EntryHeader,
@@ -37,10 +38,9 @@ from tallystick.store.ledger_format import (
     IndexUnit,
     LedgerFormatError,
 )
-from tallystick.store.mapped import UNREADABLE
-from tallystick.store.progress import NO_BOOT_ID
-from tallystick.store.segment_files import SegmentFiles, has_data, segment_name, segment_start
-from tallystick.store.zeroing import zero_behind
+from tallystick.store.formats.mapped import UNREADABLE
+from tallystick.store.formats.progress import NO_BOOT_ID
+from tallystick.store.formats.segment_files import SegmentFiles, has_data, segment_name, segment_start
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door, WalkedEntries

@@ -1,4 +1,4 @@
-"""A ledger as the storage engine sees it: it implements `store/replica.py`, and the driver plugs in its callbacks."""
+"""A ledger as the storage engine sees it: it implements `store/engine/replica.py`. The driver adds its callbacks."""
 
 from __future__ import annotations
 

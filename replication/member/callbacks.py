@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from tallystick.replication.effects import Role
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 Answers = list[tuple[int, bytes]]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.transport.shipping_messages import ShippedFile
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.segment_files import segment_name
 
 _FLAG = 1 << 61
 _BASE = 1 << 62

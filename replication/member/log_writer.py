@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from tallystick.store.sync_thread import SyncThread
+from tallystick.store.engine.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Log

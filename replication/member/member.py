@@ -97,11 +97,11 @@ from tallystick.replication.transport.transport import Transport
 from tallystick.store._kernel import DamageError, EntryError
 from tallystick.store.clock import wall_ms
 from tallystick.store.findings import FindingKind
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.message import NOWHERE
+from tallystick.store.formats.progress import boot_id as machine_boot_id
+from tallystick.store.formats.segment_files import segment_name
 from tallystick.store.limited_log import LimitedLog
-from tallystick.store.message import NOWHERE
-from tallystick.store.progress import boot_id as machine_boot_id
-from tallystick.store.segment_files import segment_name
 from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:

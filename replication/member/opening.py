@@ -35,10 +35,10 @@ from tallystick.replication.membership import Membership, MembershipEntry, Membe
 from tallystick.replication.transport.handshake import Identity
 from tallystick.store._kernel import DamageError, EntryError
 from tallystick.store.findings import FindingKind
-from tallystick.store.ledger_format import GROUP_LOG_TOPIC, EntryKind
-from tallystick.store.message import NOWHERE
-from tallystick.store.progress import NO_BOOT_ID
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.ledger_format import GROUP_LOG_TOPIC, EntryKind
+from tallystick.store.formats.message import NOWHERE
+from tallystick.store.formats.progress import NO_BOOT_ID
+from tallystick.store.formats.segment_files import segment_name
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door

@@ -16,7 +16,7 @@ from tallystick.replication.member.special import body_of
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
 from tallystick.replication.messages import AppendRequest, TermRun
 from tallystick.store._kernel import EntryError, check_entries
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Entries

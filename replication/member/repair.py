@@ -33,8 +33,8 @@ from tallystick.replication.transport.shipping import (
 from tallystick.replication.transport.shipping_messages import ShippedFile
 from tallystick.store._kernel import EntryError, find_entry, walk_entries
 from tallystick.store.findings import FindingKind
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, EntryHeader, LedgerFormatError
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, EntryHeader, LedgerFormatError
+from tallystick.store.formats.segment_files import segment_name
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.store._kernel import DamageError, EntryError, find_entry, walk_entries
-from tallystick.store.ledger_format import EntryKind
-from tallystick.store.record import Record
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.record import Record
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Entries

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tallystick.spark.store_client import RemoteStore, StoreClient
-from tallystick.store.segment_files import is_of_log, segment_start
+from tallystick.store.formats.segment_files import is_of_log, segment_start
 
 BLOCK_BYTES = 64 << 10
 _DERIVED = ("consumequeue", "consumequeue_ext", "index")

@@ -34,7 +34,7 @@ from tallystick.spark.runner import Runner
 from tallystick.spark.scan import EXPIRED, SplitScan, Wanted, has_expired
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.volume import Volume
-from tallystick.store.derive import SCHEDULE_TOPIC
+from tallystick.store.formats.derive import SCHEDULE_TOPIC
 
 CHUNK_BYTES = 1 << 20
 _DIGEST_BYTES = 256 << 20

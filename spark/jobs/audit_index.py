@@ -24,8 +24,8 @@ from tallystick.spark.scan import SplitScan, has_expired, table_of
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import Logs, Volume
 from tallystick.store import _kernel
-from tallystick.store.mapped import UNREADABLE
-from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry, IndexGeometry, IndexHeader
+from tallystick.store.formats.mapped import UNREADABLE
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry, IndexGeometry, IndexHeader
 
 _COLUMNS = ("physical_offset", "store_timestamp_ms", "index_hashes")
 _STRETCH_BYTES = 32 << 20

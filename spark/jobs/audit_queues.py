@@ -17,11 +17,11 @@ from tallystick.spark.jobs.findings import Difference, Findings
 from tallystick.spark.presence import Segments
 from tallystick.spark.volume import Logs, Volume
 from tallystick.store import _kernel
-from tallystick.store.derive import SCHEDULE_TOPIC
-from tallystick.store.log_walk import step_at
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from tallystick.store.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
-from tallystick.store.verify_queues import queue_folders
+from tallystick.store.formats.derive import SCHEDULE_TOPIC
+from tallystick.store.formats.log_walk import step_at
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
+from tallystick.store.verify.queues import queue_folders
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _EMPTY = bytes(UNIT.size)

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tallystick.spark.presence import bring
-from tallystick.store.mapped import ReadMap
-from tallystick.store.queue_format import INDEX_HEADER, IndexGeometry, IndexHeader
+from tallystick.store.formats.mapped import ReadMap
+from tallystick.store.formats.queue_format import INDEX_HEADER, IndexGeometry, IndexHeader
 
 
 @contextmanager

@@ -43,10 +43,10 @@ from tallystick.spark.presence import bring, bring_folder, release
 from tallystick.spark.runner import Runner
 from tallystick.spark.volume import Volume, VolumeError, open_volume
 from tallystick.store import _kernel
-from tallystick.store.dump import overridden, settings_of
-from tallystick.store.queue_format import INDEX_HEADER, IndexHeader
-from tallystick.store.recovery import log_layout, open_dispatch
+from tallystick.store.engine.recovery import log_layout, open_dispatch
+from tallystick.store.formats.queue_format import INDEX_HEADER, IndexHeader
 from tallystick.store.settings import StoreSettings
+from tallystick.store.verify.dump import overridden, settings_of
 
 PIECE_BYTES = 8 << 20
 """Bytes, not counting zeros, that a task sends to the driver at a time."""

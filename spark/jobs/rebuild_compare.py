@@ -32,7 +32,7 @@ from tallystick.spark.jobs.findings import SETTLED
 from tallystick.spark.jobs.index_files import geometry_of, mapped_index
 from tallystick.spark.presence import Segments
 from tallystick.spark.volume import Logs, Volume
-from tallystick.store.queue_format import (
+from tallystick.store.formats.queue_format import (
     BLANK_UNIT_SIZE,
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -43,8 +43,8 @@ from tallystick.store.queue_format import (
     IndexGeometry,
     IndexHeader,
 )
-from tallystick.store.segment_files import SegmentFiles, segment_start
-from tallystick.store.verify_queues import queue_folders
+from tallystick.store.formats.segment_files import SegmentFiles, segment_start
+from tallystick.store.verify.queues import queue_folders
 
 _EMPTY = bytes(UNIT.size)
 _UNITS = 3200

@@ -18,9 +18,9 @@ from tallystick.spark.planning import plan_sources
 from tallystick.spark.runner import Runner
 from tallystick.spark.scan import SplitScan, Wanted
 from tallystick.spark.splits import Split
-from tallystick.store.derive import SCHEDULE_TOPIC
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from tallystick.store.message_id import MessageIdError, decode_message_id
+from tallystick.store.formats.derive import SCHEDULE_TOPIC
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from tallystick.store.formats.message_id import MessageIdError, decode_message_id
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 RETRY, DLQ = "%RETRY%", "%DLQ%"

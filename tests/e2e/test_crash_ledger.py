@@ -3,7 +3,7 @@
 import pytest
 from lab.ledger import HALF_TOPIC, SCHEDULE_TOPIC, Ledger, Place, Problems
 
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 TOPIC = "T"
 

@@ -2,7 +2,7 @@
 
     [[mutant]]
     name = "a sync that failed is forgotten"        what it breaks, in plain words; unique
-    file = "store/checkpoint.py"                     where, from the root of the repository
+    file = "store/formats/checkpoint.py"                     where, from the root of the repository
     old = '''...'''                                  text that occurs in the file exactly once
     new = '''...'''                                  what stands there instead
     pytest = ["tests/store/test_checkpoint.py"]      the layer that must find it; or `cargo = "queue::tests"`,

@@ -19,7 +19,7 @@ from tallystick.node.http.admin_api import MAX_ITEMS, AdminView
 from tallystick.node.http.server import Probes, application
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
-from tallystick.store.message import Message
+from tallystick.store.formats.message import Message
 
 Answer = tuple[int, Any]
 

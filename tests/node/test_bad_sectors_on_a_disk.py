@@ -13,7 +13,7 @@ from group_lab import GroupLab, until
 from tally_process import TallyProcess, tally
 
 from tallystick.node.core.client import ClusterClient, QueueAddress
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.segment_files import segment_name
 
 pytestmark = pytest.mark.process
 

@@ -20,9 +20,9 @@ from tallystick.node.broker.services.half import check_request, ended_offsets, t
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command
-from tallystick.store import properties
-from tallystick.store.message import Host, Message
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Host, Message
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 LEVELS = DelayLevels(StoreSettings().delay_levels_ms())

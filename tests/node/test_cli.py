@@ -14,9 +14,9 @@ from tallystick.node.core.client import RequestRefusedError
 from tallystick.node.core.configuration import ConfigurationError
 from tallystick.node.remoting.errors import RemotingConnectError
 from tallystick.store._kernel import DamageError
-from tallystick.store.lock import StoreLockedError
-from tallystick.store.recovery import RecoveryError
-from tallystick.store.segments import SegmentError
+from tallystick.store.engine.lock import StoreLockedError
+from tallystick.store.engine.recovery import RecoveryError
+from tallystick.store.engine.segments import SegmentError
 from tallystick.store.settings import SettingsError
 from tallystick.store.tables import TableError
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tallystick.node.broker.tables.clients import CHANNEL_EXPIRY_MS, Client, ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 
 REMOTE = Host("10.0.0.9", 5000)
 

@@ -18,8 +18,8 @@ from tally_process import TallyProcess, command, environment
 from tallystick.node.cli import main
 from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.codes import RequestCode
-from tallystick.store import properties
-from tallystick.store.message import SysFlag
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import SysFlag
 
 pytestmark = pytest.mark.process
 

@@ -8,9 +8,9 @@ from fake_broker import MemoryFile
 from tallystick.node.broker.services.delay import DelayLevels, to_schedule
 from tallystick.node.broker.services.half import ended_offsets, to_commit
 from tallystick.node.broker.services.schedule import DelayOffsets
-from tallystick.store import properties
-from tallystick.store.message import Message
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Message
+from tallystick.store.formats.record import Record
 
 LEVELS = DelayLevels([1000, 3000, 60_000])
 PREPARED, COMMITTED, ROLLED_BACK = 4, 8, 12

@@ -13,10 +13,10 @@ from tallystick.node.broker.services.half import to_half, to_op
 from tallystick.node.broker.services.schedule import LevelQueue
 from tallystick.node.broker.services.transaction_check import Ask, CheckRound, CheckRules, HalfLinks
 from tallystick.node.broker.tables.topics import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
-from tallystick.store import queue_repair
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine import queue_repair
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.queue_format import UNIT
+from tallystick.store.formats.queue_format import UNIT
 
 LEVELS = DelayLevels([1000, 3000])
 LATE_MS = 1 << 60

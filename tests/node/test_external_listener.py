@@ -21,7 +21,7 @@ from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.server import Connection
 from tallystick.store import fastjson
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 from tallystick.store.settings import SettingsError
 
 

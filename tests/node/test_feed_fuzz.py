@@ -24,9 +24,9 @@ from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.codec import decode
 from tallystick.node.remoting.errors import FrameError
 from tallystick.node.remoting.frames import FrameSplitter
-from tallystick.store import properties
 from tallystick.store._kernel import Door, Log
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.record import Record
 
 SLOW = int(os.environ.get("TALLYSTICK_SLOW", "1"))
 BUDGET = settings(max_examples=400 * SLOW, suppress_health_check=list(HealthCheck))

@@ -18,7 +18,7 @@ from tallystick.node.broker.tables.filters import (
 )
 from tallystick.node.broker.tables.subscriptions import SQL92, SubscriptionData
 from tallystick.node.core.settings import BrokerSettings
-from tallystick.store import properties
+from tallystick.store.formats import properties
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -17,7 +17,7 @@ from tallystick.node.remoting.codec import encode
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, HeaderType, ResponseError
 from tallystick.node.remoting.errors import RemotingConnectError
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 
 NOBODY = Host("192.0.2.1", 4711)
 OFFSET = {"consumerGroup": "cg", "topic": TOPIC, "queueId": "1"}

@@ -12,9 +12,9 @@ from tally_process import tally
 
 from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.replication.ledger.mark import LedgerMark
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, GROUP_LOG_TOPIC
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, GROUP_LOG_TOPIC
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.segment_files import SegmentFiles
 
 pytestmark = pytest.mark.process
 

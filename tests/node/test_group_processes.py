@@ -15,9 +15,9 @@ from tallystick.node.broker.group.forwarding import HOLD_S
 from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.segment_files import SegmentFiles, segment_name
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 
 pytestmark = pytest.mark.process
 

@@ -18,8 +18,8 @@ from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
 from tallystick.node.core.settings import UNDECIDED, BrokerSettings
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
-from tallystick.store.ledger_format import EntryKind
-from tallystick.store.message import PutStatus
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.message import PutStatus
 
 
 class Notes(list[str]):

@@ -21,7 +21,7 @@ from tallystick.node.core.settings import BrokerSettings
 from tallystick.replication.metadata import entry, snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 from tallystick.store.tables import JsonTable
 
 SETTINGS = BrokerSettings(brokerIP1="127.0.0.1", brokerName="broker-a", brokerClusterName="C1")

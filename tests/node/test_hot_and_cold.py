@@ -11,9 +11,9 @@ from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType
-from tallystick.store import properties
-from tallystick.store.message import Host
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 TOPIC = "Either"

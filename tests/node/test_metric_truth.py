@@ -26,7 +26,7 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.store import fastjson
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 pytestmark = pytest.mark.process

@@ -34,8 +34,8 @@ from tally_process import TallyProcess
 
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store._kernel import Door, Log
-from tallystick.store.message import GetStatus, MessageBatch, PutStatus
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.message import GetStatus, MessageBatch, PutStatus
+from tallystick.store.formats.segment_files import segment_name
 from tallystick.store.settings import StoreSettings
 
 

@@ -25,10 +25,10 @@ from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.command import Command, HeaderType, ResponseError
 from tallystick.node.remoting.frames import FrameSplitter
-from tallystick.store import properties
 from tallystick.store._kernel import string_hash
-from tallystick.store.message import GetResult, GetStatus, Host, PutResult, PutStatus, QueryResult
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import GetResult, GetStatus, Host, PutResult, PutStatus, QueryResult
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 TAG, COMMIT, SUSPEND, SUBSCRIPTION = "TAG", 1, 2, 4

@@ -17,8 +17,8 @@ from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.core.settings import PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
 from tallystick.node.remoting.connection import Connection
-from tallystick.store import properties
 from tallystick.store._kernel import DamageError
+from tallystick.store.formats import properties
 from tallystick.store.settings import StoreSettings
 
 TOPIC, GROUP = "Orders", "readers"

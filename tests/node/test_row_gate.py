@@ -23,8 +23,8 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
-from tallystick.store.ledger_format import EntryKind
-from tallystick.store.message import Message, PutResult, PutStatus
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.message import Message, PutResult, PutStatus
 
 SETTINGS = BrokerSettings(brokerIP1="127.0.0.1", brokerName="broker-a", brokerClusterName="C1")
 

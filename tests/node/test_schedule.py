@@ -20,7 +20,7 @@ from tallystick.node.broker.services.schedule import (
     due,
     idle_ms,
 )
-from tallystick.store.message import Message, PutStatus
+from tallystick.store.formats.message import Message, PutStatus
 from tallystick.store.settings import StoreSettings
 
 SETTINGS = StoreSettings(messageDelayLevel="1s 3s 1m")

@@ -6,8 +6,8 @@ from fake_broker import FakeBroker, FakeChannel
 from tallystick.node.broker.processors.send_back import SendBackProcessor
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
-from tallystick.store.message import Host, Message, PutStatus
-from tallystick.store.record import Record
+from tallystick.store.formats.message import Host, Message, PutStatus
+from tallystick.store.formats.record import Record
 
 
 @pytest.fixture

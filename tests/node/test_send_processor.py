@@ -10,9 +10,9 @@ from tallystick.node.broker.processors.send import SendProcessor
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command
-from tallystick.store import properties
-from tallystick.store.message import PutStatus
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import PutStatus
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 OK = "prop\x01v\x02UNIQ_KEY\x01K1\x02WAIT\x01true\x02TAGS\x01A\x02"

@@ -9,7 +9,7 @@ import pytest
 from tallystick.node.broker.broker import Broker
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.core.starting import StartProgress, StartStoppedError
-from tallystick.store.message import Message
+from tallystick.store.formats.message import Message
 from tallystick.store.settings import FlushDiskType, StoreSettings
 
 SETTINGS = BrokerSettings(brokerIP1="127.0.0.1", bindAddress="127.0.0.1", listenPort=0, vipListenerEnable=False)

@@ -31,8 +31,8 @@ from tallystick.node.http.server import Probes, application
 from tallystick.node.http.store_files_api import StoreFilesApi
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.segment_files import segment_name
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.segment_files import segment_name
 
 pytestmark = pytest.mark.process
 

@@ -36,9 +36,9 @@ from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.node.remoting.errors import RemotingTimeout
 from tallystick.store import fastjson
-from tallystick.store.message import Host, Message, PutResult, PutStatus
-from tallystick.store.message_id import encode_message_id
-from tallystick.store.record import Record
+from tallystick.store.formats.message import Host, Message, PutResult, PutStatus
+from tallystick.store.formats.message_id import encode_message_id
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import SettingsError
 
 NOW = 1_795_219_100_000

@@ -18,8 +18,8 @@ from tallystick.node.broker.tables.filters import filter_of
 from tallystick.node.broker.tables.subscriptions import MAX_CHARACTERS, SubscriptionError
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.core.settings import BrokerSettings
-from tallystick.store import properties
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 FAMILY = ["".join(parts) for parts in itertools.product(("Aa", "BB"), repeat=6)]

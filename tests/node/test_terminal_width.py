@@ -11,8 +11,8 @@ import pytest
 from tallystick.node.commands.store_repair import _ended, _found, _left, _planned
 from tallystick.node.commands.terminal import bad, uncoloured, wrapped
 from tallystick.store.findings import Finding, FindingKind, Report
-from tallystick.store.log_loss import LogLoss, QueueLoss
-from tallystick.store.repair_plan import RepairPlan
+from tallystick.store.verify.log_loss import LogLoss, QueueLoss
+from tallystick.store.verify.repair_plan import RepairPlan
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
-from tallystick.store import properties
+from tallystick.store.formats import properties
 
 pytestmark = pytest.mark.process
 

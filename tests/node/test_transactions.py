@@ -13,8 +13,8 @@ from tallystick.node.broker.processors.transaction import TransactionProcessor
 from tallystick.node.broker.services.transaction_check import HalfLinks
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
-from tallystick.store.message import Message, PutStatus
-from tallystick.store.record import Record
+from tallystick.store.formats.message import Message, PutStatus
+from tallystick.store.formats.record import Record
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -13,8 +13,8 @@ from ledger_lab import open_ledger_of
 
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.message import GetStatus
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.message import GetStatus
 from tallystick.store.settings import StoreSettings
 
 HOURS_MS = 3_600_000

@@ -10,9 +10,9 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.store import properties
-from tallystick.store.message import GetStatus
-from tallystick.store.record import BLANK_MAGIC, Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import GetStatus
+from tallystick.store.formats.record import BLANK_MAGIC, Record
 
 UNIT = struct.Struct(">qiq")
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

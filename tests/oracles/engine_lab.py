@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.message import GetStatus, Host, Message
-from tallystick.store.record import BLANK_MAGIC, Record
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.message import GetStatus, Host, Message
+from tallystick.store.formats.record import BLANK_MAGIC, Record
 from tallystick.store.settings import FlushDiskType, StoreSettings
 
 HOST = Host("127.0.0.1", 10911)

@@ -19,7 +19,7 @@ from tallystick.node.broker.tables.topics import TopicTable
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingConnectError
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 
 
 class MemoryFile:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tallystick.replication.durable import DiskState
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import MemberError, NotAcceptingError, OutcomeUnknownError
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 
 class Entry(NamedTuple):

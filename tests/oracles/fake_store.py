@@ -18,9 +18,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tallystick.store import properties
 from tallystick.store._kernel import string_hash
-from tallystick.store.message import (
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -33,8 +33,8 @@ from tallystick.store.message import (
     PutStatus,
     QueryResult,
 )
-from tallystick.store.message_id import encode_message_id
-from tallystick.store.record import Record
+from tallystick.store.formats.message_id import encode_message_id
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

@@ -18,7 +18,7 @@ from tally_process import SMALL, TallyProcess, tally
 
 from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 PATIENCE_S = 120.0
 """For anything that is to become true. Only a broken group ever takes so long."""

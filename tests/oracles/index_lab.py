@@ -7,11 +7,11 @@ from pathlib import Path
 from engine_lab import HOST, PEER, small
 
 from tallystick.store._kernel import Door
-from tallystick.store.message import TRANSACTION_ROLLBACK
-from tallystick.store.queue_format import IndexGeometry
-from tallystick.store.record import Record
-from tallystick.store.recovery import open_dispatch
-from tallystick.store.segment_files import segment_name
+from tallystick.store.engine.recovery import open_dispatch
+from tallystick.store.formats.message import TRANSACTION_ROLLBACK
+from tallystick.store.formats.queue_format import IndexGeometry
+from tallystick.store.formats.record import Record
+from tallystick.store.formats.segment_files import segment_name
 
 GEOMETRY = IndexGeometry(7, 40)
 SEGMENT = 4096

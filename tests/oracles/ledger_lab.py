@@ -9,8 +9,8 @@ from ledger_twin import TwinLedger
 
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.store._kernel import Door, Entries
-from tallystick.store.message import Host
-from tallystick.store.record import Record
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 HOST = Host("127.0.0.1", 10911)

@@ -6,7 +6,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 
-from tallystick.store.ledger_format import (
+from tallystick.store.formats.ledger_format import (
     ENTRY_HEADER_BYTES,
     ENTRY_MAGIC,
     FILLER_MAGIC,
@@ -14,7 +14,7 @@ from tallystick.store.ledger_format import (
     IndexUnit,
     chain_crc,
 )
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 
 @dataclass

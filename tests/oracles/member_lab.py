@@ -21,9 +21,9 @@ from tallystick.replication.membership import Membership
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.transport import Identity, TransportSettings
 from tallystick.store._kernel import Door
-from tallystick.store.ledger_format import EntryKind
-from tallystick.store.message import Host
-from tallystick.store.record import Record
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import FlushDiskType
 
 PATIENCE_S = 120.0  # for what has to happen; nothing is measured by it

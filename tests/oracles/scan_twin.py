@@ -10,9 +10,9 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from tallystick.store.message import Host
-from tallystick.store.message_id import encode_message_id
-from tallystick.store.record import Record, RecordError
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.message_id import encode_message_id
+from tallystick.store.formats.record import Record, RecordError
 
 MAGICS = (0xDAA320A7, 0xDAA320AB)
 BLANK = 0xCBD43194

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tallystick.store.segment_files import SegmentFiles, segment_start
+from tallystick.store.formats.segment_files import SegmentFiles, segment_start
 
 
 class StoreServer:

@@ -19,9 +19,9 @@ from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.vote import Identity, VoteFile
 from tallystick.store._kernel import Door
 from tallystick.store.findings import FindingKind
-from tallystick.store.ledger_format import EntryHeader, EntryKind
-from tallystick.store.message import Host
-from tallystick.store.record import Record
+from tallystick.store.formats.ledger_format import EntryHeader, EntryKind
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import Record
 
 SEGMENT_BYTES = 262_144
 HOST = Host("127.0.0.1", 10911)

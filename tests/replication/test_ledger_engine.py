@@ -30,11 +30,11 @@ from tallystick.node.broker.group.membership import forget_derived
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.ledger_format import EntryKind
-from tallystick.store.message import GetStatus, MessageBatch, PutResult, PutStatus
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.message import GetStatus, MessageBatch, PutResult, PutStatus
 from tallystick.store.settings import FlushDiskType, SettingsError, StoreSettings
-from tallystick.store.verify import verify
+from tallystick.store.verify.report import verify
 
 
 def settings(root: Path, **changes: Any) -> StoreSettings:

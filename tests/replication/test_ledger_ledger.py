@@ -14,8 +14,8 @@ from ledger_twin import TwinLedger
 from tallystick.replication.ledger.mark import Flags, LedgerMark
 from tallystick.replication.term_runs import TermRuns
 from tallystick.store._kernel import Door, EntryError
-from tallystick.store.ledger_format import EntryKind
-from tallystick.store.record import Record
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.record import Record
 
 
 def test_consensus_finds_its_terms_by_bisection(tmp_path: Path) -> None:

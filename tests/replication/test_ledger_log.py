@@ -16,9 +16,9 @@ import pytest
 from ledger_twin import TwinLedger
 
 from tallystick.store._kernel import Door, Entries, EntryError, Log, check_entries, find_entry, walk_entries
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES, EntryHeader, EntryKind, IndexUnit, chain_crc
-from tallystick.store.message import Host
-from tallystick.store.record import Record
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, EntryHeader, EntryKind, IndexUnit, chain_crc
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import Record
 
 HOST = Host("127.0.0.1", 10911)
 PEER = Host("127.0.0.1", 40001)

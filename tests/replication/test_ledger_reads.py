@@ -15,8 +15,8 @@ from ledger_lab import open_ledger_of
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
 
 COUNT = 5
 HIT = 2

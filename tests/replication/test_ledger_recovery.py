@@ -29,7 +29,7 @@ from tallystick.replication.ledger.mark import FILE_NAME, EntryPoint, Flags, Led
 from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.store._kernel import Door, EntryError
 from tallystick.store.findings import FindingKind
-from tallystick.store.ledger_format import IndexUnit
+from tallystick.store.formats.ledger_format import IndexUnit
 
 
 class Machine:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ledger_lab import flip, made
 
-from tallystick.store.verify import verify
+from tallystick.store.verify.report import verify
 
 
 def test_every_flipped_byte_of_an_entry_is_damage(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tallystick.replication.member.errors import TransferError
 from tallystick.replication.member.log_ranges import entries_of, number_of
 from tallystick.replication.member.repair import Scrubber
 from tallystick.replication.transport.shipping import ShipmentRefusedError
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 
 def flip(node: Node, index: int, pos: int, offset: int = 100, bits: int = 0x10) -> None:

@@ -28,7 +28,7 @@ from tallystick.replication.membership import AddLearner, Membership, Promote, R
 from tallystick.replication.transport import Lane
 from tallystick.store._kernel import Door
 from tallystick.store.findings import FindingKind
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 
 def others(group: Group, node: Node) -> list[Node]:

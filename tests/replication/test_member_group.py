@@ -20,7 +20,7 @@ from tallystick.replication.member.errors import (
     TransferError,
 )
 from tallystick.replication.membership import AddLearner
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 
 async def test_a_group_elects_and_replicates(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ from tallystick.replication.settings import RaftSettings
 from tallystick.replication.transport.handshake import Identity
 from tallystick.store._kernel import Door
 from tallystick.store.finding_log import FindingLog
-from tallystick.store.ledger_format import EntryKind
-from tallystick.store.record import Record
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import SettingsError
 
 

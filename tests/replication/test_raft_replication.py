@@ -9,7 +9,7 @@ from raft_lab import ENTRY_BYTES, HEARTBEAT, SETTINGS, Group, Member, T, at, lea
 
 from tallystick.replication.effects import AppendOwn, Commit, Ready, Refused, Role, Send, Truncate, Write
 from tallystick.replication.messages import AppendReply, AppendRequest, Heartbeat, TermRun
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 SMALL = replace(SETTINGS, max_append_bytes=2 * ENTRY_BYTES, max_inflight_bytes=6 * ENTRY_BYTES)
 

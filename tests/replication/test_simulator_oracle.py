@@ -32,7 +32,7 @@ from tallystick.replication.messages import (  # noqa: E402
     VoteReply,
     VoteRequest,
 )
-from tallystick.store.ledger_format import EntryKind  # noqa: E402
+from tallystick.store.formats.ledger_format import EntryKind  # noqa: E402
 
 THREE = Membership.of(range(3))
 

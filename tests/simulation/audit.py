@@ -11,8 +11,8 @@ from simulation.oracle import Fate, Oracle, Queue, Sent
 from simulation.violation import ViolationError
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store.message_id import decode_message_id
-from tallystick.store.record import Record
+from tallystick.store.formats.message_id import decode_message_id
+from tallystick.store.formats.record import Record
 
 _GROUP = "audit"
 _PATIENCE_S = 5.0

@@ -19,8 +19,8 @@ from simulation.world import Host, Process, current
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
-from tallystick.store import properties
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.record import Record
 
 if TYPE_CHECKING:
     from simulation.loop import SimLoop

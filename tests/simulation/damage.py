@@ -12,10 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from simulation.oracle import Fate, Sent
-from tallystick.store.ledger_format import ENTRY_HEADER_BYTES
-from tallystick.store.log_walk import StepKind, resync, walk
-from tallystick.store.record import Record, RecordError
-from tallystick.store.segment_files import SegmentFiles
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
+from tallystick.store.formats.log_walk import StepKind, resync, walk
+from tallystick.store.formats.record import Record, RecordError
+from tallystick.store.formats.segment_files import SegmentFiles
 
 if TYPE_CHECKING:
     from simulation.nodes import Node

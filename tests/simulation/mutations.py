@@ -95,7 +95,7 @@ MUTATIONS = (
         "power",
         (
             Edit(
-                "tallystick.store.appender",
+                "tallystick.store.engine.appender",
                 "Appender.write",
                 "            self._request_sync()\n",
                 "            self._request_sync()\n            self._deliver(self.log.release(written))\n",
@@ -108,7 +108,7 @@ MUTATIONS = (
         "rot",
         (
             Edit(
-                "tallystick.store.queue_recovery",
+                "tallystick.store.engine.queue_recovery",
                 "QueueRecovery.add",
                 "self.broken.setdefault(queue, reason)",
                 "pass",
@@ -120,7 +120,7 @@ MUTATIONS = (
         "recovery ends the log at a damaged record",
         ("A1", "A2", "A3", "A4"),
         "rot",
-        (Edit("tallystick.store.recovery", "_Recovery._behind_damage", "return step.pos", "return None"),),
+        (Edit("tallystick.store.engine.recovery", "_Recovery._behind_damage", "return step.pos", "return None"),),
         first=20,
     ),
     Mutation(
@@ -213,7 +213,7 @@ MUTATIONS = (
         "power",
         (
             Edit(
-                "tallystick.store.recovery",
+                "tallystick.store.engine.recovery",
                 "_Recovery._cut_derived",
                 "self._restore_index(point, cache_lost)",
                 "self._restore_index(point._replace(index_count=point.index_count * 3 // 4), cache_lost)",

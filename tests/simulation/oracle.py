@@ -26,8 +26,8 @@ from enum import Enum
 from simulation.clients import Outgoing
 from simulation.tables import Offsets
 from simulation.violation import ViolationError
-from tallystick.store import properties
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.record import Record
 
 Queue = tuple[str, str, int]
 """Broker name, topic, queue id."""

@@ -171,11 +171,11 @@ def _install_in_product() -> None:
     import tallystick.replication.member.log_writer as log_writer
     import tallystick.replication.member.member as member
     import tallystick.replication.transport.link as link
-    import tallystick.store.appender as appender
-    import tallystick.store.engine as engine
-    import tallystick.store.lock as lock
+    import tallystick.store.engine.appender as appender
+    import tallystick.store.engine.lock as lock
+    import tallystick.store.engine.message_store as engine
+    import tallystick.store.formats.progress as progress
     import tallystick.store.memory_budget as memory_budget
-    import tallystick.store.progress as progress
     from simulation.disk import SimSyncThread, patched_acquire, process_door
     from simulation.sockets import bind_one
 

@@ -35,7 +35,7 @@ from simulation.trace import Trace
 from simulation.violation import ViolationError
 from simulation.world import Entropy, Process, current
 from tallystick.node.remoting.codes import RequestCode
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 _READY_S = 60.0
 """Virtual seconds within which a broker serves after a start, without a fault."""

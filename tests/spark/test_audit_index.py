@@ -16,8 +16,8 @@ from index_lab import GEOMETRY, SEGMENT, made_store
 from tallystick.spark.jobs import audit
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.runner import inline
-from tallystick.store.mapped import ReadMap
-from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexHeader
+from tallystick.store.formats.mapped import ReadMap
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexHeader
 
 SLOT_COUNT = range(32, 36)
 """Of the header, a counter that nothing is read by."""

@@ -141,7 +141,7 @@ def test_the_index_is_compared_both_ways(golden: Golden) -> None:
 
 
 def _index_slots(root: Path) -> list[int]:
-    from tallystick.store.dump import settings_of
+    from tallystick.store.verify.dump import settings_of
 
     return [settings_of(root).maxHashSlotNum]
 
@@ -230,7 +230,7 @@ def test_a_store_that_lost_its_queues_gets_them_back(golden: Golden, tmp_path: P
     """The killed store is the same one before it lost them."""
     lost, whole = golden("lost-queues"), golden("killed")
     settings = {"mappedFileSizeConsumeQueue": "6000", "maxHashSlotNum": "1", "maxIndexNum": "2"}
-    from tallystick.store.dump import settings_of
+    from tallystick.store.verify.dump import settings_of
 
     real = settings_of(whole)
     settings = {name: str(getattr(real, name)) for name in settings}

@@ -15,8 +15,8 @@ from tallystick.spark.columns import SCHEMA
 from tallystick.spark.scan import SplitScan
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import VolumeError, open_volume
-from tallystick.store.engine import MessageStore
-from tallystick.store.record import Record
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.record import Record
 
 
 def rows_of(root: Path, split_bytes: int = 1 << 30) -> list[dict[str, Any]]:

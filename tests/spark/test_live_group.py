@@ -20,7 +20,7 @@ from tallystick.spark.scan import SplitScan
 from tallystick.spark.splits import plan
 from tallystick.spark.volume import open_volume
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 
 
 @asynccontextmanager

@@ -22,9 +22,9 @@ from tallystick.spark.outputs import FolderOutput, Output
 from tallystick.spark.outputs_s3 import S3Output
 from tallystick.spark.runner import Inline, inline
 from tallystick.spark.volume import VolumeError
-from tallystick.store.dump import settings_of
-from tallystick.store.engine import MessageStore
-from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry
+from tallystick.store.verify.dump import settings_of
 
 Golden = Callable[[str], Path]
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")

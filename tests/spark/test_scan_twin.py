@@ -15,9 +15,9 @@ from scan_twin import Scanned, scan
 from tallystick.spark.columns import SCHEMA
 from tallystick.spark.scan import SplitScan, Sums, Wanted
 from tallystick.spark.splits import Split
-from tallystick.store.ledger_format import EntryHeader
-from tallystick.store.message import Host
-from tallystick.store.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record
+from tallystick.store.formats.ledger_format import EntryHeader
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record
 
 BLANK = b"\xcb\xd4\x31\x94"
 START = 8192

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.store.age_clock import PATIENCE_MS, TOLERANCE_MS, AgeClock
+from tallystick.store.engine.age_clock import PATIENCE_MS, TOLERANCE_MS, AgeClock
 
 NOW = 1_800_000_000_000
 HOUR = 3_600_000

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from tallystick.store._kernel import map_faults, scan, take_unread
-from tallystick.store.engine import MessageStore
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.mapped import UNREADABLE, ReadMap
-from tallystick.store.message import GetStatus, Host, Message
-from tallystick.store.properties import KEYS
-from tallystick.store.segment_files import SegmentFiles, segment_name
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.mapped import UNREADABLE, ReadMap
+from tallystick.store.formats.message import GetStatus, Host, Message
+from tallystick.store.formats.properties import KEYS
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.settings import StoreSettings
 
 HOST = Host("127.0.0.1", 10911)

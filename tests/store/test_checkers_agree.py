@@ -19,12 +19,12 @@ from engine_lab import filled_store, opened, small
 from tallystick.spark.jobs import audit
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.runner import inline
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.queue_format import INDEX_ENTRY
-from tallystick.store.repair import StoreRepair
-from tallystick.store.segment_files import SegmentFiles, segment_name
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.queue_format import INDEX_ENTRY
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.settings import StoreSettings
-from tallystick.store.verify import verify
+from tallystick.store.verify.repair import StoreRepair
+from tallystick.store.verify.report import verify
 
 COUNT = 150
 TOPICS = "config/topics.json"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.store._kernel import Door
-from tallystick.store.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
+from tallystick.store.formats.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
 
 _LONGS = st.integers(-(2**63), 2**63 - 1)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from engine_lab import message, opened, small
 
-from tallystick.store import properties
-from tallystick.store.checkpoint import StoreCheckpoint
+from tallystick.store.formats import properties
+from tallystick.store.formats.checkpoint import StoreCheckpoint
 
 KEYED = properties.encode({properties.KEYS: "key"})
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.store._kernel import Door
-from tallystick.store.cleaning import MAX_FILES_A_RUN, CleaningRules, DiskState, changed, used_part
-from tallystick.store.segment_cleaner import RUNS_WHEN_ASKED, SegmentCleaner
-from tallystick.store.segments import Segment
+from tallystick.store.engine.cleaning import MAX_FILES_A_RUN, CleaningRules, DiskState, changed, used_part
+from tallystick.store.engine.segment_cleaner import RUNS_WHEN_ASKED, SegmentCleaner
+from tallystick.store.engine.segments import Segment
 from tallystick.store.settings import StoreSettings
 
 HOUR = 3_600_000

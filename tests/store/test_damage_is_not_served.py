@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tallystick.store.engine import MessageStore
-from tallystick.store.message import GetStatus, Host, Message
-from tallystick.store.properties import KEYS
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.message import GetStatus, Host, Message
+from tallystick.store.formats.properties import KEYS
 from tallystick.store.settings import StoreSettings
 
 HOST = Host("127.0.0.1", 10911)

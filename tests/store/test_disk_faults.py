@@ -25,12 +25,12 @@ from engine_lab import (
     until,
 )
 
-from tallystick.store import segments
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.message import PutStatus
-from tallystick.store.segment_files import segment_name
-from tallystick.store.upkeep import Upkeep
+from tallystick.store.engine import segments
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.engine.upkeep import Upkeep
+from tallystick.store.formats.message import PutStatus
+from tallystick.store.formats.segment_files import segment_name
 
 pytestmark = pytest.mark.process
 
@@ -190,8 +190,8 @@ async def test_an_async_flush_that_fails_is_not_kept_a_secret(tmp_path: Path) ->
 async def test_queue_files_that_cannot_be_written_cost_nothing_but_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tallystick.store.dispatcher.RETRY_MS", 5)
-    monkeypatch.setattr("tallystick.store.dispatcher.WRITE_OUT_MS", 5)
+    monkeypatch.setattr("tallystick.store.engine.dispatcher.RETRY_MS", 5)
+    monkeypatch.setattr("tallystick.store.engine.dispatcher.WRITE_OUT_MS", 5)
     door = Door()
     async with opened(small(tmp_path), door) as store:
         door.fail("write", "consumequeue", errno.ENOSPC)
@@ -217,7 +217,7 @@ async def test_queue_files_that_cannot_be_written_cost_nothing_but_time(
 async def test_an_index_file_that_cannot_be_made_stops_puts_and_not_reads(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tallystick.store.dispatcher.RETRY_MS", 5)
+    monkeypatch.setattr("tallystick.store.engine.dispatcher.RETRY_MS", 5)
     door = Door()
     async with opened(small(tmp_path), door) as store:
         await store.put(message(b"no key"))

@@ -9,7 +9,7 @@ import pytest
 from derived_twin import string_hash, write_log
 
 from tallystick.store._kernel import Dispatch, Door
-from tallystick.store.record import Record
+from tallystick.store.formats.record import Record
 
 LIMITS = (262144, 32, 65536, 8)
 SEGMENT = 3 * 20 + 4 + 16  # three units, and sixteen bytes that no fourth one can use

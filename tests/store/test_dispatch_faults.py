@@ -13,8 +13,8 @@ import pytest
 from derived_twin import write_log
 
 from tallystick.store._kernel import DamageError, Dispatch, Door, key_hash, scan
-from tallystick.store.message import GetStatus
-from tallystick.store.record import Record
+from tallystick.store.formats.message import GetStatus
+from tallystick.store.formats.record import Record
 
 LOG_SEGMENT = 4096
 LIMITS = (262144, 32, 65536, 8)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tallystick.store._kernel import Dispatch, Door, key_hash, scan
-from tallystick.store.message import GetStatus
+from tallystick.store.formats.message import GetStatus
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SETS = [

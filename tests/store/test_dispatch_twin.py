@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.store._kernel import Dispatch, Door
-from tallystick.store.message import GetStatus, Host
-from tallystick.store.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record
+from tallystick.store.formats.message import GetStatus, Host
+from tallystick.store.formats.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record
 
 LOG_SEGMENT, QUEUE_SEGMENT, SLOTS, ENTRIES = 1500, 200, 7, 9
 DELAY_MS = [1000, 5000, 10_000]

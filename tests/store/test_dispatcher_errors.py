@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tallystick.store.dispatcher import _Errors
+from tallystick.store.engine.dispatcher import _Errors
 
 
 def test_tries_that_fail_for_one_reason_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

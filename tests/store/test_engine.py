@@ -30,9 +30,9 @@ from engine_lab import (
 )
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.lock import StoreLockedError
-from tallystick.store.message import (
+from tallystick.store.engine.lock import StoreLockedError
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.message import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     GetStatus,
@@ -40,8 +40,8 @@ from tallystick.store.message import (
     MessageBatch,
     PutStatus,
 )
-from tallystick.store.message_id import decode_message_id
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.message_id import decode_message_id
+from tallystick.store.formats.segment_files import segment_name
 from tallystick.store.settings import BrokerRole, SettingsError
 
 

@@ -46,11 +46,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tallystick.store import engine, progress
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.message import TRANSACTION_PREPARED, MessageBatch, PutStatus
-from tallystick.store.recovery import RecoveryError
+from tallystick.store.engine import message_store as engine
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.engine.recovery import RecoveryError
+from tallystick.store.formats import progress
+from tallystick.store.formats.message import TRANSACTION_PREPARED, MessageBatch, PutStatus
 from tallystick.store.settings import FlushDiskType
 
 SEGMENT = 4096

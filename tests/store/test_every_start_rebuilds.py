@@ -35,11 +35,11 @@ from derived_lab import (
 )
 
 from tallystick.store._kernel import Door
+from tallystick.store.engine.recovery import RecoveryError
 from tallystick.store.findings import FindingKind
-from tallystick.store.progress import FILE_NAME as MARK
-from tallystick.store.queue_table import FILE_NAME as TABLE
-from tallystick.store.recovery import RecoveryError
-from tallystick.store.verify import verify
+from tallystick.store.formats.progress import FILE_NAME as MARK
+from tallystick.store.formats.queue_table import FILE_NAME as TABLE
+from tallystick.store.verify.report import verify
 
 COUNTS = {("A", 0): 40, ("A", 1): 25, ("B", 0): 10}
 """Queues and how many messages each has: three files, two files, one file."""

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from engine_lab import HOST, kill, message, opened, read_queue, small
 
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.queue_format import MAX_EXT_ADDRESS
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.queue_format import MAX_EXT_ADDRESS
+from tallystick.store.formats.segment_files import segment_name
 from tallystick.store.settings import StoreSettings
-from tallystick.store.verify import verify
+from tallystick.store.verify.report import verify
 
 COUNT = 60
 EXT_BYTES = 10 * 20 + 4

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tallystick.node.cli import main
-from tallystick.store.dump import dump
+from tallystick.store.verify.dump import dump
 
 SETS = (
     "clean",

@@ -8,7 +8,7 @@ from itertools import count, takewhile
 
 import pytest
 
-from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, IndexGeometry
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, IndexGeometry
 
 
 def index_file(geometry: IndexGeometry, seed: int, entries: int, keys: int) -> mmap.mmap:

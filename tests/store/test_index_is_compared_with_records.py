@@ -12,9 +12,9 @@ import pytest
 from derived_lab import Sent, check_keys, index_file, patch, saved, send, started
 from engine_lab import records_of
 
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry
 
 KINDS = [pytest.param(False, id="plain"), pytest.param(True, id="group")]
 COUNT = 12

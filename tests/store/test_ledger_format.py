@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.store.ledger_format import EntryHeader, IndexUnit, LedgerFormatError
-from tallystick.store.log_walk import StepKind, resync, walk
-from tallystick.store.record import Record
-from tallystick.store.segment_files import SegmentFiles, segment_name, segment_start
+from tallystick.store.formats.ledger_format import EntryHeader, IndexUnit, LedgerFormatError
+from tallystick.store.formats.log_walk import StepKind, resync, walk
+from tallystick.store.formats.record import Record
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name, segment_start
 
 # Written by dledger 0.2.2: entry 4, which begins the second data file of 1024 bytes, and its index unit.
 ENTRY = bytes.fromhex(

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.store._kernel import Door, Log, scan
-from tallystick.store.message import Host
-from tallystick.store.record import BLANK_MAGIC, Record
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import BLANK_MAGIC, Record
 
 HOST = Host("127.0.0.1", 10911)
 PEER = Host("127.0.0.1", 40001)

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tallystick.store._kernel import Door, Log
-from tallystick.store.message import Host
-from tallystick.store.record import Record, RecordError, filler_bytes
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.record import Record, RecordError, filler_bytes
 
 SEGMENT_BYTES = 4096
 HOST = Host("127.0.0.1", 10911).encode()

@@ -16,9 +16,9 @@ import pytest
 from derived_lab import Sent, check_reads, patch, send, started
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.progress import ProgressMark
+from tallystick.store.formats.progress import ProgressMark
 
 
 @asynccontextmanager

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.store import media
+from tallystick.store.engine import media
+from tallystick.store.engine.media import MediaWatch
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
-from tallystick.store.media import MediaWatch
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.segment_files import segment_name
 
 SEGMENT = 8192
 

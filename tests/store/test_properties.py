@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.store import properties
-from tallystick.store.message import Host
-from tallystick.store.message_id import MessageIdError, decode_message_id, encode_message_id
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Host
+from tallystick.store.formats.message_id import MessageIdError, decode_message_id, encode_message_id
 
 _PART = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from engine_lab import kill, message, opened, read_queue, small
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.message import PutStatus
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.message import PutStatus
 
 
 async def test_a_record_at_which_the_index_failed_is_read_after_a_kill(tmp_path: Path) -> None:

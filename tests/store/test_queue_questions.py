@@ -10,12 +10,12 @@ from unittest.mock import Mock
 import pytest
 
 from tallystick.store._kernel import Door
+from tallystick.store.engine.queue_recovery import QueueRecovery
+from tallystick.store.engine.queue_repair import QueueRepair
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
-from tallystick.store.progress import Point, lock_time_ns
-from tallystick.store.queue_recovery import QueueRecovery
-from tallystick.store.queue_repair import QueueRepair
-from tallystick.store.queue_table import QueueTable
+from tallystick.store.formats.progress import Point, lock_time_ns
+from tallystick.store.formats.queue_table import QueueTable
 
 FILES = (("20260101000000000", 5000), ("20260102000000000", 9000))
 

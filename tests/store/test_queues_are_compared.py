@@ -25,15 +25,15 @@ import pytest
 from engine_lab import message, opened, records_of, small
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import Finding, FindingKind
-from tallystick.store.message import GetStatus
-from tallystick.store.progress import FILE_NAME as MARK
-from tallystick.store.queue_format import UNIT
-from tallystick.store.queue_table import FILE_NAME as TABLE
-from tallystick.store.queue_table import QueueTable
+from tallystick.store.formats.message import GetStatus
+from tallystick.store.formats.progress import FILE_NAME as MARK
+from tallystick.store.formats.queue_format import UNIT
+from tallystick.store.formats.queue_table import FILE_NAME as TABLE
+from tallystick.store.formats.queue_table import QueueTable
 from tallystick.store.settings import StoreSettings
-from tallystick.store.verify import verify
+from tallystick.store.verify.report import verify
 
 HOURS_MS = 3_600_000
 FILE_BYTES = 20 * 16

@@ -7,9 +7,9 @@ from threading import Lock
 
 import pytest
 
-from tallystick.store import read_ahead as module
 from tallystick.store._kernel import read_ahead_queues
-from tallystick.store.read_ahead import read_ahead
+from tallystick.store.engine import read_ahead as module
+from tallystick.store.engine.read_ahead import read_ahead
 
 TOPICS = 5000
 

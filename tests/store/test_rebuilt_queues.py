@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from rebuild_twin import BLANK, Held, Laid, Place, complaints
 
 from tallystick.store._kernel import Dispatch, Door
+from tallystick.store.engine.recovery import Recovered, open_dispatch, recover
 from tallystick.store.findings import FindingKind
-from tallystick.store.progress import lock_time_ns
-from tallystick.store.queue_table import QueueTable
-from tallystick.store.record import Record, RecordError
-from tallystick.store.recovery import Recovered, open_dispatch, recover
+from tallystick.store.formats.progress import lock_time_ns
+from tallystick.store.formats.queue_table import QueueTable
+from tallystick.store.formats.record import Record, RecordError
 from tallystick.store.settings import StoreSettings
 
 SEGMENT = 4096

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.store import record as records
-from tallystick.store.message import Host, SysFlag
-from tallystick.store.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record, RecordError
+from tallystick.store.formats import record as records
+from tallystick.store.formats.message import Host, SysFlag
+from tallystick.store.formats.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record, RecordError
 
 _V4 = Host("127.0.0.1", 5001)
 _V6 = Host("2001:db8::1", 5002)

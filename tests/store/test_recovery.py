@@ -20,19 +20,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tallystick.store import progress, recovery, segment_files
 from tallystick.store._kernel import Dispatch, Door, Log
-from tallystick.store.checkpoint import StoreCheckpoint
-from tallystick.store.derive import has_queue_unit, index_hash, index_keys, tags_code
+from tallystick.store.engine import recovery
+from tallystick.store.engine.recovery import Recovered, RecoveryError, geometry_of, recover
+from tallystick.store.engine.thorough_save import save_table
 from tallystick.store.findings import FindingKind
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.progress import FILE_NAME, Point, ProgressKeeper, ProgressMark
-from tallystick.store.record import Record, encode_filler
-from tallystick.store.recovery import Recovered, RecoveryError, geometry_of, recover
-from tallystick.store.segment_files import SegmentFiles, segment_name
+from tallystick.store.formats import progress, segment_files
+from tallystick.store.formats.checkpoint import StoreCheckpoint
+from tallystick.store.formats.derive import has_queue_unit, index_hash, index_keys, tags_code
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.progress import FILE_NAME, Point, ProgressKeeper, ProgressMark
+from tallystick.store.formats.record import Record, encode_filler
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.settings import StoreSettings
-from tallystick.store.thorough_save import save_table
-from tallystick.store.verify import verify
+from tallystick.store.verify.report import verify
 
 SEGMENT = 4096
 FIRST_MS = 1_600_000_000_000
@@ -234,7 +235,7 @@ def test_the_sound_prefix_is_recovered(data: st.DataObject, tmp_path_factory: py
 
 
 def test_whoever_waits_is_told_how_far_it_is(store: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tallystick.store.recovery._RUN_BYTES", 1)  # a record at a time
+    monkeypatch.setattr("tallystick.store.engine.recovery._RUN_BYTES", 1)  # a record at a time
     store.append(60)
     told: list[tuple[int, int]] = []
     dispatch = new_dispatch(store.chosen, store.door)
@@ -741,7 +742,7 @@ def test_a_start_that_was_killed_leaves_the_next_one_the_end_of_what_was_written
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killed:
-        killed.setattr("tallystick.store.recovery._Recovery._after_kill", die)
+        killed.setattr("tallystick.store.engine.recovery._Recovery._after_kill", die)
         with pytest.raises(KeyboardInterrupt):
             store.recover()
     found, _ = store.recover()

@@ -18,13 +18,13 @@ from engine_lab import filled_store, opened, read_queue, small
 
 from tallystick.node.cli import main
 from tallystick.store._kernel import Door
+from tallystick.store.engine.lock import StoreLock, StoreLockedError
 from tallystick.store.findings import FindingKind
-from tallystick.store.lock import StoreLock, StoreLockedError
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.repair import StoreRepair
-from tallystick.store.repair_plan import NOTE_NAME, RepairError
-from tallystick.store.segment_files import SegmentFiles, segment_name
-from tallystick.store.verify import VerifyError, verify
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
+from tallystick.store.verify.repair import StoreRepair
+from tallystick.store.verify.repair_plan import NOTE_NAME, RepairError
+from tallystick.store.verify.report import VerifyError, verify
 
 COUNT = 120
 STEP = 29
@@ -369,6 +369,6 @@ def test_a_queue_is_rebuilt_with_its_extension(golden: Callable[[str], Path]) ->
 
 
 def units(queue: Path) -> list[tuple[int, int, int]]:
-    from tallystick.store.queue_format import UNIT
+    from tallystick.store.formats.queue_format import UNIT
 
     return [unit for path in sorted(queue.iterdir()) for unit in UNIT.iter_unpack(path.read_bytes()) if any(unit)]

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.store import scrub as scrub_module
 from tallystick.store._kernel import SegmentScrub
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine import scrub as scrub_module
+from tallystick.store.engine.media import MediaWatch
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.engine.scrub import ScrubState, Sealed
 from tallystick.store.findings import Finding, FindingKind
-from tallystick.store.media import MediaWatch
-from tallystick.store.message import Host, Message
-from tallystick.store.properties import KEYS
-from tallystick.store.scrub import ScrubState, Sealed
-from tallystick.store.segment_files import segment_name
+from tallystick.store.formats.message import Host, Message
+from tallystick.store.formats.properties import KEYS
+from tallystick.store.formats.segment_files import segment_name
 from tallystick.store.settings import StoreSettings
-from tallystick.store.verify import verify
+from tallystick.store.verify.report import verify
 
 HOST = Host("127.0.0.1", 10911)
 SEGMENT = 1 << 16
@@ -140,7 +140,7 @@ async def test_a_unit_that_names_something_else_is_found_and_written_again(tmp_p
 async def test_a_unit_that_cannot_be_written_again_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(tmp_path)
     spoil(tmp_path / "consumequeue" / "T" / "1" / segment_name(0), 20 * 7, (12).to_bytes(8))
-    monkeypatch.setattr("tallystick.store.queue_repair.QueueRepair.repair", lambda *_: False)
+    monkeypatch.setattr("tallystick.store.engine.queue_repair.QueueRepair.repair", lambda *_: False)
     (found,) = await scrubbed(tmp_path)
     assert found.file == "consumequeue/T/1" and found.offset == 20 * 7
     assert "queue offset 7 names" in found.reason

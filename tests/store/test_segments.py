@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.store import segments
 from tallystick.store._kernel import Door
-from tallystick.store.segments import SegmentError, WarmSegment
+from tallystick.store.engine import segments
+from tallystick.store.engine.segments import SegmentError, WarmSegment
 
 SIZE = 64 * 1024
 

@@ -10,9 +10,9 @@ from derived_lab import files, patch, saved, send, started
 from engine_lab import HOST, message, opened, small
 
 from tallystick.store._kernel import IndexChains, index_chain_faults
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.queue_format import UNIT
+from tallystick.store.formats.queue_format import UNIT
 
 SLOTS, ENTRIES = 100_000, 40_000
 
@@ -55,7 +55,7 @@ async def test_a_stop_waits_for_one_step_of_the_check_of_an_index(
     async with opened(small(tmp_path)) as store:
         await store.put(message(properties="KEYS\x01k\x02"))
         await saved(store)
-    monkeypatch.setattr("tallystick.store.index_repair.IndexChains", Endless)
+    monkeypatch.setattr("tallystick.store.engine.index_repair.IndexChains", Endless)
     store = await MessageStore.open(small(tmp_path), store_host=HOST)
     await began.wait()
     async with asyncio.timeout(30):

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.store import abort
 from tallystick.store._kernel import Door
-from tallystick.store.lock import StoreLock, StoreLockedError
+from tallystick.store.engine import abort
+from tallystick.store.engine.lock import StoreLock, StoreLockedError
 
 pytestmark = pytest.mark.process
 
 _HOLD = """
 import sys, pathlib
-from tallystick.store.lock import StoreLock
+from tallystick.store.engine.lock import StoreLock
 from tallystick.store._kernel import Door
 lock = StoreLock.acquire(pathlib.Path(sys.argv[1]), Door())
 print("held", flush=True)

@@ -11,9 +11,9 @@ import pytest
 from engine_lab import HOST, SYNC, kill, message, opened, read_queue, small
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import MessageStore
-from tallystick.store.inherited import sync_files
-from tallystick.store.message import PutStatus
+from tallystick.store.engine.inherited import sync_files
+from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.formats.message import PutStatus
 
 TOPICS = 20
 

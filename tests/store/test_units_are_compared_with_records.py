@@ -17,9 +17,9 @@ from derived_lab import Sent, check_reads, files, patch, saved, send, started
 from engine_lab import records_of
 
 from tallystick.store._kernel import key_hash
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.queue_format import UNIT
+from tallystick.store.formats.queue_format import UNIT
 
 KINDS = [pytest.param(False, id="plain"), pytest.param(True, id="group")]
 COUNT = 14
@@ -159,7 +159,7 @@ _TIMES = range(1_600_000_000_000 - 50, 1_600_000_000_000 + 100 * 3 * COUNT, 37)
 def spaced_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message is stored 100 ms after the one before it."""
     times = count(1_600_000_000_000, 100)
-    monkeypatch.setattr("tallystick.store.engine.wall_ms", lambda: next(times))
+    monkeypatch.setattr("tallystick.store.engine.message_store.wall_ms", lambda: next(times))
 
 
 def by_time(store: MessageStore, queue: str) -> list[int]:

@@ -11,11 +11,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from tallystick.store import abort
 from tallystick.store._kernel import Door
-from tallystick.store.dispatcher import Dispatcher
-from tallystick.store.preallocation import Preallocator
-from tallystick.store.upkeep import Upkeep
+from tallystick.store.engine import abort
+from tallystick.store.engine.dispatcher import Dispatcher
+from tallystick.store.engine.preallocation import Preallocator
+from tallystick.store.engine.upkeep import Upkeep
 
 
 def test_the_mark_comes_behind_every_sync_and_names_the_point_from_before() -> None:
@@ -36,7 +36,7 @@ def test_the_mark_comes_behind_every_sync_and_names_the_point_from_before() -> N
 def test_what_a_killed_process_left_in_the_cache_is_synced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel of this process knows only of its own writes, and the mark speaks of all."""
     synced: list[str] = []
-    monkeypatch.setattr("tallystick.store.upkeep.sync_files", lambda door, folder: synced.append(folder.name))
+    monkeypatch.setattr("tallystick.store.engine.upkeep.sync_files", lambda door, folder: synced.append(folder.name))
     upkeep = Mock(_inherits=True, _inheriting=threading.Lock(), _root=Path("/store"))
     upkeep._sync_queues_at_once.return_value = False
     upkeep._settings.log_folder = Path("/store/commitlog")

@@ -19,10 +19,10 @@ from index_lab import GEOMETRY, made_store
 from tallystick.node.cli import main
 from tallystick.store import findings
 from tallystick.store.findings import Report
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry, IndexHeader
-from tallystick.store.segment_files import SegmentFiles, segment_name
-from tallystick.store.verify import VerifyError, verify
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry, IndexHeader
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
+from tallystick.store.verify.report import VerifyError, verify
 
 Golden = Callable[[str], Path]
 

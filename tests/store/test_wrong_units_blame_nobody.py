@@ -10,9 +10,9 @@ import pytest
 from derived_lab import Sent, check_reads, files, patch, saved, send, started
 from engine_lab import records_of
 
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.queue_format import UNIT
+from tallystick.store.formats.queue_format import UNIT
 
 KINDS = [pytest.param(False, id="plain"), pytest.param(True, id="group")]
 LOST = 5

@@ -18,13 +18,13 @@ import pytest
 from engine_lab import message, opened, read_queue, small
 from ledger_lab import INDEX_BYTES, SEGMENT_BYTES, assert_is, made, open_ledger
 
-from tallystick.store import zeroing
 from tallystick.store._kernel import Door
-from tallystick.store.log_walk import StepKind, walk
-from tallystick.store.recovery import open_dispatch, recover
-from tallystick.store.repair import StoreRepair
-from tallystick.store.segment_files import SegmentFiles, segment_name
-from tallystick.store.zeroing import zero_behind
+from tallystick.store.engine import zeroing
+from tallystick.store.engine.recovery import open_dispatch, recover
+from tallystick.store.engine.zeroing import zero_behind
+from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
+from tallystick.store.verify.repair import StoreRepair
 
 COUNT = 60
 SEGMENT = 4096

@@ -21,7 +21,7 @@ from simulator.simulation import Simulation
 from tallystick.replication import messages
 from tallystick.replication.effects import Effect, SaveVote, Truncate
 from tallystick.replication.settings import RaftSettings
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 from .group import Group
 from .post import Packet, Post

@@ -20,7 +20,7 @@ from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_str
 from tallystick.node.remoting.errors import FrameError, HeaderError
 from tallystick.node.remoting.frames import FrameSplitter
-from tallystick.store.message import Host
+from tallystick.store.formats.message import Host
 
 KEY, CLIENT, TIMEOUT_MS = "key", "client", "timeoutMillis"
 

@@ -29,16 +29,16 @@ from tallystick.node.core.settings import UNDECIDED, BrokerSettings
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import MemberError, ReadError
 from tallystick.replication.metadata.tables import ReplicatedTables
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
+from tallystick.store.formats.message import PutStatus
 from tallystick.store.limited_log import LimitedLog
-from tallystick.store.message import PutStatus
 
 if TYPE_CHECKING:
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.replication.member.member import Member
     from tallystick.replication.member.status import GroupStatus
     from tallystick.store._kernel import Door
-    from tallystick.store.engine import MessageStore
+    from tallystick.store.engine.message_store import MessageStore
 
 _logger = logging.getLogger("tallystick.broker.group")
 

@@ -22,17 +22,17 @@ from tallystick.replication.membership import Membership
 from tallystick.replication.settings import RaftSettings
 from tallystick.replication.transport.handshake import Identity
 from tallystick.replication.transport.settings import TlsSettings, TransportSettings
-from tallystick.store.progress import FILE_NAME as PROGRESS_FILE
-from tallystick.store.progress import ProgressMark
-from tallystick.store.properties import CLUSTER
-from tallystick.store.queue_table import FILE_NAME as TABLE_FILE
+from tallystick.store.formats.progress import FILE_NAME as PROGRESS_FILE
+from tallystick.store.formats.progress import ProgressMark
+from tallystick.store.formats.properties import CLUSTER
+from tallystick.store.formats.queue_table import FILE_NAME as TABLE_FILE
 from tallystick.store.settings import SettingsError, StoreSettings
 
 if TYPE_CHECKING:
     from tallystick.node.core.settings import BrokerSettings
     from tallystick.store._kernel import Door
     from tallystick.store.finding_log import FindingLog
-    from tallystick.store.message import Host
+    from tallystick.store.formats.message import Host
 
 Address = tuple[str, int]
 

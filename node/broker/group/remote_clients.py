@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tallystick.node.remoting.endpoint import Handler
     from tallystick.node.remoting.server import Connection
-    from tallystick.store.message import Host
+    from tallystick.store.formats.message import Host
 
 _CLIENTS = "clients of another member"  # attribute of its link
 

@@ -31,7 +31,7 @@ from tallystick.replication.metadata.entry import TablePatch
 from tallystick.replication.metadata.merge_patch import PatchError, Picture
 from tallystick.replication.metadata.staging import StagedTables
 from tallystick.replication.metadata.tables import ReplicatedTables
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door

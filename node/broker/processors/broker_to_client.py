@@ -21,7 +21,7 @@ from tallystick.node.remoting.command import Command, need_bool, need_long, need
 from tallystick.node.remoting.errors import RemotingError, RemotingTimeout
 from tallystick.store import fastjson
 from tallystick.store.fastjson import JsonObjectKey
-from tallystick.store.message_id import MessageIdError, decode_message_id
+from tallystick.store.formats.message_id import MessageIdError, decode_message_id
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

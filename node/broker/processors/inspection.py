@@ -15,10 +15,10 @@ from tallystick.node.broker.tables.subscriptions import is_tag_type
 from tallystick.node.broker.tables.topics import HALF_TOPIC
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_long, need_str, opt_str
-from tallystick.store import properties
-from tallystick.store.message import PutStatus
-from tallystick.store.message_id import MessageIdError, decode_message_id
-from tallystick.store.record import Record, RecordError
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import PutStatus
+from tallystick.store.formats.message_id import MessageIdError, decode_message_id
+from tallystick.store.formats.record import Record, RecordError
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

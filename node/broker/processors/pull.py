@@ -31,9 +31,9 @@ from tallystick.node.broker.services.holds import Hold
 from tallystick.node.broker.services.offset_moved import OffsetMovedEvents
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
+from tallystick.store.formats.message import GetResult, GetStatus
+from tallystick.store.formats.record import Record
 from tallystick.store.limited_log import LimitedLog
-from tallystick.store.message import GetResult, GetStatus
-from tallystick.store.record import Record
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 
 from tallystick.node.remoting.command import FLAG_RESPONSE, VERSION, HeaderType
-from tallystick.store.message import GetStatus
+from tallystick.store.formats.message import GetStatus
 
 _JSON = (
     b'{"code":%%d,"extFields":{"suggestWhichBrokerId":"%%d","nextBeginOffset":"%%d","minOffset":"%%d","maxOffset":"%%d"},'

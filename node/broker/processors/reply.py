@@ -15,8 +15,8 @@ from tallystick.node.broker.processors.sending import SendRequest, admit, choose
 from tallystick.node.broker.services.request_reply import push_command, push_reply
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
-from tallystick.store import properties
-from tallystick.store.message import Message
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Message
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

@@ -40,8 +40,8 @@ from tallystick.node.broker.tables.topics import RETRY_PREFIX, TopicConfig, dlq_
 from tallystick.node.core.settings import PERMISSION_WRITE
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
-from tallystick.store import properties
-from tallystick.store.message import TRANSACTION_MASK, Message, MessageBatch, SysFlag
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import TRANSACTION_MASK, Message, MessageBatch, SysFlag
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

@@ -30,9 +30,9 @@ from tallystick.node.remoting.command import (
     opt_bool,
     opt_int,
 )
-from tallystick.store import properties
-from tallystick.store.message import Message, PutStatus
-from tallystick.store.record import Record, RecordError
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Message, PutStatus
+from tallystick.store.formats.record import Record, RecordError
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

@@ -35,8 +35,8 @@ from tallystick.node.remoting.command import (
     opt_int,
     opt_str,
 )
-from tallystick.store import properties
-from tallystick.store.message import Host, PutResult, PutStatus
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Host, PutResult, PutStatus
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

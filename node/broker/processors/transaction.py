@@ -14,9 +14,9 @@ from tallystick.node.broker.services.transaction_check import read_record
 from tallystick.node.broker.tables.topics import HALF_TOPIC
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError, need_int, need_long, need_str
-from tallystick.store import properties
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from tallystick.store.formats.record import Record
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tallystick.node.broker.tables.topics import SCHEDULE_TOPIC
-from tallystick.store import properties
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Message
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Message
+from tallystick.store.formats.record import Record
 
 UNKNOWN_LEVEL_DELAY_MS = 1000
 """Delay of a level that is not in the table (stored under another table): RocketMQ's constant."""

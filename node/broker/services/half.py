@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 
 from tallystick.node.broker.services.delay import again, delay_level, real_queue
 from tallystick.node.broker.tables.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OPERATION_TOPIC
-from tallystick.store import properties
-from tallystick.store.message import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Message
-from tallystick.store.record import Record
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Message
+from tallystick.store.formats.record import Record
 
 GROUP = "CID_RMQ_SYS_TRANS"
 """Consumer group that stores the offsets of the half queue and the op queue."""

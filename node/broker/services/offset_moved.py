@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.broker.tables.topics import OFFSET_MOVED_EVENT
-from tallystick.store import fastjson, properties
+from tallystick.store import fastjson
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Message
+from tallystick.store.formats.properties import KEYS, TAGS
 from tallystick.store.limited_log import LimitedLog
-from tallystick.store.message import Message
-from tallystick.store.properties import KEYS, TAGS
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
     from tallystick.node.remoting.client import RemotingClient
-    from tallystick.store.message import Host
+    from tallystick.store.formats.message import Host
 
 _logger = logging.getLogger("tallystick.broker")
 _AGAIN_S = 3.0  # retry of a rejected registration: clients cannot find the broker until then

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store import properties
-from tallystick.store.message import Host, Message
+from tallystick.store.formats import properties
+from tallystick.store.formats.message import Host, Message
 
 if TYPE_CHECKING:
     from tallystick.node.broker.processors.sending import SendRequest

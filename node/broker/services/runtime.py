@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tallystick.node.remoting.command import VERSION
-from tallystick.store.record import Record, RecordError
+from tallystick.store.formats.record import Record, RecordError
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

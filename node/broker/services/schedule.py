@@ -32,8 +32,8 @@ from tallystick.node.broker.services.transaction_check import QueueReader, read_
 from tallystick.node.broker.tables.saving import ReplicatedTable, TableFile
 from tallystick.node.broker.tables.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from tallystick.store.fastjson import int_keys
-from tallystick.store.message import Message, PutResult, PutStatus
-from tallystick.store.record import Record
+from tallystick.store.formats.message import Message, PutResult, PutStatus
+from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
 logger = logging.getLogger("tallystick.broker.schedule")

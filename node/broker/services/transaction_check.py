@@ -31,8 +31,8 @@ from typing import Protocol
 from tallystick.node.broker.services.delay import DelayError, real_queue
 from tallystick.node.broker.services.half import ended_offsets, with_properties
 from tallystick.node.broker.tables.topics import HALF_TOPIC, OPERATION_TOPIC
-from tallystick.store import properties
-from tallystick.store.record import Record, RecordError
+from tallystick.store.formats import properties
+from tallystick.store.formats.record import Record, RecordError
 
 QUEUE_ID = 0  # half and op topic have one queue
 READ_COUNT = 64

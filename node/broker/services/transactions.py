@@ -34,8 +34,8 @@ from tallystick.node.broker.services.transaction_check import (
 from tallystick.node.broker.tables.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OPERATION_TOPIC
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
-from tallystick.store.age_clock import AgeClock
-from tallystick.store.record import Record
+from tallystick.store.engine.age_clock import AgeClock
+from tallystick.store.formats.record import Record
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext

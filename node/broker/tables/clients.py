@@ -22,7 +22,7 @@ from tallystick.node.broker.tables.subscriptions import SubscriptionData
 
 if TYPE_CHECKING:
     from tallystick.node.remoting.command import Command
-    from tallystick.store.message import Host
+    from tallystick.store.formats.message import Host
 
 CHANNEL_EXPIRY_MS = 120_000
 

@@ -28,8 +28,8 @@ from tallystick.node.broker.tables.saving import SavedTable, TableFile, rows
 from tallystick.node.broker.tables.subscriptions import SQL92, SUB_ALL, SubscriptionData, SubscriptionError, is_tag_type
 from tallystick.node.broker.tables.topics import RETRY_PREFIX
 from tallystick.node.core.settings import BrokerSettings
-from tallystick.store import properties
-from tallystick.store.properties import RETRY_TOPIC
+from tallystick.store.formats import properties
+from tallystick.store.formats.properties import RETRY_TOPIC
 
 logger = logging.getLogger("tallystick.filters")
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.membership import Membership, MembershipEntry
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 ENTRY_BYTES = 100
 """What every entry takes on disk: byte limits of the settings are counts of entries here."""

@@ -39,7 +39,7 @@ from tallystick.replication.effects import (
 from tallystick.replication.membership import Change
 from tallystick.replication.messages import AppendRequest, InstallRequest, Message
 from tallystick.replication.raft import Raft
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 from .clock import Clock
 from .disk import DamagedEntryError, Disk, Entry

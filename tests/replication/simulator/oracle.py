@@ -40,7 +40,7 @@ from tallystick.replication.messages import (
     VoteReply,
     VoteRequest,
 )
-from tallystick.store.ledger_format import EntryKind
+from tallystick.store.formats.ledger_format import EntryKind
 
 from .disk import Entry
 

@@ -28,7 +28,7 @@ from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput
 from tallystick.spark.runner import inline
 from tallystick.spark.store_client import TOKEN_FILE_VARIABLE
-from tallystick.store.engine import MessageStore
+from tallystick.store.engine.message_store import MessageStore
 
 ROOMY = {
     "mappedFileSizeCommitLog": 65536,

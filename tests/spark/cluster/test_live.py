@@ -22,7 +22,7 @@ from tallystick.spark.jobs import audit
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.planning import plan_tasks, volume_of
 from tallystick.spark.runner import inline
-from tallystick.store.dump import settings_of
+from tallystick.store.verify.dump import settings_of
 
 pytestmark = pytest.mark.process
 

@@ -1,0 +1,307 @@
+"""The only writer of the log: writes what one iteration of the event loop staged, and releases the answers.
+
+    feed, append  ->  staged  --write_out-->  written  --sync-->  flushed
+                                   |                     |
+          ASYNC_FLUSH answers here +                     + SYNC_FLUSH answers here
+
+Each iteration of the event loop ends with one `write_out` of everything that was staged in it. With SYNC_FLUSH a thread
+then syncs the log (`sync_thread.py`); one sync answers all sends that were written before it began (group commit).
+
+A replicated log (`replica`) works in the same way, but a write or flush does not answer the sends. `commit` releases
+the answers up to the group's commit position, and the replica learns what is written and what is durable.
+
+With the transient store pool (ASYNC_FLUSH only) sends are answered when they are staged, and a timer commits them to
+the files. Staged messages are lost if the process dies. This option accepts the loss, in RocketMQ as well.
+
+Errors: a failed write drops everything that was staged behind it, and these sends are refused; later sends try again. A
+failed sync is final: the operating system may have dropped the pages that it could not write, so the success of a
+second sync would prove nothing. The log then refuses all puts until the process is restarted and reads the log again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tallystick.store.clock import steady_ms, wall_ms
+from tallystick.store.engine.flush import PageFlush
+from tallystick.store.engine.sync_thread import SyncThread
+from tallystick.store.formats.message import PutStatus
+from tallystick.store.settings import FlushDiskType
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Log
+    from tallystick.store.engine.replica import Replica
+    from tallystick.store.settings import StoreSettings
+
+_logger = logging.getLogger("tallystick.store")
+
+# Fixed by the protocol: the answer's codes for a send that could not be stored, and for one not flushed in time.
+_SYSTEM_ERROR = 1
+_FLUSH_DISK_TIMEOUT = 10
+_FLUSH_SLAVE_TIMEOUT = 12
+
+Answers = list[tuple[int, bytes]]
+
+
+class Appender:
+    """Drives one kernel `Log` on the running event loop.
+
+    `deliver(answers)` gets the answers to send, as (connection, bytes). `on_written(pos)` is called with each new
+    written end, `on_idle()` when the page cache accepts writes again. `failure`: the error after which the log refuses
+    all puts; `write_failure`: the error of the last write. Both are None without an error.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        settings: StoreSettings,
+        *,
+        deliver: Callable[[Answers], None],
+        on_written: Callable[[int], None],
+        on_idle: Callable[[], None],
+        replica: Replica | None = None,
+    ) -> None:
+        self.log = log
+        self._replica = replica
+        self.failure: OSError | None = None
+        self._busy_until = 0.0
+        self.write_errors = 0
+        self.write_failure: OSError | None = None
+        self._settings = settings
+        self._deliver = deliver
+        self._on_written = on_written
+        self._on_idle = on_idle
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._sync_flush = settings.flushDiskType is FlushDiskType.SYNC_FLUSH
+        self._pooled = settings.transient_pool_enabled and replica is None
+        self._woken_by_puts = not self._sync_flush and not settings.flushCommitLogTimed
+        self._syncing = False
+        self._pool_bytes = settings.transientStorePoolSize * settings.mappedFileSizeCommitLog
+        self._flush_rule = PageFlush(
+            settings.flushCommitLogLeastPages, settings.flushCommitLogThoroughInterval, steady_ms()
+        )
+        self._commit_rule = PageFlush(
+            settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, steady_ms()
+        )
+        self._written_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
+        self._flushed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
+        self._committed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
+        self._sync_thread = SyncThread(log, self._on_synced)
+        self._timers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._sync_thread.start()
+        self._timers.append(self._loop.create_task(self._flush_timer(), name="flush-log"))
+        if self._pooled:
+            self._timers.append(self._loop.create_task(self._commit_timer(), name="commit-log"))
+
+    async def close(self) -> None:
+        """Writes and flushes the rest, releases the last answers, and ends the thread."""
+        for timer in self._timers:
+            timer.cancel()
+        try:
+            await self.flush()
+        except OSError as error:
+            _logger.error("the log could not be flushed at the shutdown: %s", error)
+        await self._sync_thread.close()
+
+    def kick(self) -> None:
+        """Something was staged: writes it at the end of this iteration of the event loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    async def stored(self, end: int, *, flushed: bool) -> PutStatus:
+        """The outcome of the record that was staged up to `end`. `flushed`: its sender waits for the disk."""
+        self.kick()
+        status: asyncio.Future[PutStatus] = self._loop.create_future()
+        if self._replica is not None:
+            self._committed_waiters.append((end, status))
+            return await self._in_time(status, PutStatus.FLUSH_SLAVE_TIMEOUT)
+        if not (flushed and self._sync_flush):
+            if self._pooled:
+                return PutStatus.PUT_OK
+            self._written_waiters.append((end, status))
+            return await status
+        self._flushed_waiters.append((end, status))
+        return await self._in_time(status, PutStatus.FLUSH_DISK_TIMEOUT)
+
+    async def _in_time(self, status: asyncio.Future[PutStatus], otherwise: PutStatus) -> PutStatus:
+        try:
+            async with asyncio.timeout(self._settings.syncFlushTimeout / 1000):
+                return await status
+        except TimeoutError:
+            return otherwise
+
+    def commit(self, pos: int) -> None:
+        """The group has committed the log up to here: releases the answers of records that end there (B1)."""
+        self._deliver(self.log.release(pos))
+        _resolve(self._committed_waiters, pos)
+
+    def give_up(self, code: int, status: PutStatus) -> None:
+        """Answers all sends that wait for a commit with a code for "outcome unknown" (B2)."""
+        self._deliver(self.log.expire(1 << 62, code))
+        for _, waiting in self._committed_waiters:
+            if not waiting.done():
+                waiting.set_result(status)
+        self._committed_waiters.clear()
+
+    async def flush(self) -> None:
+        """Returns when everything that is staged now is durable. Raises OSError if that is impossible."""
+        error = self.write()
+        if error is not None:
+            raise error
+        if self.log.flushed < self.log.written:
+            flushed: asyncio.Future[PutStatus] = self._loop.create_future()
+            self._flushed_waiters.append((self.log.written, flushed))
+            self._request_sync()
+            await flushed
+        if self.failure is not None:
+            raise self.failure
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._pooled:
+            self._deliver(self.log.release(self.log.staged))
+            if self.log.staged - self.log.written < self._pool_bytes:
+                return  # the commit timer writes it
+        self.write()
+
+    def write(self) -> OSError | None:
+        """Writes everything that is staged, and releases answers and waiters. Returns the error if the write failed."""
+        if self.failure is not None:
+            self._refuse(self.failure)
+            return self.failure
+        failed: OSError | None = None
+        begin = time.perf_counter()
+        try:
+            written = self.log.write_out()
+        except OSError as error:
+            failed = error
+            self._write_failed(error)
+            written = self.log.written
+        self._note_duration(time.perf_counter() - begin)
+        if self._replica is not None:
+            # Send before requesting the sync: waking its thread takes as long as sending, and the way over a follower
+            # takes longer.
+            self._replica.log_written()
+        if self._sync_flush:
+            if written > self.log.flushed:
+                self._request_sync()
+            else:
+                # Upkeep has just synced the log on its thread, so no other sync will release the answers.
+                self._let_flushed_go()
+        else:
+            if self._replica is None:
+                self._deliver(self.log.release(written))
+            if self._woken_by_puts:
+                self._flush_by_rule()
+        _resolve(self._written_waiters, written)
+        self._on_written(written)
+        if self._replica is not None and failed is not None:
+            self._replica.log_failed(failed, final=False)
+        if failed is None:
+            self.write_failure = None
+        return failed
+
+    def _write_failed(self, error: OSError) -> None:
+        # With the pool these sends are answered already: the commit timer retries as long as the pool has room.
+        kept = self._pooled and self.log.staged - self.log.written < self._pool_bytes
+        if self.write_failure is None or str(error) != str(self.write_failure):
+            fate = "retrying" if kept else "its last sends are refused"
+            _logger.error("the log could not be written, %s: %s", fate, error)
+        self.write_errors += 1
+        self.write_failure = error
+        if not kept:
+            self._refuse(error)
+
+    def _note_duration(self, seconds: float) -> None:
+        """Writes block this thread and so all requests: after a slow write, puts are refused for a moment."""
+        limit = self._settings.osPageCacheBusyTimeOutMills / 1000
+        if seconds > limit:
+            self._busy_until = self._loop.time() + limit
+            self.log.set_hot(False)
+            self._loop.call_later(limit, self._on_idle)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a recent write took longer than `osPageCacheBusyTimeOutMills`: the page cache is overloaded."""
+        return self._loop.time() < self._busy_until
+
+    def _request_sync(self) -> None:
+        self._syncing = True
+        self._sync_thread.request()
+
+    def _flush_by_rule(self) -> None:
+        if self._syncing or self.failure is not None:
+            return  # what is written meanwhile is looked at again with the next put, or by the timer
+        if self._flush_rule.due(steady_ms(), self.log.written, self.log.flushed):
+            self._request_sync()
+
+    def _on_synced(self) -> None:
+        self._syncing = False
+        self._let_flushed_go()
+        failure = self.log.sync_failure()
+        if failure is not None:
+            self.fail(failure)
+
+    def fail(self, failure: OSError) -> None:
+        """Nothing that is put from now on can be kept; what waits is refused, and only a restart can help."""
+        if self.failure is None:
+            self.failure = failure
+            _logger.critical("the log failed, no put is accepted until a restart: %s", failure)
+        self.log.set_hot(False)
+        self._refuse(failure, everything=True)
+        if self._replica is not None:
+            self._replica.log_failed(failure, final=True)
+
+    def _let_flushed_go(self) -> None:
+        flushed = self.log.flushed
+        if self._replica is not None:
+            self._replica.log_synced()
+        elif self._sync_flush:
+            self._deliver(self.log.release(flushed))
+        _resolve(self._flushed_waiters, flushed)
+
+    def _refuse(self, error: OSError, *, everything: bool = False) -> None:
+        """Refuses the sends that are not written, or (`everything`) all that wait: their fate is not known."""
+        remark = f"the message could not be stored: {error.strerror}"
+        self._deliver(self.log.abandon(_SYSTEM_ERROR, remark))
+        if everything:
+            self._deliver(self.log.expire(1 << 62, _SYSTEM_ERROR))
+        safe = -1 if everything else self.log.written
+        for waiters in (self._written_waiters, self._flushed_waiters, self._committed_waiters):
+            while waiters and waiters[-1][0] > safe:
+                _, status = waiters.pop()
+                if not status.done():
+                    status.set_result(PutStatus.UNKNOWN_ERROR)
+
+    async def _flush_timer(self) -> None:
+        """ASYNC_FLUSH by its rules; gives up on sends that waited too long for a disk, or for the group."""
+        settings = self._settings
+        while True:
+            await asyncio.sleep((1000 if self._sync_flush else settings.flushIntervalCommitLog) / 1000)
+            if self._sync_flush or self._replica is not None:
+                code = _FLUSH_DISK_TIMEOUT if self._replica is None else _FLUSH_SLAVE_TIMEOUT
+                self._deliver(self.log.expire(wall_ms() - settings.syncFlushTimeout, code))
+            if not self._sync_flush:
+                self._flush_by_rule()
+
+    async def _commit_timer(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commitIntervalCommitLog / 1000)
+            if self._commit_rule.due(steady_ms(), self.log.staged, self.log.written):
+                self.write()
+
+
+def _resolve(waiters: deque[tuple[int, asyncio.Future[PutStatus]]], safe: int) -> None:
+    while waiters and waiters[0][0] <= safe:
+        _, status = waiters.popleft()
+        if not status.done():
+            status.set_result(PutStatus.PUT_OK)

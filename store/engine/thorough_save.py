@@ -1,0 +1,50 @@
+"""Makes derived files durable and records it: the steps that upkeep and `tally store repair` have in common.
+
+    log synced ─▶ `sync_derived`: queues, index, checkpoint ─▶ progress mark ─▶ `save_table`: ends of the queues
+
+The point is taken before the syncs, so the mark never claims more than is durable. The table is saved after the mark,
+so it never describes more of the log than the mark does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.store.formats.progress import Point, lock_time_ns
+from tallystick.store.formats.queue_table import QueueTable
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Dispatch, Door
+    from tallystick.store.formats.checkpoint import StoreCheckpoint
+
+_NO_INDEX_MS = 2**63 - 1
+
+
+def sync_derived(door: Door, path: Path, dispatch: Dispatch, checkpoint: StoreCheckpoint, point: Point) -> None:
+    """Syncs queues and index, then saves the checkpoint to `path`. Sync the log before. Blocks. Raises OSError."""
+    dispatch.sync()
+    indexed_ms = _index_begin_ms(dispatch)
+    checkpoint.index_timestamp_ms = dispatch.sync_index()
+    checkpoint.physic_timestamp_ms = point.store_timestamp_ms
+    checkpoint.logics_timestamp_ms = min(point.store_timestamp_ms, indexed_ms)
+    checkpoint.save(door, path)
+
+
+def save_table(door: Door, root: Path, dispatch: Dispatch, point: Point, rows: bytes, sizes: tuple[int, int]) -> None:
+    """Saves the table of ends. `rows`: of `ProgressKeeper.take_with_table`. `sizes`: first byte of the log, bytes of a
+    ConsumeQueue file. Blocks. OSError."""
+    files = dispatch.index_files()
+    index = tuple((name, end_pos) for name, _, _, _, end_pos, _, _ in files if 0 < end_pos < point.pos)
+    QueueTable(point.pos, lock_time_ns(root), *sizes, index, rows).save(door, root)
+
+
+def _index_begin_ms(dispatch: Dispatch) -> int:
+    """Store time of the first entry in the newest index file: how far back RocketMQ has to go for its keys.
+
+    After a kill RocketMQ throws away each index file that ends behind the checkpoint's index time, and builds it
+    again only from the segment that the other times lead to: keys from before are lost (in its own stores, too;
+    messageIndexSafe=false). With a time that old it begins early enough. Our recovery looks into the files.
+    """
+    begins = [begin_ms for _, begin_ms, *_ in dispatch.index_files() if begin_ms > 0]
+    return begins[-1] if begins else _NO_INDEX_MS

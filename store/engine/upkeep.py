@@ -1,0 +1,379 @@
+"""The periodic work of a store: it syncs derived files, saves the checkpoint and the progress mark, creates segments in
+advance, deletes old ones, and watches the disk usage.
+
+No message waits for this work. It blocks on the disk, so it runs on threads. `cleaning.py`, `flush.py` and
+`progress.py` make the decisions, as functions of positions and times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tallystick.store._kernel import DamageError
+from tallystick.store.clock import elapsed_ms, steady_ms, wall_ms
+from tallystick.store.engine import abort
+from tallystick.store.engine.age_clock import PATIENCE_MS, AgeClock
+from tallystick.store.engine.cleaning import DiskState, used_part
+from tallystick.store.engine.dispatcher import REST
+from tallystick.store.engine.flush import PageFlush
+from tallystick.store.engine.inherited import sync_files
+from tallystick.store.engine.preallocation import Preallocator
+from tallystick.store.engine.recovery import Recovered, geometry_of
+from tallystick.store.engine.segment_cleaner import SegmentCleaner
+from tallystick.store.engine.segments import SegmentError, list_segments
+from tallystick.store.engine.thorough_save import save_table, sync_derived
+from tallystick.store.formats.checkpoint import StoreCheckpoint
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
+from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
+from tallystick.store.formats.progress import Point, ProgressKeeper
+from tallystick.store.formats.record import store_timestamp
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Dispatch
+    from tallystick.store.engine.message_store import MessageStore
+
+_logger = logging.getLogger("tallystick.store")
+
+# A start reads what a replicated log received since the last mark, at most 300 MiB: a fraction of a second.
+_MARK_INTERVAL_MS = 1000
+_FOLDER_INTERVAL_MS = 1000
+# Compares two numbers, unless a read failed.
+_MEDIA_INTERVAL_MS = 500
+
+
+class Upkeep:
+    """The timers of one store."""
+
+    def __init__(self, store: MessageStore, dispatch: Dispatch, recovered: Recovered) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._settings = store.settings
+        self._root = store.root
+        self._door = store.door
+        self._checkpoint_path = self._root / "checkpoint"
+        self._checkpoint = StoreCheckpoint.load(self._checkpoint_path)
+        self._progress = ProgressKeeper(
+            store.door, self._root, geometry_of(store.settings), recovered.store_timestamp_ms
+        )
+        self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, steady_ms())
+        self._saved_pos = self._synced_pos = -1
+        self._next_save_s = 0.0
+        self._saving = asyncio.Lock()
+        self._save_asked = False
+        self._last_error = ""
+        self._inherits = not recovered.clean
+        self._inheriting = threading.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
+        self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
+        self._age_clock = AgeClock(self._newest_time_ms(), wall_ms(), elapsed_ms())
+        self._distrust = False
+        self._bytes_at_boot = recovered.end_pos
+        self._boot_ms = wall_ms()
+        self.min_pos = recovered.min_pos
+        """Position of the first byte of the log that is not deleted."""
+
+    def start(self) -> None:
+        """Starts the timers."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep(settings.flushIntervalConsumeQueue, self.save), name="save-progress"),
+            loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
+            loop.create_task(self._keep(_FOLDER_INTERVAL_MS, self._store.check_folder), name="check-folder"),
+            loop.create_task(self._keep(_MEDIA_INTERVAL_MS, self._store.look_at_media), name="look-at-media"),
+        ]
+        if self._store.replica is not None:
+            self._tasks.append(loop.create_task(self._keep(_MARK_INTERVAL_MS, self._save_mark), name="save-log-mark"))
+        self._tasks.append(loop.create_task(self._store.scrub.run(), name="scrub"))
+        self._tasks.append(loop.create_task(self._store.index_repair.look_at_all(), name="look-at-index"))
+        self._cleaner.look()
+        self._tasks.append(loop.create_task(self._save_at_start(), name="save-at-start"))
+        self._preallocator.reach(self._store.log.written)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._preallocator.stop()
+
+    def on_written(self, written: int) -> None:
+        """The log is written up to here."""
+        self._preallocator.reach(written)
+
+    def save_soon(self) -> None:
+        """Queues were removed: a mark that still counts them would be useless after a kill."""
+        self._saved_pos = -1
+        if self._save_asked:
+            return  # a save that has not begun yet includes this removal
+        self._save_asked = True
+        task = asyncio.get_running_loop().create_task(self._try(self._save_now), name="save-progress-now")
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _save_now(self) -> None:
+        self._save_asked = False
+        await self.save(thorough=True)
+
+    async def save_now(self) -> None:
+        """Saves the removal of queues, so that it survives a kill. A failure is logged; the next save retries."""
+        self._saved_pos, self._next_save_s = -1, 0.0
+        await self._try(self.save)
+
+    async def _save_at_start(self) -> None:
+        """Until a mark names a synced point, a power loss would make the next start read everything again."""
+        try:
+            await self.sync_inherited()
+        except OSError as error:
+            _logger.error("files of a store that was killed cannot be synced, retrying: %s", error)
+        await self._try(lambda: self.save(thorough=True))
+
+    async def sync_inherited(self) -> None:
+        """Syncs what a killed process left. It does not run on the thread for derived files: many queues take
+        seconds."""
+        if self._inherits:
+            await asyncio.to_thread(self._sync_inherited)
+
+    def _sync_inherited(self) -> None:
+        with self._inheriting:  # one walk over all files, and not another one beside it when the store is closed
+            if not self._inherits:
+                return
+            sync_files(self._door, self._settings.log_folder)
+            if not self._sync_queues_at_once():
+                sync_files(self._door, self._root / "consumequeue")
+            for name in ("consumequeue_ext", "index"):
+                sync_files(self._door, self._root / name)
+            self._door.sync_dir(str(self._root))
+            self._inherits = False
+
+    def _sync_queues_at_once(self) -> bool:
+        """Syncs the file system of very many queues without a walk over their files. False: nothing was done."""
+        files, is_one_file_system = self._dispatch.loaded_files()
+        if files <= self._door.most_single_syncs or not is_one_file_system:
+            return False
+        if not self._door.sync_fs(str(self._root / "consumequeue")):
+            return False
+        self._door.sync(str(self._root / abort.FILE_NAME))  # any file: see `sync_fs`
+        return True
+
+    async def save(self, *, thorough: bool = False) -> None:
+        """Writes queues and index to their files and saves the mark; a thorough save also syncs the files.
+
+        The point is taken before the files are synced, so the mark never claims more than is durable. Only taking the
+        point stops dispatch. With very many queues even this takes long; then saves are less frequent.
+        """
+        async with self._saving:
+            now_s = time.monotonic()
+            thorough = self._thorough.due(steady_ms(), self._dispatch.position, -1) or thorough
+            if not thorough and (self._dispatch.position == self._saved_pos or now_s < self._next_save_s):
+                return
+            # Write what can be written while dispatch continues, to stop it for a shorter time.
+            await self._store.run_upkeep(self._dispatch.write_out)
+            begin_s = time.monotonic()
+            point, rows = await self._store.run_between_turns(
+                lambda: self._progress.take_with_table(self._dispatch, with_table=thorough)
+            )
+            end_s = time.monotonic()
+            self._next_save_s = end_s + REST * (end_s - begin_s)
+            await self._store.run_upkeep(lambda: self._save(point, rows, thorough))
+
+    def _save(self, point: Point, rows: bytes, thorough: bool) -> None:
+        if thorough:
+            self._sync_inherited()
+            self._store.log.sync()
+            sync_derived(self._door, self._checkpoint_path, self._dispatch, self._checkpoint, point)
+        self._progress.save(point, point if thorough else None)
+        self._saved_pos = point.pos
+        if thorough:
+            self._save_table(point, rows)  # after the mark, so that the table never describes more of the log
+            self._synced_pos = point.pos
+
+    def _save_table(self, point: Point, rows: bytes) -> None:
+        sizes = self.min_pos, self._settings.queue_segment_bytes
+        save_table(self._door, self._root, self._dispatch, point, rows, sizes)
+
+    async def _save_mark(self) -> None:
+        replica = self._store.replica
+        assert replica is not None
+        await self._store.run_upkeep(replica.save_mark)
+
+    async def clean(self) -> None:
+        """Checks the disk, and deletes old segments of the log and the units and entries that refer to them."""
+        state = await self._store.run_upkeep(self._cleaner.look)
+        self._store.look_again()  # the disk may have filled, or have room again
+        failed: OSError | None = None
+        if state is not DiskState.OK:
+            try:
+                await self.save(thorough=True)  # the segments to delete may be young
+            except OSError as error:  # perhaps the disk is full: the previous save still allows deletions
+                failed = error
+        deleted = await self._store.run_upkeep(self._clean)
+        if failed is not None:
+            raise failed
+        if deleted:
+            await self.save(thorough=True)  # the table of queues' ends must not refer to deleted files
+
+    def _clean(self) -> bool:
+        replica = self._store.replica
+        result = self._cleaner.run(
+            now_ms=self._age_now_ms(),
+            hour=time.localtime().tm_hour,
+            # A queue whose entries are lost with the power is made again from the log: not from what is deleted, and
+            # what comes behind a gap would get the offsets of what was there.
+            keep_from=min(
+                self._store.log.flushed,
+                self._synced_pos,
+                self._store.log.flushed if replica is None else replica.keep_from(),
+            ),
+        )
+        if result.deleted:
+            self._dispatch.correct_min_offsets(self.min_pos)
+            self._dispatch.delete_below(self.min_pos)
+        return bool(result.deleted)
+
+    def _newest_time_ms(self) -> int:
+        """When the previous process was last alive, according to the files; 0 if unknown."""
+        times = [
+            segment.modified_ms
+            for segment in list_segments(self._settings.log_folder, self._settings.mappedFileSizeCommitLog)
+        ]
+        for path in (self._checkpoint_path, self._root / PROGRESS_NAME):
+            with contextlib.suppress(OSError):
+                times.append(path.stat().st_mtime_ns // 1_000_000)
+        now_ms = wall_ms()
+        return max((time_ms for time_ms in times if time_ms <= now_ms), default=0)
+
+    def _age_now_ms(self) -> int:
+        """The current time for ages of segments. Logs once when it differs from the wall clock."""
+        now_ms = self._age_clock.now_ms(wall_ms(), elapsed_ms())
+        held_back_ms = self._age_clock.held_back_ms
+        if bool(held_back_ms) is not self._distrust:
+            self._distrust = bool(held_back_ms)
+            if self._distrust:
+                _logger.warning(
+                    "the wall clock is unexpectedly %.1f h ahead: no segment is deleted because of its age until the "
+                    "clock is set back, or until the difference has lasted for %d h",
+                    held_back_ms / 3_600_000,
+                    PATIENCE_MS // 3_600_000,
+                )
+            else:
+                _logger.info("the wall clock is accepted again: segments are deleted by age")
+        return now_ms
+
+    def _before_delete(self, start: int) -> None:
+        if self._store.replica is not None:
+            self._store.replica.release_before(start + self._settings.mappedFileSizeCommitLog)
+        # From here on nothing reads the segment. Queues are updated when all chosen segments are deleted.
+        self.min_pos = start + self._settings.mappedFileSizeCommitLog
+        self._dispatch.forget_log_segment(start)
+
+    def finish(self, orderly: bool) -> None:
+        """Makes the last save, and removes `abort` after a clean shutdown. Blocks. Nothing is written afterwards."""
+        try:
+            self._save(*self._progress.take_with_table(self._dispatch), thorough=True)
+            self._preallocator.remove_unused(self._store.log.written)
+            if self._store.replica is not None:
+                self._store.replica.close(orderly)
+        except (OSError, SegmentError, DamageError) as error:
+            _logger.error("the store was not closed cleanly, the next start recovers it: %s", error)
+            return
+        if orderly and self._dispatch.position >= self._store.readable_end:
+            try:
+                abort.mark_closed(self._root, self._door)
+            except OSError as error:
+                _logger.error("the mark of an open store could not be removed, the next start recovers it: %s", error)
+
+    async def _keep(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await self._try(work)
+            self._store.look_again()  # the disk may have filled, or have room again
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (OSError, SegmentError, DamageError) as error:
+            if str(error) != self._last_error:  # not a line for each try
+                _logger.error("periodic work of the store failed, retrying: %s", error)
+            self._last_error = str(error)
+
+    # -- figures -------------------------------------------------------------------------------------------------------
+
+    @property
+    def disk_ratio(self) -> float:
+        """The usage of the fuller disk of the store, 0 to 1; -1 if unknown."""
+        parts = (used_part(self._settings.log_folder), used_part(self._root))
+        return max((part for part in parts if part is not None), default=-1.0)
+
+    @property
+    def free_bytes(self) -> int:
+        """Free bytes on the disk of the log."""
+        stat = os.statvfs(self._settings.log_folder)
+        return stat.f_bavail * stat.f_frsize
+
+    def refusal(self) -> str | None:
+        """Why puts are refused because of the disk usage; None if they are not."""
+        if self._cleaner.state is not DiskState.FULL:
+            return None
+        return f"the disk is fuller than {self._settings.diskSpaceWarningLevelRatio:.0%}"
+
+    def _earliest_store_time(self) -> int:
+        """Store time (ms) of the log's oldest record; -1 for an empty log."""
+        record = self._store.message_at(self.min_pos + (0 if self._store.replica is None else ENTRY_HEADER_BYTES))
+        return -1 if record is None else store_timestamp(record)
+
+    def runtime_info(self) -> dict[str, str]:
+        """The entries of the store in GET_BROKER_RUNTIME_INFO."""
+        store, log = self._store, self._store.log
+        stat = os.statvfs(self._settings.log_folder)
+        total, free = stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
+        ratio = f"{self.disk_ratio:.4f}"
+        return {
+            "bootTimestamp": str(self._boot_ms),
+            "runtime": _duration(wall_ms() - self._boot_ms),
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogMinOffset": str(self.min_pos),
+            "commitLogMaxOffset": str(store.max_pos),
+            "commitLogDirCapacity": f"Total : {_gib(total)}, Free : {_gib(free)}.",
+            "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+            "dispatchMaxBuffer": "0",
+            "pageCacheLockTimeMills": "0",
+            "earliestMessageTimeStamp": str(self._earliest_store_time()),
+            "putMessageSizeTotal": str(log.written - self._bytes_at_boot),
+            "remainTransientStoreBufferNumbs": str(self._free_buffers()),
+            "remainHowManyDataToCommit": _bytes_text(log.staged - log.written),
+            "remainHowManyDataToFlush": _bytes_text(log.written - log.flushed),
+        }
+
+    def _free_buffers(self) -> int:
+        if not self._settings.transient_pool_enabled:
+            return 2**31 - 1  # as in RocketMQ without a pool
+        log = self._store.log
+        used = -(-(log.staged - log.written) // self._settings.mappedFileSizeCommitLog)
+        return max(0, self._settings.transientStorePoolSize - used)
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
+
+
+def _bytes_text(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _duration(milliseconds: int) -> str:
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

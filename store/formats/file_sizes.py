@@ -1,0 +1,64 @@
+"""Determines the right sizes of a store's files without its settings.
+
+RocketMQ's files do not contain their right size. A check that accepts any length of a file does not notice that it was
+truncated. So the sizes come from two sources: the progress mark, which contains settings of the broker that wrote it,
+and the files themselves. The size in the mark counts if some file has it, or if there is no file; otherwise the length
+that most files have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.store.formats.progress import ProgressMark
+from tallystick.store.formats.queue_format import IndexGeometry
+from tallystick.store.formats.segment_files import segment_start
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Bytes of a segment of the log, of a ConsumeQueue file, of a file of its extension; slots and entries of an index
+    file. None if unknown."""
+
+    log_segment_bytes: int | None = None
+    queue_segment_bytes: int | None = None
+    index: IndexGeometry | None = None
+    extension_bytes: int | None = None
+
+    @classmethod
+    def of(cls, root: Path) -> FileSizes:
+        """The sizes in the store in `root`. Raises OSError if a folder cannot be read."""
+        mark = ProgressMark.load(root)
+        geometry = None if mark is None else mark.geometry
+        index = None
+        if geometry is not None and geometry.index_slots > 0 and geometry.index_entries > 0:
+            index = IndexGeometry(geometry.index_slots, geometry.index_entries)
+            lengths = set(lengths_of(root.glob("index/*")))
+            index = index if not lengths or index.file_bytes in lengths else None
+        log = [*root.glob("commitlog/*"), *root.glob("dledger-*/data/*")]
+        return cls(
+            _chosen(log, geometry and geometry.log_segment_bytes),
+            _chosen(root.glob("consumequeue/*/*/*"), geometry and geometry.queue_segment_bytes),
+            index,
+            _chosen(root.glob("consumequeue_ext/*/*/*"), None),
+        )
+
+
+def lengths_of(paths: Iterable[Path]) -> Iterator[int]:
+    """Lengths of the files that are not empty: the creation of an empty one was interrupted. Yields one at a time."""
+    return (length for path in paths if path.is_file() and (length := path.stat().st_size))
+
+
+def segments_of(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files whose names are positions."""
+    return (path for path in paths if segment_start(path.name) is not None)
+
+
+def _chosen(paths: Iterable[Path], by_mark: int | None) -> int | None:
+    lengths = Counter(lengths_of(segments_of(paths)))
+    if by_mark and (not lengths or by_mark in lengths):
+        return by_mark
+    return lengths.most_common(1)[0][0] if lengths else None
