@@ -20,7 +20,7 @@ FOREIGN = {
         "ACLUSTERPeerCluster", "BrokerConfig", "CommitLog.FlushRealTimeService", "CommitRealTimeService",
         "CommitLog", "DefaultMessageStore", "GetMessageStatus", "GroupCommitService", "MessageStoreConfig",
         "NamesrvConfig", "PutMessageStatus", "committedPosition", "flushedPosition", "pollNameServerInterval",
-        "viewMessage", "waitStoreMsgOK", "wrotePosition",
+        "searchOffset", "viewMessage", "waitStoreMsgOK", "wrotePosition",
     },
     "Raft": {"commitIndex"},
     "Kafka": {"min.insync.replicas"},
