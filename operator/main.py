@@ -100,7 +100,11 @@ def _answer(arguments: Sequence[str]) -> int:
         problem = f"unrecognized arguments: {' '.join(unknown)} (see tally-operator --help)"
         print(f"tally-operator: {problem}", file=sys.stderr)
         return 2
-    print(f"tallystick {version('tallystick')}" if arguments[0] == "--version" else (__doc__ or "").rstrip())
+    text = f"tallystick {version('tallystick')}" if arguments[0] == "--version" else (__doc__ or "").rstrip()
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -25,12 +26,14 @@ PROGRAMS: dict[str, str] = PROJECT["scripts"]
 PARSERS = {"tally": parser_of_tally, "tally-job": parser_of_jobs, "tally-spark": parser_of_cluster}
 
 
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs an installed program. Its entry point is read from pyproject.toml: no installation can be older."""
+def line(program: str, *arguments: str) -> list[str]:
+    """Returns the command line of a program. Its entry point is read from pyproject.toml: no installation is older."""
     module, _, name = PROGRAMS[program].partition(":")
-    code = f"import sys; from {module} import {name}; sys.exit({name}())"
-    line = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120)
+    return [sys.executable, "-c", f"import sys; from {module} import {name}; sys.exit({name}())", *arguments]
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line(program, *arguments), capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.process
@@ -42,6 +45,16 @@ def test_help_says_what_the_program_does(program: str) -> None:
     assert re.fullmatch(r"[A-Z][a-z]+s .*\.", first), first
     assert re.search(rf"(?mi)^usage: {program} ", shown.stdout)
     assert "\x1b" not in shown.stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_reader_may_close_the_output(program: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        shown = subprocess.run(line(program, "--help"), stdout=closed, stderr=subprocess.PIPE, timeout=120)
+    assert (shown.returncode, shown.stderr) == (0, b"")
 
 
 @pytest.mark.process
