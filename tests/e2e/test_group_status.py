@@ -46,7 +46,7 @@ def test_a_whole_group_is_whole(group: Group) -> None:
         (1, {"learners": (2,)}, "voters (0, 1, 2), learners (2,)"),
         (0, {"term": 3}, "n0 is in term 3 of 1, the leader in 4"),
         (0, {"leader": None}, "n0 is in term 4 of None, the leader in 4"),
-        (2, {"doubt": "empty"}, "n2 is in doubt: empty"),
+        (2, {"doubt": "empty"}, "n2 may have lost data: empty"),
         (0, {"disk": "full"}, "the disk of n0 is full"),
         (2, {"applied_index": 0, "commit_index": 0}, "n2 is at 0 of 2090"),
     ],

@@ -246,7 +246,7 @@ def test_nothing_is_rebuilt_into_a_store(golden: Golden, tmp_path: Path) -> None
         rebuild.run(options_of(root), inline, FolderOutput(root / "new"))
     (tmp_path / "out" / "n0").mkdir(parents=True)
     (tmp_path / "out" / "n0" / "x").touch()
-    with pytest.raises(OptionError, match="something in it"):
+    with pytest.raises(OptionError, match="is not empty"):
         rebuild.run(options_of(root), inline, FolderOutput(tmp_path / "out"))
 
 

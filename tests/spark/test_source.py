@@ -59,7 +59,7 @@ def test_several_stores_are_one_table_and_rows_say_which(spark: Any, golden: Gol
     frame = reader.load(f"n0={first},n2={second}")
     counts = {row["source"]: row["count"] for row in frame.groupBy("source").count().collect()}
     assert counts == {"n0": 430, "n2": 436}
-    with pytest.raises(OptionError, match="one name"):
+    with pytest.raises(OptionError, match="the same name"):
         ReadOptions.parse({"path": f"n={first},n={second}"}).volumes()
 
 
