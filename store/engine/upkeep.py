@@ -70,6 +70,7 @@ class Upkeep:
         self._last_error = ""
         self._inherits = not recovered.clean
         self._inheriting = threading.Lock()
+        self._inherited_sync: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
         self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
@@ -102,6 +103,8 @@ class Upkeep:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._inherited_sync is not None:  # its thread does not end with the task that waits for it
+            await asyncio.gather(self._inherited_sync, return_exceptions=True)
         await self._preallocator.stop()
 
     def on_written(self, written: int) -> None:
@@ -139,7 +142,8 @@ class Upkeep:
         """Syncs what a killed process left. It does not run on the thread for derived files: many queues take
         seconds."""
         if self._inherits:
-            await asyncio.to_thread(self._sync_inherited)
+            self._inherited_sync = asyncio.ensure_future(asyncio.to_thread(self._sync_inherited))
+            await asyncio.shield(self._inherited_sync)
 
     def _sync_inherited(self) -> None:
         with self._inheriting:  # one walk over all files, and not another one beside it when the store is closed

@@ -111,7 +111,9 @@ def _step_at(log: SegmentFiles, pos: int, entry_header_bytes: int, check_crc: bo
             return Step(StepKind.DAMAGE, pos, entry.size, entry=entry, reason="the entry's body CRC differs")
     if entry.body_bytes == 0:
         return Step(StepKind.EMPTY, pos, entry.size, entry=entry)
-    return _record(log, pos, ENTRY_HEADER_BYTES, entry.size, left, check_crc)._replace(entry=entry)
+    is_covered = entry.chain_crc != 0
+    step = _record(log, pos, ENTRY_HEADER_BYTES, entry.size, left, check_crc, is_covered=is_covered)
+    return step._replace(entry=entry)
 
 
 def _filler(pos: int, size: int, left: int) -> Step:
@@ -120,7 +122,10 @@ def _filler(pos: int, size: int, left: int) -> Step:
     return Step(StepKind.FILLER, pos, size)
 
 
-def _record(log: SegmentFiles, pos: int, header_bytes: int, size: int, left: int, check_crc: bool) -> Step:
+def _record(
+    log: SegmentFiles, pos: int, header_bytes: int, size: int, left: int, check_crc: bool, *, is_covered: bool = False
+) -> Step:
+    """`is_covered`: the CRC of an entry covers all of the record."""
     if not header_bytes < size <= left:
         return Step(StepKind.DAMAGE, pos, reason=f"a size of {size} bytes where {left} are left")
     data = log.read(pos + header_bytes, size - header_bytes)
@@ -131,7 +136,7 @@ def _record(log: SegmentFiles, pos: int, header_bytes: int, size: int, left: int
         return Step(StepKind.DAMAGE, pos, size, reason=error.reason)
     if record.pos != pos + header_bytes:
         return Step(StepKind.DAMAGE, pos, size, record, reason=f"the record says that it lies at {record.pos}")
-    if check_crc and (record.topic.endswith("\0") or record.properties.endswith("\0")):
+    if not is_covered and (record.topic.endswith("\0") or record.properties.endswith("\0")):
         # No CRC covers them, but no writer produces such an end: the last record is torn.
         behind = log.read(pos + size, BLANK_BYTES)
         if behind is None or not any(behind):

@@ -109,7 +109,9 @@ class Run:
 def _see_the_canary(copy: PrivateCopy) -> None:
     """A process in the copy, and one that it starts, import the copy's code; a bug planted there is noticed."""
     program = (
-        "import sys, subprocess; from tallystick.store import _kernel, properties; from tallystick.node import cli; "
+        "import sys, subprocess; from tallystick.store import _kernel; "
+        "from tallystick.store.formats import properties; "
+        "from tallystick.node import cli; "
         "from tallystick.replication import raft; from tallystick.operator.clusters import quorum; "
         "print(*(module.__file__ for module in (_kernel, properties, cli, raft, quorum)), sep='\\n', flush=True); "
         "again = [sys.executable, *sys.orig_argv[1:-1], 'last']; "

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from engine_lab import message, opened, records_of, small
+from engine_lab import message, opened, records_of, small, until
 
 from tallystick.store._kernel import Door
 from tallystick.store.engine.message_store import MessageStore
@@ -94,6 +94,7 @@ async def make(folder: Path, *, kill: bool, delete: bool) -> Made:
             assert store.min_pos == 2 * 4096
         puts += [await put(store, *queue, n) for n, queue in enumerate(order[90:], 93)]
         await store.flush()
+        await until(lambda: store._dispatch.position >= store.readable_end, "the log was never dispatched")
         await store.save_progress()  # also what a kill leaves has all units: of a damaged record nothing else tells
         if kill:
             shutil.copytree(root, copy)  # with times: the table is bound to that of `lock`

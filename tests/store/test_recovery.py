@@ -706,6 +706,29 @@ def test_what_was_written_is_damaged_and_never_cut_at_the_end_of_the_log(how: st
     assert store.recover()[0].end_pos == end, "the next start knows it as well"
 
 
+def test_a_torn_record_does_not_come_back_when_its_queue_is_rebuilt(store: Written) -> None:
+    """Its body is whole, and the CRC covers nothing else: only the zeros at its end and behind it tell."""
+    end = durable_end(store, "mark")
+    torn, last = store.records[38:40]
+    store.patch(torn.pos + torn.size - 9, bytes(9))
+    spoil(store, last, "zeros")
+    shutil.rmtree(store.root / "consumequeue")  # a mark that does not fit: the log is read
+    found, dispatch = store.recover()
+    assert found.end_pos == store.end
+    assert (torn.pos, end - torn.pos) in [(each.pos, each.size) for each in found.findings]
+
+    keeper = store.keeper()  # from now on starts begin behind the damage
+    dispatch.sync()
+    dispatch.sync_index()
+    keeper.save(keeper.take(dispatch), keeper.take(dispatch))
+    shutil.rmtree(store.root / "consumequeue" / torn.topic / str(torn.queue_id))
+    found, dispatch = store.recover()
+    assert found.from_mark
+    assert torn.pos not in [unit[0] for unit in dispatch.units(torn.topic.encode(), torn.queue_id, 0, 1000)]
+    assert dispatch.record_at(torn.pos, end) is None
+    assert verify(store.root).damage, "it is still damage"
+
+
 def test_queues_that_are_made_again_get_to_the_end_of_a_damaged_log(store: Written) -> None:
     """Else the dispatch of new messages would begin in front of the damage."""
     end = durable_end(store, "clean")

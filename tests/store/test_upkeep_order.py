@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +11,12 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from engine_lab import HOST, kill, opened, small, turns
 
 from tallystick.store._kernel import Door
 from tallystick.store.engine import abort
 from tallystick.store.engine.dispatcher import Dispatcher
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.engine.preallocation import Preallocator
 from tallystick.store.engine.upkeep import Upkeep
 
@@ -44,6 +47,34 @@ def test_what_a_killed_process_left_in_the_cache_is_synced_once(monkeypatch: pyt
         Upkeep._sync_inherited(upkeep)
     assert synced == ["commitlog", "consumequeue", "consumequeue_ext", "index"]
     upkeep._door.sync_dir.assert_called_once_with("/store")
+
+
+async def test_a_stop_waits_for_the_thread_that_syncs_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelling a task does not end its thread, which would go on in a folder that another process may own by then."""
+    settings = small(tmp_path / "store")
+    async with opened(settings) as store:
+        await kill(store)
+    running, may_end, ended = (threading.Event() for _ in range(3))
+    real = Upkeep._sync_inherited
+
+    def slow(upkeep: Upkeep) -> None:
+        running.set()
+        may_end.wait(60)
+        real(upkeep)
+        ended.set()
+
+    monkeypatch.setattr(Upkeep, "_sync_inherited", slow)
+    store = await MessageStore.open(settings, store_host=HOST)
+    assert await asyncio.to_thread(running.wait, 60)
+    stopping = asyncio.create_task(store.upkeep.stop())
+    await turns()
+    assert not stopping.done()
+    may_end.set()
+    await stopping
+    assert ended.is_set()
+    await store.close()
 
 
 def test_a_mark_without_syncs_promises_no_synced_point() -> None:

@@ -237,7 +237,7 @@ pub fn check<'a>(bytes: &'a [u8], pos: u64, left: u64, link: &Link, chained: boo
 #[inline]
 pub fn record_holds(segment: &[u8], start: u64, at: usize, record: &Record<'_>, entry_header: usize) -> bool {
     if entry_header == 0 {
-        return record.body_crc_holds();
+        return record.body_crc_holds() && !record.is_torn(segment, at);
     }
     let header = at.checked_sub(ENTRY_HEADER).map(|begin| &segment[begin..at]);
     match header.map(|bytes| (EntryHeader::read(bytes), bytes)) {

@@ -108,6 +108,12 @@ pub fn long(bytes: &[u8], at: usize) -> i64 {
     i64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
+/// The log ends at `at`, as far as this segment tells.
+#[inline]
+pub fn is_unwritten(segment: &[u8], at: usize) -> bool {
+    segment.get(at..at + 8).is_none_or(|head| head == [0; 8])
+}
+
 /// Reads the item at `at` of `segment`, which starts at `start` of the log. `entry_header` is 48 or 0.
 #[inline]
 pub fn item(segment: &[u8], start: u64, at: usize, entry_header: usize) -> Item<'_> {
@@ -301,8 +307,14 @@ impl<'a> Record<'a> {
         &self.bytes[self.topic_at as usize + usize::from(self.topic_len) + 2..]
     }
 
-    /// Topic or properties end in a zero byte, which no writer makes: no CRC covers them, so of a last record this says
-    /// that its end did not reach the disk. (The source takes it for a message with strange properties.)
+    /// The end of the record, which lies at `at` of `segment`, did not reach the disk: topic or properties end in a zero
+    /// byte, which no writer makes, and nothing is written behind it. No CRC covers these fields of a plain record. (The
+    /// source takes it for a message with strange properties.)
+    #[inline]
+    pub fn is_torn(&self, segment: &[u8], at: usize) -> bool {
+        self.ends_in_zeros() && is_unwritten(segment, at + self.bytes.len())
+    }
+
     pub fn ends_in_zeros(&self) -> bool {
         self.topic().last() == Some(&0) || self.properties().last() == Some(&0)
     }

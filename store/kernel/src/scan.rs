@@ -71,8 +71,9 @@ pub fn walk(
                     if next > bounds.upto {
                         return end(pos, Some(Bad::Torn));
                     }
-                    let torn = bounds.entry_header == 0 && bounds.check_crc; // an entry's CRC covers all of it
-                    if torn && is_unwritten(bytes, at + step) && record.ends_in_zeros() {
+                    // Not only where CRCs are checked: a range that recovery passed over must not come back as a message
+                    // when a queue is rebuilt. An entry's CRC covers all of it.
+                    if bounds.entry_header == 0 && record.is_torn(bytes, at) {
                         return end(pos, Some(Bad::Torn));
                     }
                     let visit = Visit::Record {
@@ -176,11 +177,6 @@ fn of_the_file<'a>(segment: &LogSegment, at: usize, found: Item<'a>) -> Item<'a>
         bad: Bad::Unreadable,
         step: step.filter(|_| !segment.map.spoils(at, SMALLEST)), // of a size that was read
     }
-}
-
-/// The log ends at `at`, as far as this segment tells.
-fn is_unwritten(bytes: &[u8], at: usize) -> bool {
-    bytes.get(at..at + 8).is_none_or(|head| head == [0; 8])
 }
 
 /// Something that can follow a record stands at `at`: so the size that led here is right.

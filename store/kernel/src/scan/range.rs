@@ -169,6 +169,14 @@ impl RangeReader {
                         true => entry_flaw(&self.window[at..at + step], &mut chain),
                         false => None,
                     };
+                    if entry_header == 0 && record.ends_in_zeros() {
+                        if seen < left.min(step + 8) {
+                            return Flow::More(step + 8);
+                        }
+                        if left > step && record.is_torn(&self.window, at) {
+                            return Flow::Lost(Bad::Torn);
+                        }
+                    }
                     let holds = || crc_holds(&self.window[at..], &record, record_at - at);
                     if read && entry.is_none() && (!check_crc || holds()) {
                         self.chain = chain;
@@ -326,12 +334,15 @@ impl RangeReader {
         let mut bytes = vec![0; left.min(HEAD_BYTES)];
         self.read_at(pos, &mut bytes)?;
         match wanted(&bytes, pos, self.stretch.entry_header) {
-            Some(wanted) if wanted <= left => bytes.resize(wanted, 0),
+            Some(wanted) if wanted <= left => bytes.resize(left.min(wanted + 8), 0),
             _ => return Ok(false),
         }
         self.read_at(pos, &mut bytes)?;
         Ok(match item(&bytes, pos, 0, self.stretch.entry_header) {
-            Item::Record { record, at, step } => crc_holds(&bytes, &record, at) && self.was_read(pos, step),
+            Item::Record { record, at, step } => {
+                let torn = self.stretch.entry_header == 0 && left > step && record.is_torn(&bytes, at);
+                !torn && crc_holds(&bytes, &record, at) && self.was_read(pos, step)
+            }
             _ => false,
         })
     }

@@ -174,6 +174,25 @@ fn a_size_that_cannot_be_is_not_allocated() {
 }
 
 #[test]
+fn a_record_whose_end_was_not_written_is_damage() {
+    let (mut bytes, starts) = log(&[b"first", b"torn", b"lost", b"last"], 0);
+    let at = |number: usize| (starts[number] - START) as usize;
+    let (end, next) = (at(2), at(3));
+    bytes[end - 3..next].fill(0); // the last byte of its topic, no properties, and the record behind it
+    let (records, damage) = whole("unwritten", &bytes, 0);
+    assert_eq!(records, vec![starts[0], starts[3]]);
+    assert_eq!(
+        (damage.len(), damage[0].pos, damage[0].size),
+        (1, starts[1], (next - at(1)) as u64)
+    );
+
+    let (mut bytes, starts) = log(&[b"lost", b"torn", b"lost", b"last"], 0);
+    bytes[4] = 0; // and it is not where a search for a sound record ends
+    bytes[(starts[2] - START) as usize - 3..(starts[3] - START) as usize].fill(0);
+    assert_eq!(whole("searched", &bytes, 0).0, vec![starts[3]]);
+}
+
+#[test]
 fn a_break_goes_on_where_it_was() {
     let (bytes, starts) = log(&[b"a", b"b", b"c"], 0);
     let path = std::env::temp_dir().join(format!("tally-range-{}-break", std::process::id()));
