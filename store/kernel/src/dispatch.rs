@@ -1,19 +1,21 @@
-//! The derived files of a store as one object: updates queues and index from the log, and reads them.
+//! The derived files of a store as one object: updates the queues and the index from the log, and reads them.
 //!
 //! ```text
 //! log --run--> units in memory --write_out--> consumequeue/ files --sync--> disk
 //!          \-> index/ (mapped) ----------------------------sync_index--> disk
 //! ```
 //!
-//! All derived files are a function of the log: dispatching a record twice changes nothing, so an uncertain caller can
-//! start earlier. `run` reads only below the given position, so uncommitted records are never dispatched.
+//! The log determines all derived files: dispatching a record a second time changes nothing, so a caller that is unsure
+//! of the position can start earlier. `run` reads only below the given position, so uncommitted records are never
+//! dispatched.
 //!
-//! Locks, in this order: `runner` (one `run` at a time), `queues`, `index`; the maps of the log have their own lock, the
-//! innermost one. `run` and `write_out` need these locks for long, and hold them for half a millisecond at a time. They
-//! release them at once for a reader: a pull on the event loop waits for microseconds, or until one file is created.
-//! They pass the lock to a waiting thread (`unlock_fair`): a thread that releases a lock and takes it again at once nearly
-//! always wins. Other threads, the event loop among them, starved while the files of 50 000 queues were created. No lock
-//! is held during a sync. A thread releases Python's GIL before it waits for one of these locks.
+//! Locks, in this order: `runner` (one `run` at a time), `queues`, `index`; the maps of the log have their own lock,
+//! which is the innermost one. `run` and `write_out` need these locks for a long time, so they hold them for half a
+//! millisecond at a time and release them as soon as a reader waits: a pull on the event loop waits for microseconds,
+//! or until one file is created. They pass the lock to a waiting thread (`unlock_fair`), because a thread that releases
+//! a lock and takes it again at once nearly always wins. Without that, the event loop and other threads starved while
+//! the files of 50 000 queues were created. No thread holds a lock during a sync. A thread releases Python's GIL before
+//! it waits for one of these locks.
 
 mod claims;
 mod compare;
@@ -46,12 +48,12 @@ use crate::record::{Bad, Delays, Known, Record};
 use crate::scan::range::Found;
 use crate::scan::{walk, Bounds, Visit};
 
-/// `run` looks for those that wait once in so many records.
+/// `run` checks for waiting threads once in this many records.
 const LOOK_EVERY: u64 = 16;
-/// Those that work under the locks for long take turns of this length. To make a queue's file takes a fifth of it, and
-/// seconds for a file system that is busy; to dispatch a record a thousandth.
+/// Work under the locks is done in turns of this length. Creating a queue's file takes a fifth of a turn (seconds on a
+/// busy file system), dispatching a record a thousandth.
 const TURN: Duration = Duration::from_micros(500);
-/// Units in memory beyond this are written by `run` itself.
+/// With more units than this in memory, `run` itself writes them.
 const MOST_PENDING: usize = 32 << 20;
 const MOST_SKIPPED: usize = 100;
 
@@ -69,20 +71,20 @@ pub struct Core {
     index: Mutex<Index>,
     ext: Mutex<ExtFiles>,
     position: AtomicU64,
-    /// The largest position so far: what lies below was dispatched to queues, also while the index is made again.
+    /// The largest position so far: records below it were dispatched to the queues, also while the index is rebuilt.
     reached: AtomicU64,
     last_store_timestamp: AtomicI64,
     damaged: AtomicU64,
     damaged_at: Mutex<Vec<(i64, i32)>>,
-    /// `guard::faults` when the index was last looked at for them.
+    /// `guard::faults` when the index was last checked for unreadable pages.
     faults_seen: AtomicU64,
     readers: AtomicU32,
     loaded: AtomicBool,
-    /// The store is being closed: see `end_checks`.
+    /// The store is closing: see `end_checks`.
     ending: AtomicBool,
-    /// Wrong units and records that were compared with the log and are passed over, by topic and queue.
+    /// Wrong units and damaged records that were compared with the log; readers skip them. By topic and queue.
     checked: Mutex<HashSet<(Vec<u8>, i32, i64)>>,
-    /// Stretches of units that lead to records with other queue offsets, and are right (`places`).
+    /// Ranges of units that lead to records with other queue offsets, and are right (`places`).
     shifted: Mutex<HashMap<(Vec<u8>, i32), places::Shifted>>,
 }
 
@@ -93,14 +95,14 @@ struct Run {
     skipped: Vec<(u64, u64, &'static str)>,
     misplaced: u64,
     stopped: Option<Bad>,
-    /// The index is made again from before these records, and passes over what lies before its last one.
+    /// The index is rebuilt from before these records; records before its last entry are skipped.
     queues_alone: bool,
-    /// The index is made again, and the queues have these records.
+    /// The index is rebuilt; the queues already have these records.
     index_alone: bool,
 }
 
-/// Position, store time of the last record (0: none yet), queues with units, their units, newest index file and the
-/// number of its next entry; the table of the queues' ends, if it was asked for.
+/// Position, store time of the last record (0: no record yet), queues with units, their units, newest index file and
+/// the number of its next entry; the table of the queues' ends, if it was requested.
 type WrittenPoint = (u64, i64, usize, i64, String, i32, Vec<u8>);
 
 /// The two tables that dispatch changes, held together.
@@ -126,7 +128,7 @@ impl Core {
         }
     }
 
-    /// Locks for a moment: those that hold it for long hand it over at once.
+    /// Lock for a moment: threads that hold the lock for long release it on request.
     fn wait_for<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         self.readers.fetch_add(1, Ordering::Relaxed);
         let guard = mutex.lock();
@@ -134,7 +136,7 @@ impl Core {
         guard
     }
 
-    /// Whether one who holds a lock since then should hand it over.
+    /// Whether a thread that has held a lock since then should release it.
     fn turn_is_over(&self, since: Instant) -> bool {
         self.readers.load(Ordering::Relaxed) > 0 || since.elapsed() >= TURN
     }
@@ -163,7 +165,8 @@ impl Core {
             let held = tables.get_or_insert_with(|| self.tables());
             let next = match visit {
                 Visit::Record { record, pos, next } => {
-                    // Dispatched before: a wrong unit, or a queue that was removed since, must not look like a new one.
+                    // Dispatched before: a wrong unit, or a queue that was removed since, must not count as a new
+                    // queue.
                     run.index_alone = pos < self.reached.load(Ordering::Acquire);
                     self.dispatch(held, record, pos, &mut run)?;
                     next
@@ -203,7 +206,7 @@ impl Core {
         Ok(run)
     }
 
-    /// Where the log goes on behind damage that a recovery passed over; met again when the index is made again.
+    /// Where the log continues after damage that recovery skipped; needed again when the index is rebuilt.
     #[cold]
     fn end_of_known_damage(&self, pos: u64) -> Outcome<Option<u64>> {
         let reached = self.reached.load(Ordering::Acquire);
@@ -219,9 +222,9 @@ impl Core {
         Ok(end.filter(|&end| end > pos))
     }
 
-    /// Dispatches again what lies in [from, upto), which was dispatched while it could not be read. Queues get what they
-    /// lack at their end. With `index` the index files are dropped from there on, and the position goes back to the first
-    /// of their records, so that they are made again.
+    /// Dispatches the records in [from, upto) again, which was dispatched while it could not be read. Queues get the
+    /// units that are missing at their end. With `index`, the index files from there on are dropped and the position
+    /// goes back to the first record of the dropped files, so that they are rebuilt.
     fn redo(&self, from: u64, upto: u64, index: bool) -> Outcome<Run> {
         let _runner = self.runner.lock();
         let upto = upto.min(self.position.load(Ordering::Acquire));
@@ -257,8 +260,8 @@ impl Core {
         Ok(run)
     }
 
-    /// Drops the index files from `name` on, which has an entry that is wrong, and goes back to the first of their records.
-    /// False: there is no such file.
+    /// Drops the index files from `name` on, because `name` has a wrong entry, and moves the position back to the first
+    /// of their records. False: no file has this name.
     fn distrust_index(&self, name: &str) -> Outcome<bool> {
         let _runner = self.runner.lock();
         let mut index = self.wait_for(&self.index);
@@ -272,8 +275,8 @@ impl Core {
         Ok(true)
     }
 
-    /// If a page of the index could not be read: drops its files from there on, and goes back to the first of their
-    /// records. Queues know what they have by then.
+    /// If a page of the index could not be read: drops its files from there on, and moves the position back to the
+    /// first of their records. The queues already have these records.
     fn index_again(&self) -> Outcome<()> {
         let faults = faults();
         if self.faults_seen.swap(faults, Ordering::Relaxed) == faults {
@@ -301,8 +304,8 @@ impl Core {
         self.last_store_timestamp.store(store_timestamp, Ordering::Relaxed);
         let pos = pos as i64;
         let (unit_wanted, index_wanted) = queues.wants(record.topic(), record.queue_id());
-        // The unit comes last, behind all that can fail: a queue has no unit of a record that dispatch has not passed,
-        // which readers would take for a wrong unit.
+        // The unit comes last, after everything that can fail: a queue never has the unit of a record that dispatch has
+        // not passed. Readers would take such a unit for a wrong one.
         if index_wanted && !run.queues_alone && self.index_enabled && record.is_indexed() {
             index_keys(index, queues.topic_at(topic).key_seed, &known, pos, store_timestamp)?;
         }
@@ -342,8 +345,8 @@ impl Core {
         Ok(())
     }
 
-    /// What waits now, once: beside a dispatch that makes queues dirty faster than files are written, "until nothing
-    /// waits" would have no end.
+    /// Writes once what waits at the time of the call. "Until nothing waits" would never end while dispatch makes
+    /// queues dirty faster than files are written.
     fn write_out(&self) -> Outcome<()> {
         let mut left = self.wait_for(&self.queues).dirty_count();
         while left > 0 {
@@ -355,8 +358,8 @@ impl Core {
         Ok(())
     }
 
-    /// Does something to one queue after the other under one hold of the lock, while there is more (`act` says
-    /// so) and its turn is not over.
+    /// Calls `act` for one queue after another under one hold of the lock, while `act` reports more work and the turn
+    /// is not over.
     fn queue_by_queue(&self, mut act: impl FnMut(&mut Queues) -> Outcome<bool>) -> Outcome<()> {
         let mut queues = self.queues.lock();
         let since = Instant::now();
@@ -365,7 +368,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes out and says what the files then hold: a state between two records.
+    /// Writes out and returns what the files then hold: a state between two records.
     fn written_point(&self, with_table: bool) -> Outcome<WrittenPoint> {
         loop {
             let mut point = None;
@@ -418,7 +421,8 @@ impl Core {
         Ok(())
     }
 
-    /// Syncs those on the file system of the store's root at once, if it can be done; leaves the others, and one file.
+    /// Syncs the files on the file system of the store's root with one call, if possible; leaves the other files, and
+    /// one file.
     fn sync_fs(&self, files: &mut Vec<ToSync>, folders: &mut Vec<PathBuf>) -> io::Result<()> {
         let device = std::fs::metadata(&self.root)?.dev();
         if self.door.sync_fs(&self.root)? {
@@ -455,7 +459,7 @@ impl Core {
         Ok(end_timestamp)
     }
 
-    /// Does something to every queue.
+    /// Calls a function for every queue.
     fn each_queue(&self, mut act: impl FnMut(&mut Queues, u32) -> Outcome<()>) -> Outcome<()> {
         let all = self.wait_for(&self.queues).all();
         let mut rest = all.iter();
@@ -478,7 +482,7 @@ impl Run {
     }
 }
 
-/// Adds the entries of a record's keys that the index lacks.
+/// Adds those entries of a record's keys that the index lacks.
 #[inline]
 fn index_keys(index: &mut Index, seed: i32, known: &Known<'_>, pos: i64, store_timestamp: i64) -> Outcome<()> {
     if known.unique_key.is_empty() && known.keys.is_empty() || index.has_passed(pos) {

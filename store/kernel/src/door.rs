@@ -1,19 +1,20 @@
-//! The one door to the disk: every change of a file of the store passes here, Python's too.
+//! The one door to the disk: every change of a file of the store passes through it, also from Python.
 //!
-//! What is promised: bytes written and then synced are on disk; a creation, renaming or removal is on disk after
-//! `sync_dir` of its folder (both folders, if it moves between two); a folder made by `mkdir` is on disk when it returns.
-//! Folders that `create_sized` makes on the way, as a kindness to derived files, are not synced. `sync_fs` makes all of it
-//! durable at once, on file systems that were named by `keep_fs` before: see `door/file_system.rs`.
+//! The door promises: bytes that were written and then synced are on the disk; a creation, renaming or removal is on
+//! the disk after `sync_dir` of its folder (of both folders, if a file moves between two); a folder made by `mkdir` is
+//! on the disk when `mkdir` returns. Folders that `create_sized` creates for derived files are not synced. `sync_fs`
+//! makes all of this durable with one call, on file systems that were passed to `keep_fs` before: see
+//! `door/file_system.rs`.
 //!
-//! A test can stand in the door. Then it may
-//! * let calls fail (`fail`), tear a write (`tear`), take their time (`slow`), or let a sync do nothing and say it did
+//! A test can control the door. It may
+//! * let calls fail (`fail`), tear a write (`tear`), delay calls (`slow`), or let a sync do nothing and report success
 //!   (`lie`, to prove that a test would notice): see `door/rules.rs`;
-//! * record what is not yet durable, and take it away as a power loss would (`Door(record=True)`, `crash`): see
+//! * record what is not yet durable and discard it as a power loss would (`Door(record=True)`, `crash`): see
 //!   `door/power.rs` for what may be lost;
-//! * let a process die (`kill`, `kill_after`) and the next one use the same disk (`next_process`): a call of a dead process
-//!   fails and changes nothing, through this door and through every file opened with it.
+//! * let a process die (`kill`, `kill_after`) and let the next one use the same disk (`next_process`): a call of a dead
+//!   process fails and changes nothing, through this door and through every file opened with it.
 //!
-//! A door that nobody stands in costs one branch on a flag and a counter a call.
+//! Without a test, the door costs one branch on a flag and a counter per call.
 
 mod file_system;
 mod power;
@@ -38,14 +39,15 @@ use file_system::FileSystem;
 use power::Power;
 use rules::{Op, Rules, Verdict, OPS};
 
-/// So many files and folders are synced one by one (50 000 of them took 13 to 68 s); beyond, their file system at once.
+/// Up to this many files and folders are synced one by one (50 000 of them took 13 to 68 s); for more, the whole file
+/// system is synced.
 const MOST_SINGLE_SYNCS: usize = 256;
 
 #[derive(Default)]
 struct Plan {
     rules: Rules,
     power: Option<Power>,
-    /// Some process can die: `heal` keeps watching.
+    /// A process can die: `heal` must not switch the checks off.
     mortal: bool,
 }
 
@@ -53,23 +55,23 @@ struct Plan {
 #[derive(Default)]
 struct Process {
     dead: AtomicBool,
-    /// Calls until it dies, and how many bytes of a write that call still brings to the file.
+    /// Calls until it dies, and the bytes of a write that its last call still stores.
     fuse: Mutex<Option<(u64, usize)>>,
 }
 
 #[derive(Default)]
 struct Inner {
     counts: [AtomicU64; OPS],
-    /// Somebody stands in the door: ask the plan.
+    /// A test controls the door: ask the plan.
     watched: AtomicBool,
     plan: Mutex<Plan>,
-    /// By device: what `sync_fs` may sync.
+    /// By device: the file systems that `sync_fs` may sync.
     file_systems: Mutex<BTreeMap<u64, Arc<FileSystem>>>,
-    /// What a test has in place of `MOST_SINGLE_SYNCS`; 0: nothing.
+    /// A test's value in place of `MOST_SINGLE_SYNCS`; 0: not set.
     single_syncs: AtomicUsize,
 }
 
-/// The door of one process; clones share one state. `next_process` shares the disk only.
+/// The door of one process; clones share one state. `next_process` shares only the disk.
 #[pyclass(frozen, from_py_object, module = "tallystick.store._kernel")]
 #[derive(Clone, Default)]
 pub struct Door {
@@ -82,7 +84,7 @@ pub struct DoorFile {
     door: Door,
     path: PathBuf,
     file: File,
-    /// How many crashes the door had seen: a file opened before one belongs to a machine that is gone.
+    /// Crashes that the door had seen when the file was opened: after a later crash the file is invalid.
     epoch: u64,
 }
 
@@ -93,7 +95,7 @@ pub struct DoorMap {
     map: memmap2::MmapMut,
 }
 
-/// How a call goes on: as if nobody watched, or with the recorder (held, so that its order is the disk's order).
+/// How a call continues: without a recorder, or with the recorder (locked, so that its order is the disk's order).
 enum Pass<'a> {
     Free,
     Lied,
@@ -115,7 +117,7 @@ fn eio() -> io::Error {
 }
 
 impl Door {
-    /// A door that remembers what is not yet durable, for `crash`.
+    /// A door that records what is not yet durable, for `crash`.
     pub fn recording() -> Self {
         let door = Door::default();
         door.plan().power = Some(Power::default());
@@ -124,7 +126,7 @@ impl Door {
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
-        // A test that panicked in the door: the plan is only ever changed by whole steps.
+        // A test panicked in the door: the plan is still consistent, because every change is complete in one step.
         self.disk.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -142,7 +144,7 @@ impl Door {
     fn enter_watched(&self, op: Op, path: &Path, epoch: Option<u64>) -> io::Result<Pass<'_>> {
         let mut plan = self.plan();
         if let Some(keep) = self.dies()? {
-            // The system ends a write of a killed process between two pages, other calls before or behind them.
+            // The system cuts a write of a killed process between two pages, and other calls before or after they run.
             return if op == Op::Write {
                 Ok(Pass::Torn(plan, keep))
             } else {
@@ -156,7 +158,7 @@ impl Door {
         }
         let verdict = plan.rules.judge(op, &path.to_string_lossy());
         if let Verdict::Slow(time) = verdict {
-            drop(plan); // others pass meanwhile
+            drop(plan); // other threads pass in the meantime
             std::thread::sleep(time);
             plan = self.plan();
         }
@@ -169,7 +171,7 @@ impl Door {
         }
     }
 
-    /// Some: the process dies with this call, and a write keeps so many bytes. EIO: it is dead already.
+    /// Some: the process dies with this call, and a write stores this many bytes. EIO: it is dead already.
     fn dies(&self) -> io::Result<Option<usize>> {
         if self.process.dead.load(Ordering::Acquire) {
             return Err(eio());
@@ -188,13 +190,13 @@ impl Door {
         }
     }
 
-    /// A sync, as far as the test side is concerned: a failed one leaves its mark.
+    /// A sync, as the test's plan sees it: a failed one is recorded.
     fn enter_sync(&self, file: &DoorFile) -> io::Result<Pass<'_>> {
         self.enter(Op::Sync, &file.path, Some(file.epoch))
             .inspect_err(|_| self.doom(|power| power.sync_failed(&file.file)))
     }
 
-    /// What a failed sync leaves behind. If the process is dead, the system never saw the call: what is dirty stays dirty.
+    /// Records a failed sync. If the process is dead, the system never saw the call: dirty pages stay dirty.
     fn doom(&self, failed: impl FnOnce(&mut Power)) {
         if !self.process.dead.load(Ordering::Acquire) {
             self.plan().power.as_mut().map(failed);
@@ -242,8 +244,8 @@ impl Door {
         Ok(self.file(path, file))
     }
 
-    /// Creates a file (or opens one that exists) and gives it its full length; `allocate` reserves the blocks,
-    /// so that later writes cannot find the disk full. Missing folders are made.
+    /// Creates a file (or opens an existing one) and gives it its full length; `allocate` reserves the blocks, so that
+    /// later writes cannot find the disk full. Missing folders are created.
     pub fn create_sized(&self, path: &Path, bytes: u64, allocate: bool) -> io::Result<DoorFile> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
@@ -257,7 +259,7 @@ impl Door {
         Ok(file)
     }
 
-    /// Renames `from`; a file named `to` is replaced.
+    /// Renames `from`; an existing file `to` is replaced.
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut pass = self.enter(Op::Rename, from, None)?;
         match pass.power() {
@@ -287,7 +289,7 @@ impl Door {
         }
     }
 
-    /// More files and folders than this are better synced by `sync_fs`.
+    /// More files and folders than this should be synced with `sync_fs`.
     pub fn most_single_syncs(&self) -> usize {
         match self.disk.single_syncs.load(Ordering::Relaxed) {
             0 => MOST_SINGLE_SYNCS,
@@ -295,7 +297,7 @@ impl Door {
         }
     }
 
-    /// From now on errors of writing to the file system of `folder` are kept for `sync_fs`. Call it before what is written.
+    /// From now on, write errors of the file system of `folder` are kept for `sync_fs`. Call it before the writes.
     pub fn keep_fs(&self, folder: &Path) -> io::Result<()> {
         let (device, file_system) = FileSystem::open(folder)?;
         self.file_systems().entry(device).or_insert(Arc::new(file_system));
@@ -306,8 +308,8 @@ impl Door {
         self.disk.file_systems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes all that was written to the file system of `folder` durable, names included. The caller then syncs one file
-    /// of it. False: it cannot be done at once there, and nothing was done. An error is as final as that of any sync.
+    /// Makes all writes to the file system of `folder` durable, including names. The caller then syncs one file of it.
+    /// False: this is not possible there, and nothing was done. An error is as final as that of any sync.
     pub fn sync_fs(&self, folder: &Path) -> io::Result<bool> {
         let device = std::fs::metadata(folder)?.dev();
         let Some(file_system) = self.file_systems().get(&device).cloned() else {
@@ -326,7 +328,7 @@ impl Door {
         Ok(true)
     }
 
-    /// Makes a folder, and the ones it lies in; durable when it returns.
+    /// Creates a folder and its parents; durable when it returns.
     pub fn mkdir(&self, folder: &Path) -> io::Result<()> {
         drop(self.enter(Op::Mkdir, folder, None)?);
         let folder = std::path::absolute(folder)?;
@@ -404,7 +406,7 @@ impl DoorFile {
         self.file.set_len(bytes)
     }
 
-    /// Gives the file at least `bytes` of length, with its blocks reserved.
+    /// Gives the file a length of `bytes` at least, with its blocks reserved.
     pub fn allocate(&self, bytes: u64) -> io::Result<()> {
         let mut pass = self.enter(Op::Allocate)?;
         if let Some(power) = pass.power() {
@@ -453,7 +455,7 @@ impl DoorMap {
         self.file.path()
     }
 
-    /// Stores `data` at `offset`, which must lie within the mapping. Not counted: it is no system call.
+    /// Stores `data` at `offset`, which must lie within the mapping. Not counted, because it is not a system call.
     pub fn write(&mut self, offset: usize, data: &[u8]) -> io::Result<()> {
         let mut kept = data;
         let mut result = Ok(());
@@ -472,12 +474,12 @@ impl DoorMap {
         }
         self.map[offset..offset + kept.len()].copy_from_slice(kept);
         if self.guard.is_spoiled() {
-            return Err(eio()); // what is stored in a page that could not be read is lost with the map
+            return Err(eio()); // a store to a page that could not be read is lost with the map
         }
         result
     }
 
-    /// Whether a page could not be read, so that the map is not the file any more.
+    /// Whether a page could not be read, so that the map no longer shows the file.
     pub fn is_spoiled(&self) -> bool {
         self.guard.is_spoiled()
     }
@@ -679,19 +681,19 @@ impl Door {
         self.disk.watched.store(true, Ordering::Release);
     }
 
-    /// Calls of `op` on such paths do nothing and say that they did.
+    /// Calls of `op` on such paths do nothing and report success.
     pub fn lie(&self, op: Op, path_part: &str) {
         self.plan().rules.add(op, path_part, Verdict::Lie, 0, None);
         self.disk.watched.store(true, Ordering::Release);
     }
 
-    /// Calls of `op` on such paths take so much longer, as on a disk that is busy.
+    /// Calls of `op` on such paths are delayed by this time, as on a busy disk.
     pub fn slow(&self, op: Op, path_part: &str, time: Duration) {
         self.plan().rules.add(op, path_part, Verdict::Slow(time), 0, None);
         self.disk.watched.store(true, Ordering::Release);
     }
 
-    /// Forgets every `fail`, `tear`, `slow` and `lie`.
+    /// Removes every `fail`, `tear`, `slow` and `lie`.
     pub fn heal(&self) {
         let mut plan = self.plan();
         plan.rules = Rules::default();
@@ -700,15 +702,15 @@ impl Door {
             .store(plan.power.is_some() || plan.mortal, Ordering::Release);
     }
 
-    /// The process is gone: its calls fail from now on. After `calls` more of them if they are given; the last one, if it
-    /// is a write, still brings its first `keep_bytes` bytes to the file.
+    /// The process is dead: its calls fail from now on. With `calls`, it dies after this many more calls; the last one,
+    /// if it is a write, still stores its first `keep_bytes` bytes.
     pub fn kill(&self, calls: u64, keep_bytes: usize) {
         self.plan().mortal = true;
         *self.process.fuse.lock().unwrap_or_else(PoisonError::into_inner) = Some((calls, keep_bytes));
         self.disk.watched.store(true, Ordering::Release);
     }
 
-    /// The door of another process at the same disk, with the same rules and the same record of what is durable.
+    /// The door of another process on the same disk, with the same rules and the same record of what is durable.
     pub fn next_process(&self) -> Door {
         Door {
             disk: self.disk.clone(),
@@ -716,7 +718,7 @@ impl Door {
         }
     }
 
-    /// Power is lost and comes back. Returns what was lost, in words; None if this door does not record.
+    /// Simulates a power loss. Returns a description of what was lost; None if this door does not record.
     pub fn crash(&self, seed: u64, keep: Option<f64>) -> io::Result<Option<Vec<String>>> {
         self.plan()
             .power

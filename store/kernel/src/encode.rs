@@ -1,15 +1,15 @@
-//! Writing one CommitLog record.
+//! Encodes one CommitLog record.
 //!
-//! The layout is RocketMQ's (all integers big-endian): total size, magic, CRC of the body, queue id, flag, queue offset,
-//! physical offset, sysFlag, born timestamp and host, store timestamp and host, reconsume times, prepared transaction
-//! offset, body, topic, properties. The sizes of the two hosts are told by two bits of sysFlag and by nothing else, so
-//! these bits are always set here, from the hosts themselves.
+//! The layout is RocketMQ's (all integers big-endian): total size, magic, CRC of the body, queue id, flag, queue
+//! offset, physical offset, sysFlag, born timestamp and host, store timestamp and host, reconsume times, prepared
+//! transaction offset, body, topic, properties. Only two bits of sysFlag say how long the two hosts are, so the encoder
+//! always sets these bits from the hosts.
 
-/// Fixed: on disks. First word after the size of every record.
+/// Fixed: it is on disks. The word after the size of every record.
 pub const MESSAGE_MAGIC: i32 = -626_843_481;
-/// Fixed: on disks. Magic of the filler that closes a segment.
+/// Fixed: it is on disks. Magic of the filler that closes a segment.
 pub const BLANK_MAGIC: i32 = -875_286_124;
-/// Bytes that must stay free behind a record: room for the filler's size and magic.
+/// Bytes that must stay free after a record: room for the filler's size and magic.
 pub const BLANK_BYTES: usize = 8;
 /// A topic's length is one signed byte.
 pub const MAX_TOPIC_BYTES: usize = 127;
@@ -22,7 +22,7 @@ pub const TRANSACTION_MASK: i32 = 0x0C;
 pub const TRANSACTION_PREPARED: i32 = 0x04;
 pub const TRANSACTION_ROLLBACK: i32 = 0x0C;
 
-/// One message, borrowed from wherever it lies; hosts are 8 or 20 bytes (address, then port as an int).
+/// One message, borrowed from its buffer; hosts have 8 or 20 bytes (address, then port as an int).
 pub struct Parts<'a> {
     pub topic: &'a [u8],
     pub queue: i32,
@@ -36,7 +36,7 @@ pub struct Parts<'a> {
     pub reconsume_times: i32,
     pub prepared_offset: i64,
     pub body: &'a [u8],
-    /// The properties are these pieces, one behind the other: most records end in a constant one.
+    /// The properties are these pieces, one after the other: most records end in a constant one.
     pub properties: [&'a [u8]; 3],
 }
 
@@ -50,7 +50,7 @@ impl Parts<'_> {
         75 + self.born_host.len() + self.store_host.len() + self.body.len() + self.topic.len() + self.properties_len()
     }
 
-    /// sysFlag with the two host bits as the hosts are.
+    /// sysFlag with the two host bits set from the hosts.
     pub fn true_sys_flag(&self) -> i32 {
         let mut flags = self.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
         if self.born_host.len() == 20 {
@@ -62,7 +62,7 @@ impl Parts<'_> {
         flags
     }
 
-    /// Appends the record to `out`; it will lie at `pos` of the log. The limits are the caller's to check.
+    /// Appends the record, which will lie at `pos` of the log, to `out`. The caller checks the limits.
     pub fn encode(&self, out: &mut Vec<u8>, pos: u64) {
         let size = self.size();
         let begin = out.len();
@@ -102,7 +102,7 @@ pub fn takes_queue_offset(sys_flag: i32) -> bool {
     !matches!(sys_flag & TRANSACTION_MASK, TRANSACTION_PREPARED | TRANSACTION_ROLLBACK)
 }
 
-/// Where a record that `encode` wrote belongs.
+/// Queue and offset of a record that `encode` wrote.
 pub struct Place<'a> {
     pub size: usize,
     pub topic: &'a [u8],
@@ -111,7 +111,8 @@ pub struct Place<'a> {
     pub queued: bool,
 }
 
-/// The place of the record at the start of `staged`; None at its end or at a filler. Only for bytes of our own encoding.
+/// The place of the record at the start of `staged`; None at its end or at a filler. Only for bytes that `encode`
+/// wrote.
 pub fn place_of(staged: &[u8]) -> Option<Place<'_>> {
     let int = |at: usize| {
         staged
@@ -135,7 +136,7 @@ pub fn place_of(staged: &[u8]) -> Option<Place<'_>> {
     })
 }
 
-/// CRC-32 of a stored body without its top bit; of no body, 0.
+/// CRC-32 of a stored body without its top bit; 0 for an empty body.
 pub fn body_crc(body: &[u8]) -> i32 {
     (crc32fast::hash(body) & 0x7FFF_FFFF) as i32
 }
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_record_of_the_reference() {
+    fn the_record_equals_the_reference() {
         let parts = Parts {
             topic: b"TopicTest",
             queue: 0,
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn host_bits_follow_the_hosts() {
+    fn the_host_bits_match_the_hosts() {
         let v6 = [0u8; 20];
         let v4 = [0u8; 8];
         let mut parts = Parts {
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_the_reference() {
+    fn the_message_id_equals_the_reference() {
         let mut out = Vec::new();
         offset_id(&[192, 168, 1, 2, 0, 0, 0x2a, 0x9f], 4096, &mut out);
         assert_eq!(out, b"C0A8010200002A9F0000000000001000");

@@ -9,13 +9,14 @@
 //! 24    8   pos: where the entry lies in the log
 //! ```
 //!
-//! The chain CRC is the CRC-32 of the header's 48 bytes in which its own field holds the chain CRC of the entry before
-//! (0 before the first one, and behind one that has none); 0 is written as 1. So one number vouches for everything up to
-//! an entry: equal chains, equal logs. dledger writes 0 into both CRCs; an entry whose chain CRC is 0 has none, and its
-//! record is checked by itself. Behind an entry that has one, none may be without: damage that zeroed it would pass.
+//! The chain CRC is the CRC-32 of the header's 48 bytes, computed with the chain CRC of the previous entry in its own
+//! field (0 for the first entry, and after an entry that has no chain CRC); a result of 0 is written as 1. So one
+//! number covers everything up to an entry: two logs with equal chain CRCs are equal. dledger writes 0 into both CRCs;
+//! an entry whose chain CRC is 0 has no chain CRC, and its record is checked separately. After an entry with a chain
+//! CRC no entry may be without: otherwise damage that zeroed it would pass.
 //!
-//! An entry never crosses a segment and leaves 8 bytes behind it: else the segment is closed by a filler, -1 (4), the
-//! bytes left (4). What lies behind these eight bytes is not log. Source: dledger 0.2.2, DLedgerEntryCoder and
+//! An entry never crosses a segment and leaves 8 bytes after it: otherwise a filler closes the segment: -1 (4), the
+//! bytes left (4). The bytes after these eight are not part of the log. Source: dledger 0.2.2, DLedgerEntryCoder and
 //! DLedgerMmapFileStore. Fixed: it is on disks.
 
 use crate::record::{int, is_record_magic, long, Bad, Record, BLANK_MAGIC, LEDGER_FILLER, UNREADABLE};
@@ -24,16 +25,16 @@ pub const ENTRY_HEADER: usize = 48;
 pub const ENTRY_MAGIC: i32 = 1;
 /// One unit of the index: magic, pos, size, index, term.
 pub const INDEX_UNIT: usize = 32;
-/// Bytes that stay free behind an entry.
+/// Bytes that stay free after an entry.
 pub const SPARE: u64 = 8;
 
-/// What the next entry of a log has to follow.
+/// What the next entry of a log has to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     pub next_index: u64,
-    /// Of the last entry; -1: there is none.
+    /// Of the last entry; -1: the log has no entry.
     pub term: i64,
-    /// Of the last entry; 0: it has none.
+    /// Of the last entry; 0: it has no chain CRC.
     pub chain: u32,
 }
 
@@ -58,7 +59,7 @@ pub struct EntryHeader {
     pub body_crc: u32,
 }
 
-/// Why bytes are not the entry that should be there. The words are part of the interface: logs and tools show them.
+/// Why bytes are not the expected entry. The words are part of the interface: logs and tools show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Eight zero bytes: nothing was written here, the usual end of a log.
@@ -73,7 +74,7 @@ pub enum Flaw {
     Unchained,
     Body,
     Filler,
-    /// The disk did not give the bytes.
+    /// The disk did not return the bytes.
     Unreadable,
     Record(Bad),
 }
@@ -116,7 +117,7 @@ impl EntryHeader {
         (self, bytes)
     }
 
-    /// Reads the header at the start of `bytes`: only what it says, and that its two sizes agree.
+    /// Parses the header at the start of `bytes`: checks only that its two sizes agree.
     pub fn read(bytes: &[u8]) -> Result<EntryHeader, Flaw> {
         if bytes.len() < 8 {
             return Err(Flaw::Torn);
@@ -168,12 +169,12 @@ impl EntryHeader {
     }
 }
 
-/// Of a header whose chain field holds the one of the entry before.
+/// The chain CRC of a header whose chain field holds the one of the previous entry.
 fn chain_crc(header: &[u8; ENTRY_HEADER]) -> u32 {
     crc32fast::hash(header).max(1)
 }
 
-/// What stands at a place of a segment, checked.
+/// What lies at a place of a segment, checked.
 pub enum Found<'a> {
     /// `record`: None for an entry without a body.
     Entry {
@@ -183,8 +184,8 @@ pub enum Found<'a> {
     Filler,
 }
 
-/// Checks what stands at `pos`, the first of `bytes`, which may go on behind it. `left`: bytes to the segment's end.
-/// `chained`: the link's chain CRC is known and has to be continued.
+/// Checks what lies at `pos`, where `bytes` begins; `bytes` may continue after it. `left`: bytes to the segment's end.
+/// `chained`: the link's chain CRC is known and must be continued.
 pub fn check<'a>(bytes: &'a [u8], pos: u64, left: u64, link: &Link, chained: bool) -> Result<Found<'a>, Flaw> {
     if bytes.len() >= 8 && int(bytes, 0) == LEDGER_FILLER {
         let right = i64::from(int(bytes, 4)) == left as i64;
@@ -231,9 +232,9 @@ pub fn check<'a>(bytes: &'a [u8], pos: u64, left: u64, link: &Link, chained: boo
     })
 }
 
-/// The record that lies at `at` of `segment`, which begins at `start` of the log, has the bytes that were stored. In a log
-/// of entries the CRC of its entry tells: it covers topic, properties, queue and times as well, which the CRC of a body
-/// does not. A log that was begun without dledger has plain records in its older segments.
+/// Checks that the record at `at` of `segment`, which begins at `start` of the log, has the stored bytes. In a log of
+/// entries the CRC of its entry decides: it also covers topic, properties, queue and times, which the CRC of a body
+/// does not cover. A log that was begun without dledger has plain records in its older segments.
 #[inline]
 pub fn record_holds(segment: &[u8], start: u64, at: usize, record: &Record<'_>, entry_header: usize) -> bool {
     if entry_header == 0 {
@@ -263,13 +264,13 @@ pub fn body_holds(header: &[u8], record: &Record<'_>) -> bool {
     }
 }
 
-/// The segment begins with a record, or with the filler behind the last one, and not with an entry.
+/// The segment begins with a record, or with the filler after the last record, and not with an entry.
 #[cold]
 fn is_plain(segment: &[u8]) -> bool {
     segment.len() >= 8 && (is_record_magic(int(segment, 4)) || int(segment, 4) == BLANK_MAGIC)
 }
 
-/// The entry's chain CRC is what follows on `previous`.
+/// Whether the entry's chain CRC continues `previous`.
 pub fn continues(entry: &[u8], previous: u32) -> bool {
     let mut bytes: [u8; ENTRY_HEADER] = entry[..ENTRY_HEADER].try_into().expect("a whole header");
     let said = u32::from_be_bytes(bytes[36..40].try_into().expect("four bytes"));
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_reads_as_it_was_written() {
+    fn a_written_header_is_read_back() {
         let (sealed, bytes) = header(b"body").sealed(7);
         assert_eq!(EntryHeader::read(&bytes), Ok(sealed));
         assert!(continues(&bytes, 7) && !continues(&bytes, 8));
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_dledgers() {
+    fn header_and_unit_equal_those_of_dledger() {
         // Written by dledger 0.2.2: entry 4, at 1024, and its index unit.
         let mut plain = header(&[0; 220]);
         (plain.term, plain.body_crc) = (0, 0);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_entry_and_what_it_must_follow() {
+    fn an_entry_must_continue_the_link_before_it() {
         let (sealed, bytes) = header(b"").sealed(9);
         let link = Link {
             next_index: 4,
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bit_of_a_header_may_flip() {
+    fn each_flipped_bit_of_a_header_is_found() {
         let (_, bytes) = header(b"").sealed(9);
         let link = Link {
             next_index: 4,

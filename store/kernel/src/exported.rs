@@ -1,4 +1,4 @@
-//! Rows on their way to Python: the capsules of Arrow's C data interface, which pyarrow takes without a copy.
+//! Rows for Python: the capsules of Arrow's C data interface, which pyarrow imports without a copy.
 
 use arrow_array::ffi::{to_ffi, FFI_ArrowArray};
 use arrow_array::{Array, RecordBatch, StructArray};
@@ -11,7 +11,7 @@ use pyo3::types::PyCapsule;
 /// (schema, array)
 pub type Capsules<'py> = (Bound<'py, PyCapsule>, Bound<'py, PyCapsule>);
 
-/// Made without the GIL, handed over with it.
+/// Created without the GIL, passed to Python with it.
 pub struct Exported(Result<(FFI_ArrowSchema, FFI_ArrowArray), ArrowError>);
 
 impl Exported {

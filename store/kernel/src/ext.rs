@@ -1,4 +1,4 @@
-//! ConsumeQueueExt: what a queue's unit has no room for, with the bit map of a SQL filter.
+//! ConsumeQueueExt: data that does not fit into a queue's unit, with the bit map of a SQL filter.
 //!
 //! ```text
 //! at  size  field
@@ -9,8 +9,8 @@
 //! 20     n  bit map
 //! ```
 //!
-//! A unit's address is its byte in the queue's extension files minus 2^63, and stands in the ConsumeQueue where the tags
-//! code would be; a value below the 32-bit integers is such an address. -1 in the place of a size ends a file. Source:
+//! A unit's address is its byte in the queue's extension files minus 2^63. It stands in the ConsumeQueue in place of
+//! the tags code; a value below the 32-bit integers is such an address. -1 in place of a size ends a file. Source:
 //! RocketMQ 4.8.0, ConsumeQueueExt.java. Fixed: it is on disks.
 
 use std::collections::HashMap;
@@ -48,13 +48,13 @@ pub fn place_of(address: i64) -> u64 {
     address.wrapping_sub(i64::MIN) as u64
 }
 
-/// The address of a byte; None behind the last one that is no tags code.
+/// The address of a byte; None after the last byte that has an address.
 pub fn address_of(place: u64) -> Option<i64> {
     let address = i64::MIN.checked_add_unsigned(place)?;
     is_address(address).then_some(address)
 }
 
-/// The unit at the start of `bytes`; None if there is no sound one.
+/// The unit at the start of `bytes`; None if there is no sound unit.
 pub fn decode(bytes: &[u8]) -> Option<ExtUnit> {
     let head = bytes.get(..HEAD)?;
     let size = u16::from_be_bytes([head[0], head[1]]);
@@ -87,7 +87,7 @@ impl ExtFiles {
         self.open.clear();
     }
 
-    /// The unit at `address`; None if `address` is not valid or there is no sound unit.
+    /// The unit at `address`; None if `address` is not valid or no sound unit lies there.
     pub fn unit(&mut self, topic: &[u8], queue: i32, address: i64) -> Outcome<Option<ExtUnit>> {
         if !is_address(address) {
             return Ok(None);
@@ -97,7 +97,8 @@ impl ExtFiles {
             .folder
             .join(std::ffi::OsStr::from_bytes(topic))
             .join(queue.to_string());
-        // The files' size is a setting that need not be known here: the file is the last one that begins at or before.
+        // The size of the files is a setting that is not needed here: the file is the last one that begins at or before
+        // the byte.
         let starts = segment_starts(&folder)?;
         let Some(&start) = starts[..starts.partition_point(|&start| start <= at)].last() else {
             return Ok(None);
@@ -139,7 +140,7 @@ impl ExtWindow {
         }
     }
 
-    /// The unit at a byte of a queue's extension; None: there is no sound one.
+    /// The unit at a byte of a queue's extension; None: no sound unit lies there.
     pub fn unit(&mut self, topic: &[u8], queue: i32, place: u64) -> Outcome<Option<ExtUnit>> {
         let folder = self
             .folder
@@ -148,7 +149,7 @@ impl ExtWindow {
         if let Some(unit) = self.look(&folder, place)? {
             return Ok(Some(unit));
         }
-        // What was read before may be older than the unit.
+        // The bytes in the window may be older than the unit.
         let starts = segment_starts(&folder)?;
         let Some(&start) = starts[..starts.partition_point(|&start| start <= place)].last() else {
             return Ok(None);
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_is_as_long_as_its_bit_map_says() {
+    fn the_length_of_a_unit_follows_from_its_bit_map() {
         let mut bytes = [0; 64];
         bytes[0..2].copy_from_slice(&22u16.to_be_bytes());
         bytes[18..20].copy_from_slice(&2u16.to_be_bytes());

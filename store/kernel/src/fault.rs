@@ -1,4 +1,4 @@
-//! What can go wrong with the store's files, as one value: the system refused, or the bytes are not what they should be.
+//! Errors of the store's files as one type: a system call failed, or the bytes are damaged.
 //!
 //! Both name the file. Python sees OSError (errno, text, filename) and DamageError (`path`, `pos`).
 
@@ -40,7 +40,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Adds the file's name to an error of the system.
+/// Adds the file's name to a system error.
 pub trait At<T> {
     fn at(self, path: &Path) -> Outcome<T>;
     fn at_path(self, path: impl FnOnce() -> PathBuf) -> Outcome<T>;
@@ -73,7 +73,7 @@ impl From<Fault> for PyErr {
             Fault::Damage { ref path, pos, .. } => Python::attach(|py| {
                 let error = DamageError::new_err(fault.to_string());
                 let value = error.value(py);
-                // Setting an attribute of a plain exception cannot fail but for want of memory; the error itself matters more.
+                // Setting an attribute of a plain exception fails only without memory; the error itself matters more.
                 let _ = value.setattr("path", path.display().to_string());
                 let _ = value.setattr("pos", pos);
                 error

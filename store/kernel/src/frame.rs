@@ -1,10 +1,10 @@
-//! Splitting frames and reading the header of a plain send.
+//! Splits frames and reads the header of a plain send.
 //!
-//! A frame is `length | header type and length | header | body`. The scanner understands just the headers that the hot
-//! path serves: SEND_MESSAGE_V2 in JSON or in the binary form. Whatever it is not sure of (another code, an escape it
-//! does not know, a missing field) it leaves to the full decoder in Python: `None` means "unsure", never "wrong".
+//! A frame is `length | header type and length | header | body`. The scanner understands only the headers of the hot
+//! path: SEND_MESSAGE_V2 in JSON or in the binary form. It leaves everything that it is not sure of (another code, an
+//! unknown escape, a missing field) to the full decoder in Python: `None` means "unsure", never "wrong".
 
-/// The largest frame, counted with its length field. Source: RocketMQ's NettyDecoder.
+/// The largest frame, including its length field. Source: RocketMQ's NettyDecoder.
 pub const MAX_FRAME_BYTES: usize = 16_777_216;
 pub const SEND_MESSAGE_V2: i64 = 310;
 
@@ -16,7 +16,7 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-/// Why a byte stream cannot be split any further; the connection has to be closed.
+/// Why a byte stream cannot be split further; the connection has to be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameFault {
     /// The length field is out of range.
@@ -36,7 +36,7 @@ impl std::fmt::Display for FrameFault {
     }
 }
 
-/// Bytes that the frame at the start of `data` takes, once the length field is there.
+/// Size of the frame at the start of `data`, once its length field is complete.
 pub fn frame_bytes(data: &[u8]) -> Result<Option<usize>, FrameFault> {
     let Some(field) = data.first_chunk::<4>() else {
         return Ok(None);
@@ -48,7 +48,7 @@ pub fn frame_bytes(data: &[u8]) -> Result<Option<usize>, FrameFault> {
     Ok(Some(length as usize + 4))
 }
 
-/// The parts of one whole frame (`frame_bytes` long).
+/// The parts of one complete frame (`frame_bytes` long).
 pub fn split(frame: &[u8]) -> Result<Frame<'_>, FrameFault> {
     let header_bytes = usize::from(frame[5]) << 16 | usize::from(frame[6]) << 8 | usize::from(frame[7]);
     let rest = &frame[8..];
@@ -89,8 +89,8 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn set(&mut self, key: &[u8], value: &'a [u8], escaped: bool) -> Option<()> {
         let &[letter @ b'a'..=b'n'] = key else {
-            // Names that 5.x clients add mean nothing to this broker; of any other one (an access key, say) only the
-            // full decoder knows what it means.
+            // Names that 5.x clients add mean nothing to this broker. Only the full decoder knows the meaning of any
+            // other name (such as an access key).
             return matches!(key, b"bname" | b"ns" | b"nsd" | b"oway").then_some(());
         };
         if escaped {
@@ -186,7 +186,7 @@ impl<'a> Scanner<'a> {
     fn string(&mut self) -> Option<(&'a [u8], bool)> {
         self.eat(b'"')?;
         let begin = self.at;
-        // Most names and values are a few bytes: a plain loop is over before a vector search has begun.
+        // Most names and values have a few bytes: a plain loop ends before a vector search would have begun.
         for (length, &byte) in self.data[begin..].iter().take(SHORT_STRING).enumerate() {
             match byte {
                 b'"' => {
@@ -224,7 +224,7 @@ impl<'a> Scanner<'a> {
         parse_int(&self.data[begin..self.at])
     }
 
-    /// Steps over one value of the header that the hot path does not need.
+    /// Skips one value of the header that the hot path does not need.
     fn skip_scalar(&mut self) -> Option<()> {
         self.skip_space();
         match self.data.get(self.at)? {
@@ -234,7 +234,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// After a member of an object: true if another follows, false at its end.
+    /// After a member of an object: true if another one follows, false at the object's end.
     fn more(&mut self) -> Option<bool> {
         self.skip_space();
         let next = *self.data.get(self.at)?;
@@ -339,7 +339,7 @@ pub fn scan_send<'a>(frame: &Frame<'a>) -> Option<SendHeader<'a>> {
     }
 }
 
-/// Appends `text` to `out` with JSON escapes replaced. None: an escape that is left to the full decoder.
+/// Appends `text` to `out` with JSON escapes replaced. None: an escape that the full decoder has to handle.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'\\', rest) {
@@ -354,7 +354,8 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
             b'u' => match rest.get(at + 2..at + 6)? {
                 [b'0', b'0', high, low] => {
                     let value = (char::from(*high).to_digit(16)? << 4) + char::from(*low).to_digit(16)?;
-                    // Beyond ASCII the character takes two bytes, and surrogates come in pairs: rare, so not here.
+                    // Beyond ASCII the character takes two bytes, and surrogates come in pairs: rare, so not handled
+                    // here.
                     (u8::try_from(value).ok().filter(u8::is_ascii)?, 6)
                 }
                 _ => return None,
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_send_is_understood() {
+    fn a_plain_send_is_parsed() {
         let found = scan(HEADER).unwrap();
         assert_eq!(
             (found.opaque, found.topic, found.queue, found.flag),
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_left_to_the_full_decoder() {
+    fn other_headers_are_left_to_the_full_decoder() {
         let text = String::from_utf8(HEADER.to_vec()).unwrap();
         for (old, new) in [
             ("310", "320"),

@@ -1,7 +1,7 @@
-//! Reading a file without disturbing the page cache: its pages stay that were there, and none come.
+//! Reads a file without changing the page cache: cached pages stay, and no pages are added.
 //!
-//! With O_DIRECT the disk itself is read. Where a file system refuses that, a read that the cache can answer (RWF_NOWAIT)
-//! is answered by it; otherwise the pages are read in and dropped again.
+//! O_DIRECT reads the disk itself. Where a file system refuses that, a read that the cache can answer (RWF_NOWAIT) is
+//! answered from the cache; otherwise the pages are read in and dropped again.
 
 use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
 use std::fs::{File, OpenOptions};
@@ -10,9 +10,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Alignment of O_DIRECT that every disk takes.
+/// Alignment of O_DIRECT that every disk accepts.
 const BLOCK: usize = 4096;
-/// Read at once; larger requests are made of several.
+/// Bytes of one read; larger requests are split.
 const PIECE: usize = 1 << 19;
 
 pub struct GentleFile {
@@ -42,7 +42,7 @@ impl GentleFile {
         self.direct
     }
 
-    /// All of `to`. UnexpectedEof: the file ends before.
+    /// Fills all of `to`. UnexpectedEof: the file ends before.
     pub fn read_exact_at(&mut self, mut to: &mut [u8], mut at: u64) -> io::Result<()> {
         while !to.is_empty() {
             let from = at - at % BLOCK as u64;
@@ -84,7 +84,7 @@ impl GentleFile {
         Ok(got)
     }
 
-    /// What the page cache has at once; None: it does not say.
+    /// The bytes that the page cache has; None: the system does not say.
     fn read_cached(&mut self, from: u64, size: usize) -> Option<usize> {
         let to = &mut self.buffer.bytes_mut()[..size];
         let part = libc::iovec {
@@ -97,7 +97,7 @@ impl GentleFile {
     }
 }
 
-/// A file that is read at places which mostly follow each other: a piece at a time, and each piece once.
+/// A file that is read mostly in order: one piece at a time, and each piece once.
 pub struct GentleWindow {
     file: GentleFile,
     bytes: Vec<u8>,
@@ -108,7 +108,7 @@ pub struct GentleWindow {
 }
 
 impl GentleWindow {
-    /// `piece`: bytes that are read at once, at least.
+    /// `piece`: bytes of one read, at least.
     pub fn open(path: &Path, piece: usize) -> io::Result<GentleWindow> {
         Ok(GentleWindow {
             file: GentleFile::open(path)?,
@@ -152,7 +152,7 @@ impl Aligned {
     };
 
     fn new() -> Aligned {
-        // SAFETY: the layout is not empty. The bytes are zeroed below, before anybody reads them.
+        // SAFETY: the layout is not empty. The bytes are zeroed below, before they are read.
         let made = unsafe { alloc(Self::LAYOUT) };
         if made.is_null() {
             handle_alloc_error(Self::LAYOUT);

@@ -1,21 +1,21 @@
-//! Maps of files that survive what the disk cannot give back.
+//! Maps of files that survive read errors of the disk.
 //!
-//! A read of a mapped page that the disk cannot read, or that lies behind the end of a file that was truncated, is the
-//! signal SIGBUS, and by default the end of the process. Every map of the store is registered here. The handler looks the
-//! fault's address up; if it lies in one of our maps, the handler notes the page in the map's bitmap, puts an anonymous
-//! page in its place, and returns. The reader goes on with bytes that are not the file's, and asks `spoils` before it
-//! believes what it has read. All other addresses go to the handler that was installed before.
+//! When a mapped page cannot be read from the disk, or lies after the end of a file that was truncated, the process
+//! gets the signal SIGBUS, which by default ends it. Every map of the store is registered here. The handler looks up
+//! the fault's address. If the address lies in a registered map, the handler marks the page in the map's bitmap, puts
+//! an anonymous page in its place, and returns. The reader continues with bytes that are not the file's, and calls
+//! `spoils` before it uses what it has read. All other faults go to the handler that was installed before.
 //!
-//! - The mark is set before the page is replaced. A reader of a replaced page therefore finds its mark.
-//! - A replaced page is filled with `FILL`: as a size, magic, entry number or hash each of it is negative, so that a
-//!   reader that does not ask meets damage, never the zeros that end a log. Beyond `MOST_FILLED` pages it is the system's
-//!   page of zeros, which takes no memory; the marks hold all the same.
-//! - A replaced page stays for as long as the map. `LogMaps` maps a segment again after a while and after a repair: an
-//!   error may pass, and a sector that was written again can be read again.
-//! - A store to a replaced page of a writable map is lost. The owner asks `is_spoiled` and makes the file again.
+//! - The mark is set before the page is replaced, so a reader of a replaced page finds its mark.
+//! - A replaced page is filled with `FILL`: as a size, magic, entry number or hash each of it is negative. So a reader
+//!   that does not call `spoils` finds damage, never the zeros that end a log. Beyond `MOST_FILLED` pages it is the
+//!   system's zero page, which takes no memory; the marks are set all the same.
+//! - A replaced page stays until the map is dropped. `LogMaps` maps a segment again after a while and after a repair:
+//!   the error may be temporary, and a rewritten sector can be read again.
+//! - A store to a replaced page of a writable map is lost. The owner calls `is_spoiled` and rebuilds the file.
 //!
-//! The handler uses system calls and atomics alone. It finds maps in slots that are never freed; a version in each slot
-//! tells it when a slot changed while it looked. The slot of the fault itself cannot change: the thread that faulted
+//! The handler uses only system calls and atomics. It finds maps in slots that are never freed; a version in each slot
+//! tells it that a slot changed while it was read. The slot of the faulting map cannot change: the faulting thread
 //! holds the map.
 
 use std::collections::HashMap;
@@ -34,15 +34,15 @@ mod tests;
 
 pub use python::register;
 
-/// What a page is filled with that could not be read.
+/// The content of a page that could not be read.
 pub const FILL: u8 = 0xDE;
-/// Pages filled so, in all maps; 16 MiB.
+/// Pages with this content, in all maps; 16 MiB.
 const MOST_FILLED: usize = 4096;
-/// Replaced at once where the system allows no further single pages (a process may hold 65530 areas).
+/// Pages replaced at once where the system does not allow more single pages (a process may hold 65530 areas).
 const LARGE_PIECE: usize = 2 << 20;
 const SLOTS_A_CHUNK: usize = 64;
 const MOST_CHUNKS: usize = 512;
-/// Ranges of maps that are gone, kept until somebody asks for them.
+/// Ranges of dropped maps, kept until `take_unread` reports them.
 const MOST_KEPT: usize = 1000;
 
 /// One registered map. `end` 0: free.
@@ -53,13 +53,13 @@ struct Slot {
     begin: AtomicUsize,
     end: AtomicUsize,
     writable: AtomicBool,
-    /// A bit for each page that was replaced; made by the handler at the first one.
+    /// A bit for each replaced page; allocated by the handler at the first one.
     bits: AtomicPtr<AtomicU8>,
-    /// Pages replaced, some perhaps twice.
+    /// Pages replaced; some may count twice.
     count: AtomicUsize,
     /// Of these, pages of `FILL`.
     filled: AtomicUsize,
-    /// What `count` was when the ranges were last told.
+    /// The value of `count` when the ranges were last reported.
     told: AtomicUsize,
 }
 
@@ -69,7 +69,7 @@ pub struct Unread {
     pub path: PathBuf,
     pub offset: u64,
     pub bytes: u64,
-    /// The map was one for writing: what was written there is lost.
+    /// The map was writable: stores to these bytes are lost.
     pub writable: bool,
 }
 
@@ -107,11 +107,11 @@ fn page_bytes() -> usize {
     }
 }
 
-/// A registered map. It must be dropped before the map is.
+/// A registered map. Drop it before the map.
 pub struct Guard(&'static Slot);
 
 impl Guard {
-    /// Registers the map of `path` that lies at `begin`. An error: more maps than can be registered.
+    /// Registers the map of `path` that lies at `begin`. Error: the registry is full.
     pub fn new(path: &Path, begin: usize, bytes: usize, writable: bool) -> io::Result<Guard> {
         let mut held = registry();
         let registry = held.get_or_insert_default();
@@ -132,7 +132,7 @@ impl Guard {
         self.0.count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether one of `size` bytes from byte `at` of the map on was replaced.
+    /// Whether one of the `size` bytes from byte `at` of the map on was replaced.
     #[inline]
     pub fn spoils(&self, at: usize, size: usize) -> bool {
         self.is_spoiled() && self.0.has_bit(at, size)
@@ -160,7 +160,7 @@ impl Drop for Guard {
         });
         FILLED.fetch_sub(slot.filled.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         if !bits.is_null() {
-            // SAFETY: the handler made it with this length, and nobody can find it any more.
+            // SAFETY: the handler made it with this length, and no other thread can find it any more.
             unsafe { libc::munmap(bits.cast(), bytes) };
         }
         registry.free.push(slot);
@@ -187,7 +187,7 @@ fn registry() -> MutexGuard<'static, Option<Registry>> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Changes a slot so that a handler that looks at it meanwhile sees that it did.
+/// Changes a slot so that a handler that reads it at the same time notices the change.
 fn change(slot: &Slot, act: impl FnOnce()) {
     slot.version.fetch_add(1, Ordering::Relaxed);
     fence(Ordering::Release);
@@ -221,7 +221,7 @@ impl Slot {
         (first..=last.min(self.pages() - 1)).any(|page| bits[page / 8].load(Ordering::Relaxed) & 1 << (page % 8) != 0)
     }
 
-    /// All replaced ranges, if there are more than were told before.
+    /// All replaced ranges, if there are more than were reported before.
     fn untold(&self, path: &Path) -> Vec<Unread> {
         let count = self.count.load(Ordering::Acquire);
         let Some(bits) = self
@@ -248,7 +248,8 @@ impl Slot {
     }
 }
 
-/// The ranges that could not be read, of every map of a file below `folder` in which there are more than at the last call.
+/// The ranges that could not be read, of every map of a file below `folder` that has more of them than at the last
+/// call.
 pub fn take_unread(folder: &Path) -> Vec<Unread> {
     let mut held = registry();
     let registry = held.get_or_insert_default();
@@ -264,7 +265,7 @@ pub fn take_unread(folder: &Path) -> Vec<Unread> {
 
 // ------------------------------------------------------------------ the signal
 
-/// Installs the handler unless it is the one that is installed.
+/// Installs the handler unless it is already installed.
 fn install() {
     // SAFETY: both structures are plain data that the system fills or reads; the handler has the signature of SA_SIGINFO.
     unsafe {
@@ -295,7 +296,7 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _context
     }
 }
 
-/// Lets the handler that was there before ours have the signal; the second time the system's own.
+/// Passes the signal to the handler that was installed before ours; the second time to the system's own.
 unsafe fn pass_on(signal: libc::c_int, sent: bool) {
     let previous = PREVIOUS.load(Ordering::Acquire);
     if PASSED_ON.swap(true, Ordering::AcqRel) || previous.is_null() || (*previous).sa_sigaction == libc::SIG_IGN {
@@ -307,10 +308,10 @@ unsafe fn pass_on(signal: libc::c_int, sent: bool) {
     }
     if sent {
         libc::raise(signal);
-    } // else the same instruction faults again
+    } // otherwise the same instruction faults again
 }
 
-/// Puts a page of ours in the place of the one at `address`. False: it is in no map of ours, or that is not possible.
+/// Replaces the page at `address`. False: it is in no registered map, or the system refuses.
 unsafe fn replace(address: usize) -> bool {
     let page_bytes = page_bytes();
     let page = address - address % page_bytes;
@@ -356,7 +357,7 @@ unsafe fn slot_of(address: usize) -> Option<(&'static Slot, usize, usize)> {
                     break;
                 }
                 if version % 2 != 0 {
-                    break; // being registered or let go of: not by the thread that faulted
+                    break; // being registered or released: not by the faulting thread
                 }
             }
         }
@@ -364,7 +365,7 @@ unsafe fn slot_of(address: usize) -> Option<(&'static Slot, usize, usize)> {
     None
 }
 
-/// Notes that the pages of [from, to) are not the file's.
+/// Marks the pages of [from, to) as replaced.
 unsafe fn mark(slot: &Slot, begin: usize, from: usize, to: usize) -> bool {
     if slot.bits.load(Ordering::Acquire).is_null() {
         let bytes = slot.bits_bytes();
@@ -387,7 +388,7 @@ unsafe fn mark(slot: &Slot, begin: usize, from: usize, to: usize) -> bool {
     true
 }
 
-/// A page of `FILL` in its place, put there whole: nobody sees a half of it.
+/// Puts a page of `FILL` there as a whole: no thread sees a half of it.
 unsafe fn fill(slot: &Slot, page: usize, bytes: usize, protection: libc::c_int) -> bool {
     if FILLED.fetch_add(1, Ordering::Relaxed) >= MOST_FILLED {
         FILLED.fetch_sub(1, Ordering::Relaxed);
@@ -435,8 +436,8 @@ pub struct ReadMap {
 impl ReadMap {
     /// Maps the whole file, which must not be empty.
     pub fn new(file: &File, path: &Path) -> io::Result<ReadMap> {
-        // SAFETY: the store's lock keeps other processes away from its files; within this one, bytes that are read are not
-        // changed. What is gone nevertheless (a bad sector, a file that was truncated) is found out by the guard.
+        // SAFETY: the store's lock keeps other processes away from its files; within this process, bytes that are read
+        // are not changed. The guard detects bytes that are lost nevertheless (a bad sector, a truncated file).
         let map = unsafe { Mmap::map(file)? };
         let guard = Guard::new(path, map.as_ptr() as usize, map.len(), false)?;
         Ok(ReadMap { guard, map })
@@ -448,7 +449,7 @@ impl ReadMap {
         self.guard.is_spoiled()
     }
 
-    /// Whether one of `size` bytes from `at` on could not be read. Asked after they were read.
+    /// Whether one of the `size` bytes from `at` on could not be read. Call it after reading them.
     #[inline]
     pub fn spoils(&self, at: usize, size: usize) -> bool {
         self.guard.spoils(at, size)

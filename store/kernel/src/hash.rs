@@ -1,10 +1,10 @@
 //! Java's string hash, as RocketMQ uses it for tags and index keys.
 //!
-//! `H(s)` runs over the UTF-16 units of `s`, not over its bytes: "😀" is two units. Source: java.lang.String.hashCode.
+//! `H(s)` runs over the UTF-16 units of `s`, not over its bytes: "😀" has two units. Source: java.lang.String.hashCode.
 
 use pyo3::prelude::*;
 
-/// Java's `String.hashCode` of UTF-8 bytes; bytes that are no UTF-8 count as U+FFFD, as Java's decoder has them.
+/// Java's `String.hashCode` of UTF-8 bytes; invalid bytes count as U+FFFD, as in Java's decoder.
 pub fn string_hash(utf8: &[u8]) -> i32 {
     if utf8.is_ascii() {
         return utf8
@@ -16,12 +16,12 @@ pub fn string_hash(utf8: &[u8]) -> i32 {
         .fold(0i32, |h, unit| h.wrapping_mul(31).wrapping_add(i32::from(unit)))
 }
 
-/// The hash of an index key: `abs(H)`, and 0 for the one value whose absolute does not fit.
+/// The hash of an index key: `abs(H)`, and 0 for the one value whose absolute value does not fit.
 pub fn key_hash(hash: i32) -> i32 {
     hash.checked_abs().unwrap_or(0)
 }
 
-/// The hash of `topic#`, from which those of the topic's index keys go on.
+/// The hash of `topic#`, from which the hashes of the topic's index keys continue.
 pub fn key_seed(topic: &[u8]) -> i32 {
     string_hash(&[topic, b"#"].concat())
 }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_of_the_reference() {
+    fn hashes_equal_the_reference() {
         assert_eq!(string_hash(b"TagA"), 2598919);
         assert_eq!(string_hash("标签".as_bytes()), 857175);
         assert_eq!(string_hash("\u{1F600}".as_bytes()), 1772899);

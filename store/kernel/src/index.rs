@@ -10,18 +10,18 @@
 //! 36  4  number of the next entry, from 1 (0 in a file without entries)
 //! ```
 //!
-//! Entry 0 is never used, so a file of N entries holds N - 1. A file is named by the local time of its making
-//! (yyyyMMddHHmmssSSS), and begins with the end time and position of the one before it. Source: RocketMQ 4.8.0,
+//! Entry 0 is never used, so a file of N entries holds N - 1. A file is named by the local time of its creation
+//! (yyyyMMddHHmmssSSS), and begins with the end time and end position of the previous file. Source: RocketMQ 4.8.0,
 //! IndexFile.java, IndexHeader.java, IndexService.java. Fixed: it is on disks.
 //!
-//! Writes go through a map, in the order entry, slot, header: after the process dies at any place between them the file
-//! is a sound one of fewer entries. Its blocks are allocated first, because a store into a hole of a full disk is a
-//! signal and not an error. A power loss keeps no order; `drop_after` therefore also drops a file whose slots name
-//! entries behind its header's count.
+//! Writes go through a map, in the order entry, slot, header: if the process dies between any two of them, the file is
+//! a sound one with fewer entries. The file's blocks are allocated first, because a store into a hole of a full disk is
+//! a signal and not an error. A power loss keeps no order; `drop_after` therefore also drops a file whose slots name
+//! entries at or above its header's count.
 //!
-//! Unlike the source we never make a file for a record without keys, never use a name twice, and index a record whose
-//! keys were cut off between two entries exactly once. (Where files were dropped, the record at the border gets entries
-//! in both, as it does there: readers must be ready to meet a position twice.)
+//! Unlike the source, we never create a file for a record without keys, never use a name twice, and index a record
+//! whose keys were interrupted between two entries exactly once. (Where files were dropped, the record at the border
+//! gets entries in both files, as in RocketMQ: readers must expect a position twice.)
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -75,7 +75,7 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.begin_pos.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.end_pos.to_be_bytes());
         bytes[32..36].copy_from_slice(&self.slots_used.to_be_bytes());
-        // a file without entries has 0 here, although the first entry's number is 1
+        // a file without entries has 0 here, although the number of the first entry is 1
         let count = if self.count <= 1 { 0 } else { self.count };
         bytes[36..].copy_from_slice(&count.to_be_bytes());
         bytes
@@ -103,7 +103,7 @@ impl Map {
         }
     }
 
-    /// A page of it could not be read, or what was stored in it is lost.
+    /// A page of it could not be read, or bytes stored in it are lost.
     fn is_spoiled(&self) -> bool {
         match self {
             Map::Closed => false,
@@ -128,19 +128,19 @@ pub struct Index {
     files: Vec<IndexFile>,
     changed: Vec<String>,
     names_changed: bool,
-    /// Where the kept files ended when `load` had to leave some behind.
+    /// Where the kept files ended when `load` had to remove some.
     lost_from: Option<i64>,
-    /// Set when files were dropped: the record with which the kept ones end is then indexed once more, as RocketMQ does.
+    /// Set when files were dropped: the record with which the kept files end is then indexed once more, as in RocketMQ.
     repeat_last: bool,
 }
 
-/// Java's string hash of `text`, going on from the hash of what stands in front of it.
+/// Java's string hash of `text`, continued from the hash of the text before it.
 #[inline]
 pub fn hash_on(seed: i32, text: &[u8]) -> i32 {
     let mut hash = seed;
     let mut chunks = text.chunks_exact(8);
     if text.is_ascii() {
-        // h * 31 + c has a long chain of multiplications; eight characters at once break it up
+        // h * 31 + c is a long chain of multiplications; eight characters at once break it up
         const POWERS: [i32; 9] = {
             let mut powers = [1i32; 9];
             let mut i = 1;
@@ -195,9 +195,9 @@ impl Index {
         entry_at(self.slots, number as usize)
     }
 
-    /// Finds the files that exist. One that was being made when the process died or power went (wrong length, no
-    /// entries) goes, and those behind it; otherwise a wrong length is damage, or another store's settings.
-    /// `tolerant`: it is damage, and the file and those behind it go, to be made again from the log.
+    /// Finds the existing files. A file that was being created when the process died or power was lost (wrong length,
+    /// no entries) is removed, with those after it; otherwise a wrong length is damage, or comes from other settings.
+    /// `tolerant`: such a file is damaged, and is removed with those after it, to be rebuilt from the log.
     pub fn load(&mut self, tolerant: bool) -> Outcome<()> {
         let mut names = vec![];
         match std::fs::read_dir(&self.folder) {
@@ -220,16 +220,17 @@ impl Index {
             let bytes = file.metadata().at(&path)?.len();
             let mut head = [0; HEADER];
             let n = match file.read_at(&mut head, 0) {
-                Err(error) if error.raw_os_error() == Some(libc::EIO) => 0, // a bad sector: it is made again
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => 0, // a bad sector: rebuild the file
                 read => read.at(&path)?,
             };
             let whole = bytes == self.file_bytes() as u64 && n == HEADER;
             lost |= !whole && (tolerant || n < HEADER || Header::decode(&head).count <= 1);
-            // A next file is made when one is full. One that counts less has a damaged head and would hide entries.
+            // The next file is created when one is full. A file that counts fewer entries has a damaged head and would
+            // hide entries.
             let full = Header::decode(&head).count >= self.entries as i32;
             let growing = Some(&name) == newest.as_ref();
             lost |= tolerant && !full && !growing;
-            // The header says from where on to index again, so it must not be believed alone.
+            // The header determines from where on to index again, so it needs a check.
             lost |= tolerant && !lost && !self.ends_agree(&file, &Header::decode(&head), growing);
             if lost {
                 if !self.read_only {
@@ -265,8 +266,8 @@ impl Index {
         Ok(())
     }
 
-    /// The positions in the header are those of the first and the last entry, and do not lie before the files that are
-    /// known. A file that grows may have a header that is older than its last entries, after a power loss also newer.
+    /// The positions in the header are those of the first and the last entry, and are not lower than those of the known
+    /// files. After a power loss, the header of the newest file may be older than its last entries, or newer.
     fn ends_agree(&self, file: &File, header: &Header, growing: bool) -> bool {
         let count = header.count.min(self.entries as i32);
         if count <= 1 {
@@ -284,9 +285,9 @@ impl Index {
             && (growing || entry_pos(count - 1) == Some(header.end_pos))
     }
 
-    /// Removes the files that end after `timestamp_ms`, and the last one if it does not hold together. Returns where in
-    /// the log to index again from: the first record of the first file removed. Files behind one that is removed go with
-    /// it, whatever their times say (a clock may have been set back): no entry is added before those that are there.
+    /// Removes the files that end after `timestamp_ms`, and the last one if it is inconsistent. Returns where in the
+    /// log to index again from: the first record of the first removed file. Files after a removed one are removed with
+    /// it, whatever their times (a clock may have been set back): entries are never added before existing ones.
     pub fn drop_after(&mut self, timestamp_ms: i64) -> Outcome<i64> {
         let mut again = -1;
         let mut kept = vec![];
@@ -312,8 +313,8 @@ impl Index {
         Ok(again)
     }
 
-    /// Removes the files from `name` on, and says where in the log to index again: where the kept ones end. Also if no
-    /// file has that name. -1: nothing is lacking ("": only what `load` had to remove counts).
+    /// Removes the files from `name` on, and returns where in the log to index again from: the end of the kept files.
+    /// Also if no file has that name. -1: nothing is missing ("": only the files that `load` had to remove count).
     pub fn drop_from(&mut self, name: &str) -> Outcome<i64> {
         let mut again = self.lost_from.take().unwrap_or(-1);
         if !name.is_empty() {
@@ -327,7 +328,7 @@ impl Index {
         Ok(again)
     }
 
-    /// No slot of the file names an entry that its header does not count.
+    /// Whether no slot of the file names an entry that its header does not count.
     fn holds_together(&self, file: &mut IndexFile) -> Outcome<bool> {
         self.open_for_reading(file)?;
         let slots = &file.map.bytes()[HEADER..HEADER + SLOT * self.slots as usize];
@@ -335,8 +336,8 @@ impl Index {
         Ok(whole && !file.map.is_spoiled())
     }
 
-    /// Removes the first file of which a page could not be read, and those behind it. Returns where in the log to index
-    /// again from (a record's position); None: nothing is missing.
+    /// Removes the first file with an unreadable page, and those after it. Returns where in the log to index again from
+    /// (a record's position); None: nothing is missing.
     pub fn drop_spoiled(&mut self) -> Outcome<Option<i64>> {
         if self.read_only {
             return Ok(None);
@@ -349,7 +350,7 @@ impl Index {
         Ok(again)
     }
 
-    /// Removes the files with entries of records at or behind `pos`. Returns where in the log to index again from (a
+    /// Removes the files with entries of records at or after `pos`. Returns where in the log to index again from (a
     /// record's position, `pos` at most); None: there are no such files.
     pub fn drop_at(&mut self, pos: i64) -> Outcome<Option<i64>> {
         let Some(first) = self.files.iter().position(|file| file.header.end_pos >= pos) else {
@@ -364,7 +365,7 @@ impl Index {
         Ok(again)
     }
 
-    /// Removes the files from this one on, and notes that their records are not indexed.
+    /// Removes the files from this one on, and records that their records are not indexed.
     fn lost_from_file(&mut self, first: usize) -> Outcome<()> {
         let again = self.files[first].header.begin_pos.max(0);
         self.lost_from = Some(self.lost_from.map_or(again, |lost| lost.min(again)));
@@ -379,7 +380,7 @@ impl Index {
             let path = self.path_of(&file.name);
             drop(file.map);
             match self.door.remove(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // somebody else did
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // already removed
                 removed => removed.at(&path)?,
             }
             self.names_changed = true;
@@ -410,13 +411,13 @@ impl Index {
 
     // ------------------------------------------------------------------ adding
 
-    /// True if the record at `pos` lies in front of what is indexed.
+    /// True if the record at `pos` lies before the end of what is indexed.
     #[inline]
     pub fn has_passed(&self, pos: i64) -> bool {
         self.files.last().is_some_and(|file| pos < file.header.end_pos)
     }
 
-    /// How many keys of the record at `pos` are in already: only the very last record can be there in part.
+    /// How many keys of the record at `pos` are indexed already: only the last record can be indexed in part.
     #[inline]
     pub fn keys_of_last(&mut self, pos: i64) -> Outcome<usize> {
         if self.files.last().is_none_or(|file| file.header.end_pos != pos) || std::mem::take(&mut self.repeat_last) {
@@ -440,7 +441,7 @@ impl Index {
         outcome.map(|()| known)
     }
 
-    /// Adds one entry. `key` is the hash of `topic#key` as the string hash gives it.
+    /// Adds one entry. `key` is the string hash of `topic#key`.
     #[inline]
     pub fn put(&mut self, key: i32, pos: i64, store_timestamp: i64) -> Outcome<()> {
         if !matches!(self.files.last(), Some(IndexFile { header, map: Map::Writing(_), .. }) if header.count < self.entries as i32)
@@ -463,7 +464,7 @@ impl Index {
         let bytes = map.bytes();
         let mut older = int(bytes, slot_at);
         if older == number && key_slot(int(bytes, entry_at), slots) == key as u32 % slots {
-            // the process died between the slot and the header: the entry to be written again knows the chain
+            // the process died between the slot and the header: the new entry keeps the chain of the lost one
             older = int(bytes, entry_at + 16);
         }
         if older <= 0 || older >= number {
@@ -497,7 +498,7 @@ impl Index {
         Ok(())
     }
 
-    /// Makes the last file writable, or a new one if it is full or there is none.
+    /// Makes the last file writable, or creates a new one if the last one is full or missing.
     #[cold]
     fn open_for_writing(&mut self) -> Outcome<()> {
         let bytes = self.file_bytes();
@@ -514,7 +515,8 @@ impl Index {
         let name = self.next_name(SystemTime::now());
         let path = self.path_of(&name);
         let made = self.door.create_sized(&path, bytes as u64, true).inspect_err(|_| {
-            // A disk without room would otherwise get an empty file with each try, each of them damage to who looks.
+            // Otherwise each attempt on a full disk would leave an empty file, and readers would take each of them for
+            // damage.
             let _ = self.door.remove(&path);
         });
         let made = made.at(&path)?;
@@ -537,7 +539,8 @@ impl Index {
         Ok(())
     }
 
-    /// Local time, but always behind the last file's name: clocks go back, and two files may be made within 1 ms.
+    /// Local time, but always later than the last file's name: clocks go back, and two files may be created within 1
+    /// ms.
     fn next_name(&self, now: SystemTime) -> String {
         let name = local_time_name(now);
         match self.files.last() {
@@ -549,7 +552,7 @@ impl Index {
         }
     }
 
-    /// What is to be synced: files, the folder if names changed, and the store time of the last entry.
+    /// What has to be synced: files, the folder if names changed, and the store time of the last entry.
     pub fn take_changed(&mut self) -> (Vec<PathBuf>, Option<PathBuf>, i64) {
         let files = std::mem::take(&mut self.changed)
             .iter()
@@ -612,7 +615,7 @@ impl Index {
         outcome.map(|()| found)
     }
 
-    /// The newest file that has an entry with this hash and position; None: none has.
+    /// The newest file that has an entry with this hash and position; None: no file has one.
     pub fn file_of(&mut self, key: i32, pos: i64) -> Outcome<Option<String>> {
         let key = key_hash(key);
         let mut files = std::mem::take(&mut self.files);
@@ -634,7 +637,7 @@ impl Index {
     fn find_in(&self, file: &IndexFile, key: i32, most: usize, begin: i64, end: i64, found: &mut Vec<i64>) {
         let bytes = file.map.bytes();
         let mut number = int(bytes, HEADER + SLOT * key_slot(key, self.slots) as usize);
-        // Chains only ever lead to older entries; one that does not is damaged, and following it might never end.
+        // Chains lead only to older entries; one that does not is damaged, and following it might never end.
         let mut bound = file.header.count;
         while number > 0 && number < bound && found.len() < most {
             let at = self.entry_at(number);
@@ -664,7 +667,7 @@ pub fn key_slot(key: i32, slots: u32) -> u32 {
     key as u32 % slots
 }
 
-/// A new file begins with the end of the one before it, until its first entry says better.
+/// A new file begins with the end of the previous one, until its first entry replaces these values.
 fn header_after(before: &Header) -> Header {
     let mut header = Header {
         count: 1,
@@ -700,10 +703,10 @@ fn local_time_name(now: SystemTime) -> String {
     )
 }
 
-/// Syncs a file through a separate descriptor, so that no other thread waits: this writes mapped pages too.
+/// Syncs a file through a separate descriptor, so that no other thread waits: this also writes mapped pages.
 pub fn sync_file(door: &Door, path: &Path) -> Outcome<()> {
     match door.open(path).and_then(|file| file.sync_data()) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()), // removed meanwhile
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()), // removed in the meantime
         done => done.at(path),
     }
 }

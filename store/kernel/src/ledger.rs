@@ -1,11 +1,11 @@
-//! Reading a log in dledger's layout entry by entry: ranges that a peer sent, and what a start finds on the disk.
+//! Reads a log in dledger's layout entry by entry: ranges that a peer sent, and the log that a start finds on the disk.
 //!
-//! A range is the bytes of a log from the first byte of one entry to the last byte of another, exactly as they lie in the
-//! segments, fillers and what is behind them included. `check_entries` makes of it an `Entries`: only that can be
-//! appended, so nothing unchecked gets into a log.
+//! A range is the bytes of a log from the first byte of one entry to the last byte of another, exactly as they lie in
+//! the segments, with fillers and the bytes after them. `check_entries` returns it as an `Entries`. Only an `Entries`
+//! can be appended, so unchecked bytes never reach a log.
 //!
-//! `walk_entries` follows the segment files from a known link on and stops where the log stops; it gives the index units
-//! that belong to what it passed. `find_entry` tells whether anything sound stands behind such a place.
+//! `walk_entries` follows the segment files from a known link on and stops where the log ends; it returns the index
+//! units of the entries that it passed. `find_entry` searches for a sound entry after such a place.
 
 use std::path::PathBuf;
 
@@ -25,22 +25,22 @@ pyo3::create_exception!(tallystick.store._kernel, EntryError, PyException);
 /// (index, kind, pos of the record, size of the record): an entry that is not a message.
 type Special = (u64, i32, u64, u32);
 
-/// An EntryError with the index that should be at `pos`, and the place.
+/// An EntryError with the index that is expected at `pos`, and the place.
 pub fn entry_error(py: Python<'_>, index: u64, pos: u64, reason: &str) -> PyErr {
     let error = EntryError::new_err(format!("entry {index} at byte {pos} of the log: {reason}"));
     let value = error.value(py);
-    // Setting an attribute of a plain exception cannot fail but for want of memory; the error itself matters more.
+    // Setting an attribute of a plain exception fails only without memory; the error itself matters more.
     let _ = value.setattr("index", index);
     let _ = value.setattr("pos", pos);
     let _ = value.setattr("reason", reason);
     error
 }
 
-/// What passing over checked entries gathers.
+/// Results of a walk over checked entries.
 #[derive(Default)]
 struct Passed {
     link: Link,
-    /// Behind the last entry, before any filler.
+    /// After the last entry, before any filler.
     end: u64,
     runs: Vec<(u64, i64)>,
     special: Vec<Special>,
@@ -96,10 +96,10 @@ impl Entries {
         (header, &bytes[..header.size as usize])
     }
 
-    /// Whether entry number `i` continues the chain of `link`; its index and term are checked, too.
+    /// Whether entry number `i` continues the chain of `link`; checks its index and term as well.
     pub fn follows(&self, i: usize, link: &Link) -> Result<(), Flaw> {
         let (header, bytes) = self.entry(i);
-        // The body was checked: a slice without it is checked as far as the header goes.
+        // The body was checked already: with a slice that ends after the header, only the header is checked.
         match check(bytes, header.pos, u64::MAX, link, true) {
             Ok(_) => Ok(()),
             Err(flaw) => Err(flaw),
@@ -193,7 +193,7 @@ fn check_entries(
 
 fn parse(data: PyBackedBytes, segment_bytes: u64, link: Link, chained: bool) -> Result<Entries, (u64, u64, Flaw)> {
     let first_index = link.next_index;
-    // The first entry says where the range lies; `append_entries` knows whether that is right.
+    // The first entry says where the range lies; `append_entries` checks that.
     let first_pos = EntryHeader::read(&data).map_err(|flaw| (first_index, 0, flaw))?.pos;
     let mut passed = Passed {
         link,
@@ -231,7 +231,7 @@ fn parse(data: PyBackedBytes, segment_bytes: u64, link: Link, chained: bool) -> 
     })
 }
 
-/// What `walk_entries` passed, and why it stopped.
+/// The entries that `walk_entries` passed, and why it stopped.
 #[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
 pub struct WalkedEntries {
     pos: u64,
@@ -250,7 +250,7 @@ pub struct WalkedEntries {
 /// walk_entries(folder, segment_bytes, pos, next_index, last_term, last_chain, max_entries) -> WalkedEntries
 #[pyfunction]
 #[pyo3(signature = (folder, segment_bytes, pos, next_index, last_term, last_chain = None, max_entries = 1 << 18))]
-#[allow(clippy::too_many_arguments)] // a place in a log, by its parts
+#[allow(clippy::too_many_arguments)] // a place in a log, as separate values
 fn walk_entries(
     py: Python<'_>,
     folder: PathBuf,
@@ -289,11 +289,11 @@ fn walk_entries(
 }
 
 enum Stop {
-    /// What stands there is not the next entry.
+    /// The bytes there are not the next entry.
     Flaw(Flaw),
     /// The files end.
     Files,
-    /// As many entries as were asked for.
+    /// The requested number of entries.
     Enough,
 }
 
@@ -324,7 +324,7 @@ fn walk(
                 Ok(Found::Filler) => pos = segment_end,
                 Ok(Found::Entry { header, record }) => {
                     let next = at + header.size as usize;
-                    // Without a CRC of the whole entry, this is how a torn end of topic or properties shows.
+                    // Without a CRC of the whole entry, only this check finds a torn end of topic or properties.
                     let torn = header.chain == 0
                         && record.is_some_and(|record| record.ends_in_zeros())
                         && bytes[next..next + 8] == [0; 8];
@@ -342,7 +342,7 @@ fn walk(
     Ok((pos, Stop::Files, passed))
 }
 
-/// What stands at `pos`, of bytes that are all the file's: what the disk did not give is a flaw.
+/// The item at `pos`, if the file has all its bytes: bytes that the disk did not return are a flaw.
 fn check_read<'a>(segment: &'a LogSegment, pos: u64, link: &Link, chained: bool) -> Result<Found<'a>, Flaw> {
     let bytes = &segment.map[(pos - segment.start) as usize..];
     let found = check(bytes, pos, bytes.len() as u64, link, chained);
@@ -355,7 +355,7 @@ fn check_read<'a>(segment: &'a LogSegment, pos: u64, link: &Link, chained: bool)
     let size = match &found {
         Ok(Found::Entry { header, .. }) => header.size as usize,
         Ok(Found::Filler) => 8,
-        // As far as it was read: what its header says of its size, if that can be so.
+        // The bytes that were read: the size in the header, if it is plausible.
         Err(_) => EntryHeader::read(bytes).map_or(ENTRY_HEADER, |header| header.size as usize),
     };
     if segment.spoils(pos, size.min(bytes.len())) {
@@ -408,7 +408,7 @@ fn find(log: &LogMaps, from: u64, min_index: u64, max_bytes: u64) -> Outcome<Opt
     Ok(None)
 }
 
-/// The index of the entry that stands at `pos`, sound in itself; None: there is none.
+/// The index of the entry that lies at `pos` and is sound by itself; None: no such entry.
 fn sound_at(bytes: &[u8], pos: u64, min_index: u64) -> Option<u64> {
     if bytes.len() < ENTRY_HEADER || int(bytes, 0) != ENTRY_MAGIC || long(bytes, 24) != pos as i64 {
         return None;

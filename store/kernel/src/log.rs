@@ -1,22 +1,23 @@
-//! The append end of a CommitLog: from received bytes to records in segment files.
+//! The append end of a CommitLog: turns received bytes into records in segment files.
 //!
 //! `feed` takes a chunk as it came from a socket, splits it into frames and appends every plain send among them to the
-//! staging buffer; frames it does not serve go back to Python. `write_out` moves what is staged into the segment files,
-//! `sync` makes what is written durable, `release` hands out the answers of sends up to a position.
+//! staging buffer; it returns other frames to Python. `write_out` moves staged bytes into the segment files, `sync`
+//! makes written bytes durable, and `release` returns the answers of sends up to a position.
 //!
 //! Positions are bytes from the start of the log, and `staged >= written >= flushed` always holds:
-//! - staged: encoded, positions and queue offsets given; lost with the process;
+//! - staged: encoded, with positions and queue offsets; lost with the process;
 //! - written: in the page cache; may be shipped, dispatched and read;
 //! - flushed: on the disk; may be acknowledged under SYNC_FLUSH.
 //!
-//! One writer: `feed`, `append*`, `write_out` and `release` are called from one thread. `sync` may run on another: it
-//! takes the list of changed files and the written position together, and only then, without the lock, syncs them.
+//! There is one writer: one thread calls `feed`, `append*`, `write_out` and `release`. `sync` may run on another
+//! thread: it takes the list of changed files and the written position together under the lock, and syncs them without
+//! the lock.
 //!
 //! A record never crosses a segment: if it (and 8 bytes for a filler) does not fit, a filler closes the segment. Bytes
-//! behind the filler's first eight are not log.
+//! after the filler's first eight are not part of the log.
 //!
-//! With an index folder the log has dledger's layout: each record lies in an entry (`entry.rs`), an index is written beside
-//! them (`log/entries.rs`), entries of another log can be appended as they are, and the end can be cut.
+//! With an index folder the log has dledger's layout: each record lies in an entry (`entry.rs`), an index is written in
+//! addition (`log/entries.rs`), entries of another log can be appended unchanged, and the end can be truncated.
 
 mod batch;
 mod entries;
@@ -48,7 +49,7 @@ use serve::{Connection, Inner, Rules};
 use tail::{os_error, AppendFault, Tail};
 use topics::give_back_offsets;
 
-/// Memory for an unfinished frame that a connection keeps when a large one is over.
+/// Memory for an unfinished frame that a connection keeps after a large frame.
 const KEPT_PARTIAL_BYTES: usize = 16 << 10;
 
 /// Pos, size, term, kind, chain CRC and body CRC of an entry.
@@ -59,18 +60,18 @@ type HeaderRow = (u64, u32, i64, i32, u32, u32);
 pub struct Log {
     inner: Mutex<Inner>,
     flushed: AtomicU64,
-    /// Held through a sync. A second one must not overtake it: it would find no changed file, and call flushed what
-    /// the first is still writing.
+    /// Held during a sync. A second sync must not overtake it: it would find no changed file, and report bytes as
+    /// flushed that the first one is still writing.
     syncing: Mutex<()>,
     sync_error: Mutex<Option<(PathBuf, io::Error)>>,
-    /// dledger's layout only: the written entries, and up to where they are flushed.
+    /// Only in dledger's layout: the written entries, and the position up to which they are flushed.
     files: Option<EntryFiles>,
     flushed_point: Mutex<(u64, Link)>,
 }
 
 impl Log {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic while it was held would be a bug of ours; the state is no worse than what the panic left.
+        // A panic under this lock would be a bug; the state is then what the panic left.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +133,7 @@ impl Log {
         }
     }
 
-    /// The place of a written entry that the caller knows to be there.
+    /// The place of a written entry; the caller knows that it exists.
     fn written_place(&self, index: u64) -> PyResult<Place> {
         let written = self.with_entries(|entries| entries.written.next_index)?;
         let found = if index < written {
@@ -230,7 +231,8 @@ impl Log {
         })
     }
 
-    /// start(pos, last_store_ms, last_index=-1, last_term=-1, last_chain=0): the recovered end; appends go on from there.
+    /// start(pos, last_store_ms, last_index=-1, last_term=-1, last_chain=0): sets the recovered end; appends continue
+    /// there.
     #[pyo3(signature = (pos, last_store_ms, last_index=-1, last_term=-1, last_chain=0))]
     fn start(&self, pos: u64, last_store_ms: i64, last_index: i64, last_term: i64, last_chain: u32) {
         let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,7 +240,7 @@ impl Log {
         let tail = &mut inner.tail;
         (tail.staged, tail.written, tail.last_store_ms) = (pos, pos, last_store_ms);
         if let Some(entries) = &mut tail.entries {
-            // The log begins again, behind another entry: the old files must not be touched any more.
+            // The log starts again after another entry: the old files must not be changed any more.
             (tail.stale_end, tail.folder_changed) = (0, false);
             tail.pieces.clear();
             tail.segments.clear();
@@ -257,7 +259,7 @@ impl Log {
         self.flushed.store(pos, Ordering::Release);
     }
 
-    /// set_term(term): of the entries that are appended here from now on.
+    /// set_term(term): sets the term of the entries that are appended here from now on.
     fn set_term(&self, term: i64) -> PyResult<()> {
         let last = self.with_entries(|entries| {
             entries.term = term.max(entries.term);
@@ -269,7 +271,7 @@ impl Log {
         Ok(())
     }
 
-    /// Index of the last entry staged, or written; -1: there is none.
+    /// Index of the last staged or written entry; -1: there is none.
     #[getter]
     fn staged_index(&self) -> PyResult<i64> {
         self.with_entries(|entries| entries.staged.next_index as i64 - 1)
@@ -286,7 +288,7 @@ impl Log {
         Ok(self.flushed_entries().1.next_index as i64 - 1)
     }
 
-    /// written_point() -> (pos, index, term, chain): the written end, and the last entry before it.
+    /// written_point() -> (pos, index, term, chain): the end of the written bytes, and the last entry before it.
     fn written_point(&self) -> PyResult<(u64, i64, i64, u32)> {
         let link = self.with_entries(|entries| entries.written)?;
         Ok((
@@ -297,15 +299,15 @@ impl Log {
         ))
     }
 
-    /// flushed_point() -> (pos, index, term, chain): up to where the data is durable.
+    /// flushed_point() -> (pos, index, term, chain): the end of the durable bytes, and the last entry before it.
     fn flushed_point(&self) -> PyResult<(u64, i64, i64, u32)> {
         self.entry_files()?;
         let (pos, link) = *self.flushed_entries();
         Ok((pos, link.next_index as i64 - 1, link.term, link.chain))
     }
 
-    /// append_entries(entries, first_index) -> int: stages the entries from `first_index` on, which must be the next one;
-    /// returns the index of the last one staged. EntryError: they do not follow on what is there.
+    /// append_entries(entries, first_index) -> int: stages the entries from `first_index` on, which must be the next
+    /// one; returns the index of the last one staged. EntryError: they do not continue this log.
     fn append_entries(&self, py: Python<'_>, entries: &Entries, first_index: u64) -> PyResult<i64> {
         self.entry_files()?;
         let mut inner = self.lock();
@@ -343,8 +345,8 @@ impl Log {
         Ok(entries.last.next_index as i64 - 1)
     }
 
-    /// cut(pos, last_index, last_term, last_chain): takes back what is written behind entry `last_index`, which ends at
-    /// `pos`, durably. ValueError: something is staged, or nothing lies behind. OSError: the log is in no known state.
+    /// cut(pos, last_index, last_term, last_chain): durably truncates the log after entry `last_index`, which ends at
+    /// `pos`. ValueError: staged bytes exist, or nothing follows the entry. OSError: the state of the log is unknown.
     fn cut(&self, py: Python<'_>, pos: u64, last_index: i64, last_term: i64, last_chain: u32) -> PyResult<()> {
         let files = self.entry_files()?;
         let link = Link {
@@ -353,7 +355,7 @@ impl Log {
             chain: last_chain,
         };
         py.detach(|| {
-            // Not beside a sync: it would call flushed what is being cut.
+            // Not during a sync: the sync would report bytes as flushed that are being truncated.
             let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
             let mut inner = self.lock();
             let tail = &mut inner.tail;
@@ -381,7 +383,7 @@ impl Log {
         .ok_or_else(|| PyValueError::new_err(format!("the log cannot be cut at {pos}, behind entry {last_index}")))
     }
 
-    /// rewrite(pos, data): durably replaces written bytes. The caller has checked the new ones.
+    /// rewrite(pos, data): durably replaces written bytes. The caller has checked the new bytes.
     fn rewrite(&self, py: Python<'_>, pos: u64, data: pyo3::pybacked::PyBackedBytes) -> PyResult<()> {
         self.entry_files()?;
         py.detach(|| {
@@ -391,12 +393,12 @@ impl Log {
         .map_err(|(path, error)| os_error(&error, &path))
     }
 
-    /// unit(index) -> (pos, size, term) or None: where an entry lies, staged or written.
+    /// unit(index) -> (pos, size, term) or None: where a staged or written entry lies.
     fn unit(&self, index: u64) -> PyResult<Option<(u64, u32, i64)>> {
         Ok(self.place(index)?.map(|place| (place.pos, place.size, place.term)))
     }
 
-    /// header(index) -> (pos, size, term, kind, chain, body CRC) or None: of a written entry, as it lies on the disk.
+    /// header(index) -> (pos, size, term, kind, chain, body CRC) or None: of a written entry, as stored on the disk.
     fn header(&self, index: u64) -> PyResult<Option<HeaderRow>> {
         let files = self.entry_files()?;
         if index >= self.with_entries(|entries| entries.written.next_index)? {
@@ -412,7 +414,7 @@ impl Log {
     }
 
     /// index_of(pos, first_index) -> int: the last written entry, from `first_index` on, that ends at or before `pos`;
-    /// `first_index` - 1: there is none.
+    /// `first_index` - 1 if no entry does.
     fn index_of(&self, pos: u64, first_index: u64) -> PyResult<i64> {
         let next = self.with_entries(|entries| entries.written.next_index)?;
         let (mut low, mut high) = (first_index, next.max(first_index));
@@ -427,8 +429,8 @@ impl Log {
         Ok(low as i64 - 1)
     }
 
-    /// extent(first, max_bytes) -> int: the last written entry of those from `first` on that lie in `max_bytes`, fillers
-    /// included; `first` itself if it is larger.
+    /// extent(first, max_bytes) -> int: the last written entry such that the entries from `first` to it take at most
+    /// `max_bytes`, with fillers; `first` itself if it is larger.
     fn extent(&self, first: u64, max_bytes: u64) -> PyResult<i64> {
         let next = self.with_entries(|entries| entries.written.next_index)?;
         let begin = self.written_place(first)?;
@@ -448,7 +450,7 @@ impl Log {
         Ok(low as i64)
     }
 
-    /// read_range(first, last) -> bytes: written entries as they lie in the segments, fillers included.
+    /// read_range(first, last) -> bytes: written entries as they lie in the segments, with fillers.
     fn read_range<'py>(&self, py: Python<'py>, first: u64, last: u64) -> PyResult<Bound<'py, PyBytes>> {
         let (begin, end) = (self.written_place(first)?.pos, self.written_place(last)?.end());
         let files = self.entry_files()?;
@@ -478,18 +480,19 @@ impl Log {
         Ok(())
     }
 
-    /// forget_files(): lets go of the maps of segments and index; those that are read again are mapped again.
+    /// forget_files(): releases the maps of segments and index; they are mapped again when they are read again.
     fn forget_files(&self) -> PyResult<()> {
         self.entry_files()?.forget();
         Ok(())
     }
 
-    /// reset_offsets(): no queue has had a message; the topics that are served stay so.
+    /// reset_offsets(): resets all queues to no messages; the served topics stay.
     fn reset_offsets(&self) {
         self.lock().topics.values_mut().for_each(|topic| topic.next.clear());
     }
 
-    /// take_offsets(first_index): raises the queues' next offsets to what the written entries from there on say.
+    /// take_offsets(first_index): raises the queues' next offsets to those in the written entries from `first_index`
+    /// on.
     fn take_offsets(&self, py: Python<'_>, first_index: u64) -> PyResult<()> {
         let next = self.with_entries(|entries| entries.written.next_index)?;
         let mut bytes = Vec::new();
@@ -540,17 +543,17 @@ impl Log {
         self.lock().replies.len()
     }
 
-    /// set_hot(hot): whether plain sends are served here at all.
+    /// set_hot(hot): enables or disables serving of plain sends in the kernel.
     fn set_hot(&self, hot: bool) {
         self.lock().hot = hot;
     }
 
-    /// set_topic(topic, queues): sends to queues [0, queues) are served here; 0: none.
+    /// set_topic(topic, queues): the kernel serves sends to queues [0, queues); 0: to no queue.
     fn set_topic(&self, topic: &[u8], queues: i32) {
         self.lock().topic(topic).queues = queues;
     }
 
-    /// forget_topic(topic): drops the topic with its offsets; a later one of this name starts at 0.
+    /// forget_topic(topic): removes the topic with its offsets; a later topic with this name starts at 0.
     fn forget_topic(&self, topic: &[u8]) {
         self.lock().topics.remove(topic);
     }
@@ -569,7 +572,7 @@ impl Log {
         Ok(())
     }
 
-    /// take_counts() -> [(topic, messages, bytes)]: what was put since the last call, by topic.
+    /// take_counts() -> [(topic, messages, bytes)]: appended since the last call, by topic.
     fn take_counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for (name, topic) in &mut self.lock().topics {
@@ -590,7 +593,7 @@ impl Log {
             )));
         }
         let mut inner = self.lock();
-        // Ids are never used twice: an answer that waits for a closed connection must not reach a new one.
+        // Ids are never reused: an answer that waits for a closed connection must not reach a new one.
         inner.next_connection += 1;
         let id = inner.next_connection;
         inner.connections.insert(
@@ -654,7 +657,7 @@ impl Log {
         if gathered {
             partial.drain(..at);
             if partial.len() <= KEPT_PARTIAL_BYTES && partial.capacity() > KEPT_PARTIAL_BYTES {
-                partial.shrink_to(KEPT_PARTIAL_BYTES); // a large frame is over: its memory goes with it
+                partial.shrink_to(KEPT_PARTIAL_BYTES); // the large frame is complete: release its memory
             }
         } else if at < chunk.len() && fault.is_none() {
             let missing = frame_bytes(&chunk[at..]).ok().flatten().unwrap_or(0);
@@ -667,7 +670,7 @@ impl Log {
         Ok((served, cold, fault))
     }
 
-    /// unfinished(connection) -> int: bytes of a frame whose end has not come.
+    /// unfinished(connection) -> int: bytes of a frame that is not complete yet.
     fn unfinished(&self, connection: u64) -> usize {
         self.lock()
             .connections
@@ -783,7 +786,7 @@ impl Log {
             let limit = rules.max_message_bytes;
             return Err(AppendFault::Illegal(format!("the batch has {size} bytes, more than {limit}")).into());
         }
-        // All in one segment, entries too: no failure to make the next one can come between them.
+        // All in one segment, entries too: the creation of the next segment cannot fail between two messages.
         tail.make_room(tail.framed(size, parts.len()))?;
         let positions: Vec<u64> = parts.iter().map(|one| tail.stage(one, 0)).collect();
         let topic = inner.topic(topic);
@@ -792,7 +795,8 @@ impl Log {
         Ok((positions, size, first, store_timestamp))
     }
 
-    /// write_out() -> int: staged bytes into the segment files; returns the written end. OSError: see `abandon`.
+    /// write_out() -> int: writes staged bytes to the segment files; returns the end of the written bytes. OSError: see
+    /// `abandon`.
     fn write_out(&self) -> PyResult<u64> {
         let mut inner = self.lock();
         match inner.tail.write_out() {
@@ -801,7 +805,7 @@ impl Log {
         }
     }
 
-    /// abandon(code, remark) -> answers: forgets what could not be written, and refuses the sends that it held.
+    /// abandon(code, remark) -> answers: drops the bytes that could not be written, and refuses their sends.
     fn abandon<'py>(&self, py: Python<'py>, code: i32, remark: &str) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let Inner {
@@ -821,19 +825,19 @@ impl Log {
         inner.answers(py, &refused, code, Some(remark))
     }
 
-    /// sync() -> int: makes what is written durable, with the GIL released; returns the flushed end.
+    /// sync() -> int: makes written bytes durable, with the GIL released; returns the end of the flushed bytes.
     fn sync(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| self.sync_files())
             .map_err(|(path, error)| os_error(&error, &path))
     }
 
-    /// serve_syncs(requests, done): on a thread of its caller's, one sync for each token read from the descriptor
-    /// `requests`, then one token (8 bytes, as of an eventfd) to `done`. Ends at a token of 2^62 or more, or when a
-    /// sync failed (`sync_failure`). The GIL is not needed between tokens.
+    /// serve_syncs(requests, done): runs on a thread of the caller. Makes one sync for each token read from the
+    /// descriptor `requests`, then writes one token (8 bytes, as for an eventfd) to `done`. Ends at a token of 2^62 or
+    /// more, or after a failed sync (`sync_failure`). Does not need the GIL between tokens.
     fn serve_syncs(&self, py: Python<'_>, requests: i32, done: i32) {
         py.detach(|| loop {
             let mut token = 0u64;
-            // SAFETY: `token` is 8 bytes, valid for the call; the descriptors are the caller's for as long as this runs.
+            // SAFETY: `token` has 8 bytes, valid for the call; the caller keeps the descriptors open while this runs.
             let got = unsafe { libc::read(requests, (&raw mut token).cast(), 8) };
             if got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
                 continue;
@@ -849,7 +853,7 @@ impl Log {
                 }
             };
             let one = 1u64;
-            // SAFETY: as above. An eventfd takes the token at once: its counter is read at every wake-up.
+            // SAFETY: as above. An eventfd accepts the token at once: its counter is read at every wake-up.
             unsafe { libc::write(done, (&raw const one).cast(), 8) };
             if failed {
                 return;
@@ -871,7 +875,8 @@ impl Log {
         inner.answers(py, &released, 0, None)
     }
 
-    /// expire(before_ms, code) -> answers: gives up waiting for sends fed before `before_ms`; they are stored.
+    /// expire(before_ms, code) -> answers: answers sends fed before `before_ms` without waiting longer; they are
+    /// stored.
     fn expire<'py>(&self, py: Python<'py>, before_ms: i64, code: i32) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let old = inner.replies.partition_point(|reply| reply.at_ms < before_ms);

@@ -1,12 +1,12 @@
-//! Read-only maps of the log's segments, made when first asked for and dropped on request.
+//! Read-only maps of the log's segments, made on first use and dropped on request.
 //!
 //! A map is shared (`Arc`): a reader that still holds one keeps the pages of a deleted file until it is done. Segments
-//! have their full length from creation, so a map never needs to grow; what lies behind the written end is not log yet,
-//! and callers bound their reads themselves.
+//! have their full length from creation, so a map never needs to grow. Bytes after the written end are not part of the
+//! log yet, and callers limit their reads themselves.
 //!
-//! A page that the disk cannot read is replaced (`guard`), and a caller asks `LogSegment::spoils` before it believes what
-//! it read. A map with such a page is made again after `RENEW_AFTER`: the error may have passed. Until then the disk is not
-//! asked again, which may take it seconds each time.
+//! A page that the disk cannot read is replaced (`guard`), and a caller calls `LogSegment::spoils` before it uses what
+//! it read. A map with such a page is made again after `RENEW_AFTER`: the error may have been temporary. Until then the
+//! disk is not asked again, because that may take seconds each time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,15 +22,15 @@ use crate::record::Record;
 
 /// A process may hold 65530 maps; old segments are mapped again when they are read again.
 const MOST_MAPS: usize = 4096;
-/// A map with a page that could not be read is used for so long.
+/// A map with a page that could not be read is used for this long.
 const RENEW_AFTER: Duration = Duration::from_secs(60);
 
-/// The segment's name: its first byte's position in the log, 20 digits.
+/// The segment's name: the position of its first byte in the log, 20 digits.
 pub fn segment_name(start: u64) -> String {
     format!("{start:020}")
 }
 
-/// The starts of the segments in a folder, sorted; other names are passed over. A missing folder has none.
+/// The starts of the segments in a folder, sorted; other names are skipped. A missing folder has no segments.
 pub fn segment_starts(folder: &Path) -> Outcome<Vec<u64>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
@@ -63,8 +63,8 @@ pub struct LogMaps {
     maps: Mutex<BTreeMap<u64, (Arc<ReadMap>, Instant)>>,
 }
 
-/// What `make` returns. If the address space has no room for it (a limit of the process), all maps are dropped and it is
-/// made once more: they are made again when they are read again.
+/// The result of `make`. If the address space has no room for it (a limit of the process), all maps are dropped and
+/// `make` is called once more; dropped maps are made again when they are read again.
 fn make_room<M, T>(maps: &mut BTreeMap<u64, M>, mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match make() {
         Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && !maps.is_empty() => {
@@ -96,7 +96,7 @@ impl LogMaps {
         self.folder.join(segment_name(start))
     }
 
-    /// The segment that holds `pos`; None if there is no file for it (or one without a single byte, just being made).
+    /// The segment that holds `pos`; None if it has no file (or an empty one, just being created).
     pub fn segment(&self, pos: u64) -> Outcome<Option<LogSegment>> {
         let start = self.start_of(pos);
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,13 +150,14 @@ impl LogSegment {
         self.map.get(at..at.checked_add(size)?)
     }
 
-    /// The record at `pos` has the bytes that were stored, as far as a CRC covers them.
+    /// Checks that the record at `pos` has the stored bytes, as far as a CRC covers them.
     #[inline]
     pub fn holds(&self, record: &Record<'_>, pos: u64, entry_header: usize) -> bool {
         record_holds(&self.map, self.start, (pos - self.start) as usize, record, entry_header)
     }
 
-    /// Whether one of these bytes could not be read, and what was read in its place is not the file's. Asked afterwards.
+    /// Whether one of these bytes could not be read, so that other bytes were read in its place. Call it after the
+    /// read.
     #[inline]
     pub fn spoils(&self, pos: u64, size: usize) -> bool {
         self.map.is_spoiled() && self.map.spoils(pos.saturating_sub(self.start) as usize, size)
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_address_space_costs_the_other_maps_and_nothing_else_does() {
+    fn only_a_full_address_space_drops_the_other_maps() {
         assert!(matches!(failing(libc::ENOMEM, 0), (Ok(()), 1, 2)));
         assert!(matches!(failing(libc::ENOMEM, 1), (Ok(()), 2, 0)));
         assert!(matches!(failing(libc::ENOMEM, 2), (Err(_), 2, 0)));

@@ -1,31 +1,32 @@
-//! Pulls that look like one that was understood before.
+//! Pulls whose headers have a known shape.
 //!
-//! A consumer sends the same header again and again; three numbers in it change: the queue offset, the offset it
-//! commits, the opaque. What is left without them is the header's *shape*. Python reads the first header of a shape with
+//! A consumer sends the same header again and again; only three numbers in it change: the queue offset, the offset it
+//! commits, the opaque. The header without these numbers is its *shape*. Python reads the first header of a shape with
 //! its full decoder, and checks that the three numbers found here are the ones it found. A later header of that shape
-//! has the same fields with the same texts, so that only the numbers need be read.
+//! has the same fields with the same texts, so only the numbers have to be read.
 //!
-//! JSON headers without a backslash only: there, a quotation mark begins or ends a text, and a member's name cannot be
-//! mistaken. Anything else, and numbers that are not written in the plain way, has no shape and takes the full way.
+//! This covers only JSON headers without a backslash: there, a quotation mark begins or ends a text, and a member's
+//! name is unambiguous. Other headers, and numbers that are not in plain form, have no shape, and the full decoder
+//! reads them.
 
 use pyo3::prelude::*;
 
 use crate::queue::names::FastMap;
 use crate::reply::{push_number, VERSION};
 
-/// Shapes remembered; with more they are all forgotten and learnt again.
+/// Shapes that are remembered; one more, and all are forgotten and learned again.
 const MOST_SHAPES: usize = 10_000;
-/// A consumer's header has a few hundred bytes; a longer one has no shape, so that what is remembered has an end.
+/// A consumer's header has a few hundred bytes; a longer one has no shape, which bounds the memory.
 const MOST_HEADER_BYTES: usize = 2048;
 
-/// The member's text from its name to its number, what must follow the number, and how deep it must stand.
+/// The member's text from its name to its number, the byte that must follow the number, and the depth of the member.
 const NUMBERS: [(&[u8], &[u8], usize); 3] = [
     (b"\"queueOffset\":\"", b"\"", 2),
     (b"\"commitOffset\":\"", b"\"", 2),
     (b"\"opaque\":", b",}", 1),
 ];
 
-/// Splits a header into its numbers, in the order of `NUMBERS`, and its shape. None: it has no shape.
+/// Splits a header into its numbers, in the order of `NUMBERS`, and its shape. None: the header has no shape.
 pub fn split(header: &[u8], shape: &mut Vec<u8>) -> Option<[i64; 3]> {
     shape.clear();
     if header.len() > MOST_HEADER_BYTES {
@@ -64,8 +65,9 @@ pub fn split(header: &[u8], shape: &mut Vec<u8>) -> Option<[i64; 3]> {
     }
 }
 
-/// If a member of `NUMBERS` begins here: which, its number, where that begins and how long it is. None: it is not plain.
-#[allow(clippy::type_complexity)] // looked at in one place
+/// If a member of `NUMBERS` begins here: which one, its number, where the number begins and its length. None: not
+/// plain.
+#[allow(clippy::type_complexity)] // used in one place
 fn number_of(text: &[u8]) -> Option<Option<(usize, i64, usize, usize)>> {
     let Some(which) = NUMBERS.iter().position(|(name, ..)| text.starts_with(name)) else {
         return Some(None);
@@ -78,7 +80,7 @@ fn number_of(text: &[u8]) -> Option<Option<(usize, i64, usize, usize)>> {
     }
 }
 
-/// A number as Java writes it, and how many bytes it takes: no zeros before it, and nothing that 64 bits do not hold.
+/// A number as Java writes it, and its length: no leading zeros, and within 64 bits.
 fn plain_number(text: &[u8]) -> Option<(i64, usize)> {
     let sign = usize::from(text.first() == Some(&b'-'));
     let digits = text[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -120,7 +122,7 @@ pub fn found_head(opaque: i32, suggested: i64, next: i64, min: i64, max: i64, by
 pub struct PullShapes {
     numbers: FastMap<Box<[u8]>, u64>,
     next: u64,
-    /// Kept for its memory.
+    /// Kept to reuse its memory.
     shape: Vec<u8>,
 }
 
@@ -131,14 +133,14 @@ impl PullShapes {
         Self::default()
     }
 
-    /// (shape's number, queue offset, commit offset, opaque); None: the shape is not known, or there is none.
+    /// (shape's number, queue offset, commit offset, opaque); None: the shape is unknown, or the header has none.
     fn read(&mut self, header: &[u8]) -> Option<(u64, i64, i64, i64)> {
         let [offset, commit, opaque] = split(header, &mut self.shape)?;
         let number = self.numbers.get(self.shape.as_slice())?;
         Some((*number, offset, commit, opaque))
     }
 
-    /// As `read`, and from now on the header's shape is known.
+    /// As `read`, and the header's shape is known from now on.
     fn learn(&mut self, header: &[u8]) -> Option<(u64, i64, i64, i64)> {
         let [offset, commit, opaque] = split(header, &mut self.shape)?;
         if self.numbers.len() >= MOST_SHAPES {
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn three_numbers_are_cut_out() {
+    fn three_numbers_are_extracted() {
         assert_eq!(numbers(HEADER), Some([40, 12, 7]));
         let other = HEADER
             .replace("\"40\"", "\"9000000000\"")
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_mistaken_has_no_shape() {
+    fn an_ambiguous_header_has_no_shape() {
         for (from, to) in [
             ("\"T\"", r#""T\"queueOffset\":\"5""#),
             ("\"40\"", "\"040\""),
@@ -219,7 +221,7 @@ mod tests {
         let deep = HEADER
             .replace("\"opaque\":7,", "")
             .replace("{\"queueId\"", "{\"opaque\":7,\"queueId\"");
-        assert_eq!(numbers(&deep), None, "an opaque among the fields is another one");
+        assert_eq!(numbers(&deep), None, "an opaque among the fields must not count");
         let long = "x".repeat(MOST_HEADER_BYTES);
         assert_eq!(numbers(&HEADER.replace("\"T\"", &format!("\"{long}\""))), None);
         for end in 0..HEADER.len() - 1 {
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn forgets_rather_than_grows() {
+    fn the_shapes_are_forgotten_when_there_are_too_many() {
         let mut shapes = PullShapes::new();
         for i in 0..MOST_SHAPES + 1 {
             shapes.learn(HEADER.replace("\"T\"", &format!("\"T{i}\"")).as_bytes());

@@ -7,16 +7,16 @@
 //! 12     8  tags code: hash of its tag, or its time of delivery, or an address in the extension
 //! ```
 //!
-//! Unit i of a queue stands at byte 20 * i; files are cut at a fixed size, named by their first byte, sparse behind the
-//! last unit. A queue that does not begin with its first message has units `(0, 0x7FFFFFFF, 0)` in front of its first
-//! one in that file. Source: RocketMQ 4.8.0, ConsumeQueue.java, MappedFileQueue.java. Fixed: it is on disks.
+//! Unit i of a queue stands at byte 20 * i. Files have a fixed size, are named by their first byte, and are sparse
+//! after the last unit. A queue that does not begin with its first message has units `(0, 0x7FFFFFFF, 0)` before its
+//! first one in that file. Source: RocketMQ 4.8.0, ConsumeQueue.java, MappedFileQueue.java. Fixed: it is on disks.
 //!
-//! New units stay in memory until `write_out`, so that fifty thousand queues do not cost a system call a message; all
+//! New units stay in memory until `write_out`, so that fifty thousand queues do not cost a system call per message; all
 //! reads see them. `written <= end`, and `pending` holds exactly the bytes between. Files are opened on demand, at most
 //! `max_open` at a time.
 //!
-//! Where the source is careless we are not: blank units never count as knowledge of a position, bytes behind a cut are
-//! zeroed (a later recovery would take them for units), and an empty file does not decide where a queue begins.
+//! Differences from the source: blank units never count as knowledge of a position, bytes after a cut are zeroed (a
+//! later recovery would take them for units), and an empty file does not decide where a queue begins.
 
 mod ahead;
 mod append;
@@ -53,7 +53,7 @@ use files::Segment;
 
 pub struct Topic {
     pub name: Box<[u8]>,
-    /// The string hash of `name#`: index keys of this topic go on from it.
+    /// The string hash of `name#`: index keys of this topic continue from it.
     pub key_seed: i32,
     pub is_schedule: bool,
     queues: FastMap<i32, u32>,
@@ -67,16 +67,16 @@ struct Queue {
     end: u64,
     written: u64,
     pending: Vec<u8>,
-    /// Bytes; units below are not readable (their records are gone, or they are blank).
+    /// Bytes; units below are not readable (their records were deleted, or they are blank).
     min_logic: u64,
-    /// End of the last record that has a unit here, -1 for none.
+    /// End of the last record that has a unit here; -1: no record has one.
     max_physic: i64,
     dirty: bool,
     watched: bool,
     grew: bool,
     alive: bool,
     ext: Option<Box<ext_tail::ExtTail>>,
-    /// Why the queue has to be built again.
+    /// Why the queue has to be rebuilt.
     broken: Option<(String, bool)>,
     /// Records whose place is not known yet, during a recovery.
     held: Option<Box<hold::Held>>,
@@ -99,7 +99,7 @@ impl Queue {
     }
 }
 
-/// What a reader may know of a queue.
+/// The part of a queue that a reader may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub min_offset: i64,
@@ -108,7 +108,7 @@ pub struct Extent {
     pub max_physic: i64,
 }
 
-/// Topic and id of each queue that is built again, and whether the index is.
+/// Topic and id of each queue that is being rebuilt, and whether the index is.
 pub type Rebuilding = (HashSet<(Box<[u8]>, i32)>, bool);
 
 pub struct Queues {
@@ -134,12 +134,12 @@ pub struct Queues {
     ext_segment_bytes: u64,
     ext_unsynced: BTreeSet<PathBuf>,
     lost: Vec<(u64, u64)>,
-    /// Set while derived files are built again: nothing else is touched then.
+    /// Set while derived files are rebuilt: no other files are changed then.
     rebuilding: Option<Rebuilding>,
     holding: Option<Box<hold::Holding>>,
-    /// `load` takes queues with files of a wrong length, for `faults` to name.
+    /// `load` accepts queues with files of a wrong length, and `faults` reports them.
     pub tolerant: bool,
-    /// How many files `load` found, and whether all of them are on the file system of the folder.
+    /// The number of files that `load` found, and whether all of them are on the file system of the folder.
     pub loaded: (usize, bool),
 }
 
@@ -181,7 +181,7 @@ impl Queues {
         self.segment_bytes
     }
 
-    /// From now on units go to these queues alone. None: that is over.
+    /// From now on only these queues get units. None: all queues do.
     pub fn rebuild(&mut self, what: Option<Rebuilding>) {
         self.rebuilding = what;
     }
@@ -201,7 +201,7 @@ impl Queues {
 
     // ------------------------------------------------------------------ names
 
-    /// The topic's number, made if need be; None if the bytes cannot be a folder's name.
+    /// The topic's number, created if needed; None if the bytes cannot be a folder's name.
     #[inline]
     pub fn topic(&mut self, name: &[u8]) -> Option<u32> {
         if self
@@ -236,7 +236,7 @@ impl Queues {
         &self.topics[number as usize]
     }
 
-    /// The queue's number, made if need be.
+    /// The queue's number, created if needed.
     #[inline]
     pub fn queue(&mut self, topic: u32, id: i32) -> u32 {
         let (last_topic, last_id, last) = self.last_queue;
@@ -315,7 +315,7 @@ impl Queues {
         }
     }
 
-    /// How many queues have had messages, and the sum of their max offsets.
+    /// The number of queues that have had messages, and the sum of their max offsets.
     pub fn totals(&self) -> (usize, i64) {
         let offsets = self
             .all()
@@ -347,7 +347,7 @@ impl Queues {
         }
     }
 
-    /// The watched queues that grew since this was last asked.
+    /// The watched queues that grew since the last call.
     pub fn take_grown(&mut self) -> Vec<(Vec<u8>, i32)> {
         let mut grown = vec![];
         for q in std::mem::take(&mut self.grew) {
@@ -360,7 +360,7 @@ impl Queues {
 
     // ------------------------------------------------------------------ reading
 
-    /// Units from byte `from` on, at most `most` bytes, to the end of the file that holds `from`. None: it cannot be read.
+    /// Units from byte `from` on, at most `most` bytes, to the end of the file that holds `from`. None: cannot be read.
     pub fn read(&mut self, q: u32, from: u64, most: u64) -> Outcome<Option<Vec<u8>>> {
         let queue = &self.queues[q as usize];
         let start = from - from % self.segment_bytes;
@@ -401,14 +401,14 @@ impl Queues {
             .map(|bytes| Unit::decode(&bytes)))
     }
 
-    /// (first byte, end of the units, file's time of change in ms) of each segment.
+    /// (first byte, end of the units, file's modification time in ms) of each segment.
     pub fn segments(&self, q: u32) -> Vec<(u64, u64, Option<i64>)> {
         let queue = &self.queues[q as usize];
         let mut starts: Vec<u64> = queue.segments.iter().map(|segment| segment.start).collect();
         let mut start = queue.written - queue.written % self.segment_bytes;
         while start < queue.end {
             if starts.last().is_none_or(|&last| last < start) {
-                starts.push(start); // not yet written out
+                starts.push(start); // not written yet
             }
             start += self.segment_bytes;
         }

@@ -1,4 +1,4 @@
-//! One record of the log, read where it lies: nothing is copied and nothing is allocated.
+//! One record of the log, read in place: nothing is copied and nothing is allocated.
 //!
 //! ```text
 //! at        size  field                        at        size  field
@@ -15,11 +15,11 @@
 //!
 //! With the magic 0xDAA320AB the topic's length has two bytes: RocketMQ 5, topics above 127 bytes.
 //!
-//! A file ends with a filler: the bytes left (4), the magic 0xCBD43194 (4), anything. In dledger's layout each record
-//! lies behind an entry header of 48 bytes, and the filler is -1 (4), the bytes left (4). Source: RocketMQ 4.8.0,
+//! A file ends with a filler: the bytes left (4), the magic 0xCBD43194 (4), arbitrary bytes. In dledger's layout each
+//! record lies after an entry header of 48 bytes, and the filler is -1 (4), the bytes left (4). Source: RocketMQ 4.8.0,
 //! CommitLog.checkMessageAndReturnSize; dledger 0.2.2, DLedgerEntryCoder. Fixed: it is on disks.
 //!
-//! We are stricter than the source: a record's physical offset must be where it lies, and no length may be negative.
+//! We are stricter than the source: a record's physical offset must be its position, and no length may be negative.
 
 use crate::hash;
 
@@ -34,10 +34,10 @@ pub const SMALLEST: usize = 91;
 
 const SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
 
-/// Of records and entries alike.
+/// For records and entries.
 pub const UNREADABLE: &str = "cannot be read";
 
-/// Why bytes are no record. The words are part of the interface: tools and logs show them.
+/// Why bytes are not a record. The words are part of the interface: tools and logs show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
     /// Eight zero bytes: nothing was written here, the usual end of a log.
@@ -51,7 +51,7 @@ pub enum Bad {
     Entry,
     Topic,
     QueueOffset,
-    /// The disk did not give the bytes.
+    /// The disk did not return the bytes.
     Unreadable,
 }
 
@@ -75,7 +75,7 @@ impl Bad {
 
 /// What lies at a place of a segment.
 pub enum Item<'a> {
-    /// A record at `at` (behind the entry header, if there is one); the next item is `step` bytes on.
+    /// A record at `at` (after the entry header, if there is one); the next item is `step` bytes further.
     Record { record: Record<'a>, at: usize, step: usize },
     /// A ledger entry without a body.
     Empty { step: usize },
@@ -85,7 +85,7 @@ pub enum Item<'a> {
     Bad { bad: Bad, step: Option<usize> },
 }
 
-/// A record whose lengths are checked: every field lies within `bytes`, which is the whole record and no more.
+/// A record with checked lengths: every field lies within `bytes`, which is exactly the record.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     bytes: &'a [u8],
@@ -108,7 +108,7 @@ pub fn long(bytes: &[u8], at: usize) -> i64 {
     i64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The log ends at `at`, as far as this segment tells.
+/// The log ends at `at`, as far as this segment shows.
 #[inline]
 pub fn is_unwritten(segment: &[u8], at: usize) -> bool {
     segment.get(at..at + 8).is_none_or(|head| head == [0; 8])
@@ -180,8 +180,8 @@ pub fn item(segment: &[u8], start: u64, at: usize, entry_header: usize) -> Item<
 }
 
 impl<'a> Record<'a> {
-    /// Reads the record at the start of `bytes`, which is `pos` in the log. The body's CRC is not looked at.
-    /// An error says why, and the size if that field can be believed.
+    /// Parses the record at the start of `bytes`, which lies at `pos` in the log. Does not check the body's CRC. An
+    /// error gives the reason, and the size if that field is plausible.
     #[inline]
     pub fn parse(bytes: &'a [u8], pos: u64) -> Result<Record<'a>, (Bad, Option<usize>)> {
         if bytes.len() < 8 {
@@ -208,7 +208,7 @@ impl<'a> Record<'a> {
         let store_host_len = if sys_flag & 0x20 == 0 { 8 } else { 20 };
         let body_at = store_timestamp_at + 8 + store_host_len + 12 + 4;
         let wrong = Err((Bad::Length, Some(size)));
-        // body_at <= 112; the topic's length and the two bytes of the properties' must fit behind the body
+        // body_at <= 112; the topic's length and the two bytes of the properties' length must fit after the body
         let topic_len_bytes = if magic == RECORD_MAGIC { 1 } else { 2 };
         let least_tail = topic_len_bytes + 2;
         if size < body_at + least_tail {
@@ -307,9 +307,9 @@ impl<'a> Record<'a> {
         &self.bytes[self.topic_at as usize + usize::from(self.topic_len) + 2..]
     }
 
-    /// The end of the record, which lies at `at` of `segment`, did not reach the disk: topic or properties end in a zero
-    /// byte, which no writer makes, and nothing is written behind it. No CRC covers these fields of a plain record. (The
-    /// source takes it for a message with strange properties.)
+    /// Whether the end of the record, which lies at `at` of `segment`, did not reach the disk: topic or properties end
+    /// in a zero byte, which no writer produces, and nothing is written after it. No CRC covers these fields of a plain
+    /// record. (The source takes it for a message with strange properties.)
     #[inline]
     pub fn is_torn(&self, segment: &[u8], at: usize) -> bool {
         self.ends_in_zeros() && is_unwritten(segment, at + self.bytes.len())
@@ -319,23 +319,23 @@ impl<'a> Record<'a> {
         self.topic().last() == Some(&0) || self.properties().last() == Some(&0)
     }
 
-    /// An empty body has no CRC: the source does not look at the field then.
+    /// An empty body has no CRC: the source does not check the field then.
     pub fn body_crc_holds(&self) -> bool {
         self.body_len == 0 || (crc32fast::hash(self.body()) & 0x7FFF_FFFF) as i32 == int(self.bytes, 8)
     }
 
-    /// Of no transaction, or the committed record of one: only these get a queue entry.
+    /// Outside of a transaction, or the committed record of one: only these get a queue entry.
     pub fn is_queued(&self) -> bool {
         matches!(self.sys_flag() & 0x0C, 0x00 | 0x08)
     }
 
-    /// A rolled-back record is the only one that is not found by key.
+    /// Every record except a rolled-back one is found by key.
     pub fn is_indexed(&self) -> bool {
         self.sys_flag() & 0x0C != 0x0C
     }
 }
 
-/// The properties that dispatch needs, found in one walk.
+/// The properties that dispatch needs, found in one pass.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Known<'a> {
     pub keys: &'a [u8],
@@ -345,19 +345,19 @@ pub struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// The keys, without the unique one.
+    /// The keys, without the unique key.
     pub fn each_key(&self) -> impl Iterator<Item = &'a [u8]> {
         self.keys.split(|&byte| byte == b' ').filter(|key| !key.is_empty())
     }
 
-    /// What the index has entries for, in their order, if the record is one that is indexed.
+    /// The texts for which the index has entries, in their order, if the record is indexed.
     pub fn each_indexed(&self) -> impl Iterator<Item = &'a [u8]> {
         let unique = Some(self.unique_key).filter(|key| !key.is_empty());
         unique.into_iter().chain(self.each_key())
     }
 
-    /// `properties`: `name 0x01 value 0x02 ...`. Pairs with an empty value or a further 0x01 do not count, the last of
-    /// a name wins, a missing last 0x02 is fine: so does the source's decoder (two calls of String.split).
+    /// `properties`: `name 0x01 value 0x02 ...`. As in the source's decoder (two calls of String.split), pairs with an
+    /// empty value or a further 0x01 do not count, the last pair of a name counts, and the last 0x02 may be missing.
     #[inline]
     pub fn find(properties: &'a [u8]) -> Known<'a> {
         let mut known = Known::default();
@@ -374,7 +374,7 @@ impl<'a> Known<'a> {
                 _ => continue,
             };
             let mut value = &pair[field.1..];
-            // String.split drops empty parts at the end, so trailing separators vanish
+            // String.split drops empty parts at the end, so trailing separators disappear
             while let [head @ .., 1] = value {
                 value = head;
             }
@@ -386,7 +386,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The pairs that count, in their order, by the rules of `Known::find`; a name may come twice, the last one holds.
+/// The pairs that count, in their order, by the rules of `Known::find`; if a name occurs twice, the last one counts.
 pub fn pairs(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     properties.split(|&byte| byte == 2).filter_map(|pair| {
         let (name, mut value) = pair.split_at(memchr::memchr(1, pair)?);
@@ -402,11 +402,11 @@ pub fn pairs(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 pub struct Delays(pub Vec<i64>);
 
 impl Delays {
-    /// What a queue entry says of the record's tags: the hash of TAGS, or the time of delivery for a delayed record.
+    /// A queue entry's code for the record's tags: the hash of TAGS, or the time of delivery of a delayed record.
     #[inline]
     pub fn tags_code(&self, topic_is_schedule: bool, known: &Known<'_>, store_timestamp: i64) -> i64 {
         if topic_is_schedule && !known.delay.is_empty() {
-            // Integer.parseInt; text that is no number makes 4.8.0 stop dispatching, we take it for no delay
+            // Integer.parseInt; 4.8.0 stops dispatching at text that is not a number, we ignore the delay
             let level = std::str::from_utf8(known.delay)
                 .ok()
                 .and_then(|text| text.parse::<i32>().ok());
@@ -426,7 +426,7 @@ pub fn is_schedule_topic(topic: &[u8]) -> bool {
     topic == SCHEDULE_TOPIC
 }
 
-/// A topic is a folder's name, so bytes from the disk must not lead out of the store.
+/// A topic is a folder's name, so bytes from the disk must not point outside of the store.
 pub fn is_topic_name(topic: &[u8]) -> bool {
     !topic.is_empty() && topic != b"." && topic != b".." && !topic.iter().any(|&byte| byte == b'/' || byte == 0)
 }
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_record_gives_its_fields() {
+    fn the_fields_of_the_reference_record_are_read() {
         let data = bytes(FIRST);
         let record = Record::parse(&data, 0).unwrap();
         assert_eq!((record.size(), record.queue_id(), record.queue_offset()), (170, 0, 0));
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_version_6_move_the_fields_behind_them() {
+    fn ipv6_hosts_move_the_later_fields() {
         let data = bytes(BOTH_V6);
         let record = Record::parse(&data, 316).unwrap();
         assert_eq!(record.body(), b"v6both");
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_at_its_own_place_only() {
+    fn a_record_is_valid_only_at_its_own_position() {
         let data = bytes(DELAYED);
         for wrong in [0, 455, 457] {
             assert_eq!(Record::parse(&data, wrong).err(), Some((Bad::Position, Some(176))));
@@ -494,11 +494,11 @@ mod tests {
     }
 
     #[test]
-    fn the_body_ends_before_the_lengths_behind_it() {
+    fn the_body_must_leave_room_for_the_later_lengths() {
         let data = bytes(FIRST);
         for too_long in 80..=82i32 {
             let mut wrong = data.clone();
-            wrong[84..88].copy_from_slice(&too_long.to_be_bytes()); // the record has 82 bytes behind this field
+            wrong[84..88].copy_from_slice(&too_long.to_be_bytes()); // the record has 82 bytes after this field
             assert_eq!(
                 Record::parse(&wrong, 0).err(),
                 Some((Bad::Length, Some(170))),
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_lies_behind_its_ledger_header() {
+    fn a_record_follows_its_entry_header() {
         let mut data = bytes(LEDGER);
         data.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 8]);
         match item(&data, 0, 0, 48) {
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic() {
+    fn arbitrary_bytes_never_panic() {
         let mut state = 1u64;
         let mut random = move || {
             state = state

@@ -2,7 +2,7 @@
 
 use crate::encode::offset_id;
 
-/// VERSION of the answers: V4_8_0 in RocketMQ's table; clients look at it before they ask for newer things.
+/// VERSION of the answers: V4_8_0 in RocketMQ's table; clients check it before they use newer requests.
 pub const VERSION: u16 = 373;
 
 /// A staged send that waits for its answer.
@@ -13,7 +13,7 @@ pub struct Reply {
     pub binary: bool,
     pub queue_offset: i64,
     pub pos: u64,
-    /// The record's end: the answer may go when the log is safe up to here.
+    /// The record's end: the answer may be sent when the log is safe up to here.
     pub end: u64,
     pub at_ms: i64,
 }
@@ -22,7 +22,7 @@ pub struct Reply {
 pub struct Answer {
     region: String,
     trace_on: &'static str,
-    /// The two as members of a JSON object.
+    /// The two values as members of a JSON object.
     json_common: String,
 }
 
@@ -48,7 +48,7 @@ pub fn push_number(number: i64, out: &mut Vec<u8>) {
 
 impl Answer {
     pub fn new(region: &str, trace_on: bool) -> Self {
-        // The region stands in JSON text as it is: it comes from the broker's own configuration, which allows no more.
+        // The region is copied into JSON text unescaped: the broker's own configuration allows only safe characters.
         let region: String = region
             .chars()
             .filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'))
@@ -62,7 +62,7 @@ impl Answer {
         }
     }
 
-    /// Appends the whole frame. Codes 0 and 10 to 12 mean "stored" and carry the message's place.
+    /// Appends the whole frame. Codes 0 and 10 to 12 mean "stored" and contain the message's place.
     pub fn encode(&self, reply: &Reply, store_host: &[u8], code: i32, remark: Option<&str>, out: &mut Vec<u8>) {
         let mut id = Vec::with_capacity(56);
         offset_id(store_host, reply.pos, &mut id);
@@ -83,7 +83,7 @@ impl Answer {
     }
 
     fn json_header(&self, reply: &Reply, id: &[u8], stored: bool, code: i32, remark: Option<&str>, out: &mut Vec<u8>) {
-        // Written piece by piece: formatting took a quarter of what a small message costs in all.
+        // Written piece by piece: formatting took a quarter of the cost of a small message.
         out.extend_from_slice(b"{\"code\":");
         push_number(i64::from(code), out);
         out.extend_from_slice(b",\"extFields\":{");

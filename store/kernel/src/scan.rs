@@ -1,7 +1,7 @@
-//! Walks a log from record to record, over fillers and into the next segments, and stops where it stops being one.
+//! Walks a log from record to record, over fillers and into the next segments, and stops where the log ends.
 //!
-//! The walk never passes over bytes in silence: it ends at its bound, where the files end, or at a place that it names.
-//! Zeros at a segment's start, or no segment at all, are an end too: the log stops behind the filler before it.
+//! The walk never skips bytes silently: it ends at its bound, where the files end, or at a place that it reports. Zeros
+//! at a segment's start, or a missing segment, are an end too: the log stops after the filler before it.
 
 pub mod columns;
 pub mod filter;
@@ -27,7 +27,7 @@ pub enum Visit<'r, 'a> {
         pos: u64,
         next: u64,
     },
-    /// A record that is wrong inside but whose size holds: something sound follows it. Only with `pass_damaged`.
+    /// A record that is damaged inside but has a right size: a sound item follows it. Only with `pass_damaged`.
     Damaged { pos: u64, size: u64, bad: Bad },
 }
 
@@ -45,7 +45,7 @@ pub struct End {
     pub stopped: Option<Bad>,
 }
 
-/// Calls `each` for the records of `bounds`, in order, until it breaks. A record counts as passed once `each` returns.
+/// Calls `each` for the records of `bounds`, in order, until it breaks. A record counts as passed when `each` returns.
 pub fn walk(
     log: &LogMaps,
     bounds: &Bounds,
@@ -71,8 +71,8 @@ pub fn walk(
                     if next > bounds.upto {
                         return end(pos, Some(Bad::Torn));
                     }
-                    // Not only where CRCs are checked: a range that recovery passed over must not come back as a message
-                    // when a queue is rebuilt. An entry's CRC covers all of it.
+                    // Also without CRC checks: a range that recovery skipped must not return as a message when a queue
+                    // is rebuilt. An entry's CRC covers all of it.
                     if bounds.entry_header == 0 && record.is_torn(bytes, at) {
                         return end(pos, Some(Bad::Torn));
                     }
@@ -124,8 +124,8 @@ pub fn walk(
     end(pos, None)
 }
 
-/// The item at `at`, with its body's CRC checked if the bounds say so, and of the file's own bytes: what the disk did not
-/// give is no item.
+/// The item at `at`, with its body's CRC checked if the bounds require it. Bytes that the disk did not return are not
+/// an item.
 #[inline]
 fn read_item<'a>(segment: &'a LogSegment, at: usize, bounds: &Bounds) -> Item<'a> {
     let mut found = item(&segment.map, segment.start, at, bounds.entry_header);
@@ -148,8 +148,8 @@ fn read_item<'a>(segment: &'a LogSegment, at: usize, bounds: &Bounds) -> Item<'a
     }
 }
 
-/// The CRC of a record's body, or the one of all of it that its entry has. `item`: the bytes from the entry's or, without
-/// one, the record's first on; `header`: how many of them are the entry's header.
+/// The CRC of a record's body, or the entry's CRC of the whole record. `item`: the bytes from the first byte of the
+/// entry on, or of the record without an entry; `header`: how many of them are the entry's header.
 #[inline]
 fn crc_holds(item: &[u8], record: &Record<'_>, header: usize) -> bool {
     if header == 0 {
@@ -179,7 +179,7 @@ fn of_the_file<'a>(segment: &LogSegment, at: usize, found: Item<'a>) -> Item<'a>
     }
 }
 
-/// Something that can follow a record stands at `at`: so the size that led here is right.
+/// A possible successor of a record stands at `at`: so the size that led here is right.
 fn follows(bytes: &[u8], at: usize, bounds: &Bounds) -> bool {
     match bytes.get(at..at + 8) {
         None => at == bytes.len(),
@@ -191,7 +191,7 @@ fn follows(bytes: &[u8], at: usize, bounds: &Bounds) -> bool {
     }
 }
 
-/// What `scan` found: sound records from its start up to `end`.
+/// The result of `scan`: sound records from its start up to `end`.
 #[pyclass(frozen, get_all, module = "tallystick.store._kernel")]
 pub struct ScanResult {
     end: u64,
@@ -239,7 +239,7 @@ fn scan(
     })
 }
 
-/// What the log's layout may be; anything else is our caller's mistake.
+/// The supported layouts of the log; any other value is an error of the caller.
 pub fn check_geometry(segment_bytes: u64, entry_header_bytes: usize) -> PyResult<()> {
     use pyo3::exceptions::PyValueError;
     if segment_bytes == 0 || segment_bytes > i32::MAX as u64 + 1 {

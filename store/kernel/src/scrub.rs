@@ -1,17 +1,18 @@
-//! Reads a sealed segment again, as it lies on the disk, piece by piece: records, entries and their CRCs, and the units
+//! Reads a sealed segment again from the disk, piece by piece: checks records, entries and their CRCs, and the units
 //! that ConsumeQueues have for them.
 //!
-//! The file is read past the page cache (O_DIRECT): what is checked is what the disk gives, and nobody's pages go. A file
-//! system without O_DIRECT is read through the cache; a piece that was not in it before is dropped from it afterwards.
+//! The file is read past the page cache (O_DIRECT): this checks the bytes on the disk, and other programs keep their
+//! cached pages. On a file system without O_DIRECT the reads go through the cache; a piece that was not cached before
+//! is dropped afterwards.
 //!
-//! `scan::range` says what is damage, so that a scrub, Spark's audit and `MessageScan` agree. In dledger's layout the
+//! `scan::range` defines damage, so that a scrub, Spark's audit and `MessageScan` agree. In dledger's layout the
 //! entries' own CRCs and their chain are checked as well: these cover headers, topics and properties.
 //!
-//! A unit is compared with the one that its queue has at the record's offset. A queue that is not there, an offset before
-//! its first and a unit of a later record are no damage: topics are removed, and made again with the same offsets. A unit
-//! that leads to an extension is sound if a sound extension unit with the record's tags code is there.
+//! A unit is compared with the one that its queue has at the record's offset. A missing queue, an offset before its
+//! first and a unit of a later record are not damage: topics are removed and created again with the same offsets. A
+//! unit that points to an extension is sound if a sound extension unit with the record's tags code lies there.
 //!
-//! Index files are read on their own: see `index`.
+//! Index files are read separately: see `index`.
 
 mod index;
 
@@ -31,7 +32,7 @@ struct Scrub {
     records: u64,
 }
 
-/// What one step found: whether the segment is at its end, damage of the log, and of queues.
+/// The result of one step: whether the segment is done, damage of the log, and damage of queues.
 type Step = (bool, Vec<(u64, u64, &'static str)>, Vec<Differs>);
 
 impl Scrub {
@@ -101,7 +102,7 @@ impl SegmentScrub {
         })))
     }
 
-    /// Up to here, in the log, everything was checked.
+    /// The position in the log up to which everything was checked.
     #[getter]
     fn pos(&self) -> u64 {
         self.lock().reader.pos()
@@ -118,7 +119,7 @@ impl SegmentScrub {
         self.lock().records
     }
 
-    /// Whether the page cache is passed by.
+    /// Whether the reads bypass the page cache.
     #[getter]
     fn direct(&self) -> bool {
         self.lock().reader.is_direct()

@@ -1,9 +1,9 @@
-//! Reading a queue: which records a pull gets, and where the reader goes on. RocketMQ's getMessage, rule by rule.
+//! Reads a queue: which records a pull gets, and where the reader continues. RocketMQ's getMessage, rule by rule.
 //!
-//! A batch ends at the reader's count, at a limit of bytes and of records that is smaller for records no longer in
-//! memory, at the end of the queue's file, or after 800 units that the filter refused. It is never empty because of a
-//! limit: one record always goes. Units whose records are deleted with their segment are passed over.
-//! Source: RocketMQ 4.8.0, DefaultMessageStore.getMessage, isTheBatchFull, checkInDiskByCommitOffset.
+//! A batch ends at the reader's count, at a limit of bytes and of records (smaller for records no longer in memory), at
+//! the end of the queue's file, or after 800 units that the filter refused. A limit never makes it empty: one record is
+//! always sent. Units whose records were deleted with their segment are skipped. Source: RocketMQ 4.8.0,
+//! DefaultMessageStore.getMessage, isTheBatchFull, checkInDiskByCommitOffset.
 
 use std::mem::MaybeUninit;
 
@@ -13,7 +13,7 @@ use crate::maps::{LogMaps, LogSegment};
 use crate::queue::{Extent, Unit, UNIT};
 use crate::record::Record;
 
-/// Damaged records of one answer that are named.
+/// Damaged records of one answer that are listed.
 const MOST_DAMAGED: usize = 16;
 
 /// `GetStatus` of the store, in its order.
@@ -29,8 +29,8 @@ pub enum Status {
     NoMessageInQueue = 8,
 }
 
-/// What is asked for. `memory_bytes`: the log's end taken to be in memory; `limits`: (bytes, count) of a batch there,
-/// then (bytes, count) of one on disk.
+/// A reader's request. `memory_bytes`: length of the log's end that counts as in memory; `limits`: (bytes, count) of a
+/// batch there, then (bytes, count) of one on disk.
 pub struct Ask<'a> {
     pub topic: &'a [u8],
     pub queue: i32,
@@ -40,9 +40,9 @@ pub struct Ask<'a> {
     pub memory_bytes: i64,
     pub limits: (i64, i64, i64, i64),
     pub correct: bool,
-    /// Bytes of an entry's header in front of each record; 0: the log has no entries.
+    /// Bytes of an entry's header before each record; 0: the log has no entries.
     pub entry_header: usize,
-    /// End in front of a damaged record instead of passing over it.
+    /// Stop before a damaged record instead of skipping it.
     pub stop_at_damage: bool,
 }
 
@@ -65,7 +65,7 @@ impl Picks {
         self.picks.len()
     }
 
-    /// Copies the records one behind the other; `to` has exactly `bytes` bytes, and all of them are written.
+    /// Copies the records one after the other; `to` has exactly `bytes` bytes, and all of them are written.
     pub fn copy(&self, mut to: &mut [MaybeUninit<u8>]) {
         for pick in &self.picks {
             let (head, rest) = to.split_at_mut(pick.size);
@@ -87,12 +87,12 @@ pub struct Answer {
     pub damaged: u64,
     /// (position, size) of the first of them.
     pub damaged_at: Vec<(i64, i32)>,
-    /// The reading stopped in front of this offset: its unit or record is wrong, and was not compared with the log yet.
+    /// The read stopped before this offset: its unit or record is wrong, and was not compared with the log yet.
     pub wrong: Option<i64>,
 }
 
 impl Answer {
-    /// Without any record; the reader goes on at `next`.
+    /// Without records; the reader continues at `next`.
     pub fn nothing(status: Status, next: i64) -> Answer {
         Answer {
             status,
@@ -106,10 +106,10 @@ impl Answer {
     }
 }
 
-/// The answer for an offset that is out of the queue's range; None: it is within.
+/// The answer for an offset outside of the queue's range; None: it is within.
 pub fn out_of_range(extent: Option<Extent>, ask: &Ask<'_>) -> Option<(Status, i64)> {
     let corrected = |offset| if ask.correct { offset } else { ask.offset };
-    // 4.8.0 makes a queue that is asked for, so one without files answers as an empty one
+    // 4.8.0 creates a queue on request, so one without files answers as an empty one
     let Some(extent) = extent.filter(|extent| extent.max_offset > 0) else {
         return Some((Status::NoMessageInQueue, corrected(0)));
     };
@@ -118,7 +118,7 @@ pub fn out_of_range(extent: Option<Extent>, ask: &Ask<'_>) -> Option<(Status, i6
     } else if ask.offset == extent.max_offset {
         Some((Status::OffsetOverflowOne, ask.offset))
     } else if ask.offset > extent.max_offset {
-        // a minimum of 0 sends the reader to the start, any other one to the end: so it is in 4.8.0
+        // as in 4.8.0: a minimum of 0 sends the reader to the start, any other one to the end
         let end = if extent.min_offset == 0 { 0 } else { extent.max_offset };
         Some((Status::OffsetOverflowBadly, corrected(end)))
     } else {
@@ -126,11 +126,11 @@ pub fn out_of_range(extent: Option<Extent>, ask: &Ask<'_>) -> Option<(Status, i6
     }
 }
 
-/// First and last byte (exclusive) of the units that one call looks at.
+/// First and last byte (exclusive) of the units that one call reads.
 pub fn window(extent: &Extent, ask: &Ask<'_>, segment_bytes: u64) -> (u64, u64) {
     let from = ask.offset as u64 * UNIT;
     let most = (ask.max_count.clamp(0, i64::from(i32::MAX)) as u64 * UNIT).max(16_000);
-    // 4.8.0 steps while i < most, so a window that is no multiple of a unit ends behind the unit it cuts
+    // 4.8.0 steps while i < most, so a window that is not a multiple of a unit includes the unit that it cuts
     let most = most.div_ceil(UNIT) * UNIT;
     let segment_end = from - from % segment_bytes + segment_bytes;
     (
@@ -139,13 +139,13 @@ pub fn window(extent: &Extent, ask: &Ask<'_>, segment_bytes: u64) -> (u64, u64) 
     )
 }
 
-/// Goes through the units of the window. `units(from)` reads some of them from byte `from` on (None: unreadable),
-/// `real_tags_code` looks up an extension's address, `wanted` filters by tags code (None: unknown, and then let
-/// through), `accept` by the record. `dispatched` tells up to where units can name records, `passes` whether what is
-/// wrong at an offset is known: then it is passed over, else reading stops there. `belongs(offset, unit, claimed)` is
-/// asked what is rare: whether the unit may lead to a record of its queue that claims another offset, or (None) to one
-/// that was deleted.
-#[allow(clippy::too_many_arguments)] // what a reader asks of the store around it
+/// Reads the units of the window. `units(from)` reads some of them from byte `from` on (None: unreadable),
+/// `real_tags_code` reads an extension's address, `wanted` filters by tags code (None: unknown, which passes), `accept`
+/// filters by the record. `dispatched` is the position below which units can name records. `passes` says whether a
+/// wrong unit at an offset was compared with the log: then it is skipped, otherwise reading stops there.
+/// `belongs(offset, unit, claimed)` is called in rare cases: whether the unit may point to a record of its queue that
+/// claims another offset, or (None) to a deleted one.
+#[allow(clippy::too_many_arguments)] // the callbacks of the store
 pub fn select<E: From<crate::fault::Fault>>(
     ask: &Ask<'_>,
     (from, to): (u64, u64),
@@ -178,7 +178,7 @@ pub fn select<E: From<crate::fault::Fault>>(
                 at += UNIT; // the record of this offset was lost
                 continue;
             }
-            // The writer that adds a unit moves `dispatched` under the same lock, so a unit never is ahead of it.
+            // The writer that adds a unit moves `dispatched` under the same lock, so a unit is never ahead of it.
             if !unit.is_unit() || unit.end() > ask.max_pos && unit.end() > dispatched() {
                 let offset = ask.offset + ((at - from) / UNIT) as i64;
                 if !passes(offset) {
@@ -191,7 +191,7 @@ pub fn select<E: From<crate::fault::Fault>>(
             }
             if unit.end() > ask.max_pos {
                 if at == from {
-                    answer.status = Status::OffsetOverflowOne; // nothing is visible behind the offset
+                    answer.status = Status::OffsetOverflowOne; // nothing is visible after the offset
                 }
                 break 'window;
             }
@@ -212,7 +212,7 @@ pub fn select<E: From<crate::fault::Fault>>(
                     None => (unit.tags_code, false),
                 },
             };
-            // What the filter refuses is not looked at, unless the units around it show that its place is wrong.
+            // The record of a refused unit is not read, unless the units around it show that its position is wrong.
             if known && !wanted(tags_code) && is_in_order(&bytes, place, &unit) {
                 if empty {
                     answer.status = Status::NoMatchedMessage;
@@ -238,8 +238,8 @@ pub fn select<E: From<crate::fault::Fault>>(
             let held = &answer.picks.segments[segment];
             let record = held.slice(unit.pos as u64, unit.size.max(0) as usize);
             let record = record.and_then(|bytes| Record::parse(bytes, unit.pos as u64).ok());
-            // A CRC is checked each time: a byte that the disk gave back wrong was sound when the record was recovered.
-            // A unit may have come to name another record, which is sound and not what is asked for.
+            // The CRC is checked each time: the disk may now return a wrong byte of a record that was sound during
+            // recovery. A unit may have changed to name another record, which is sound but not the requested one.
             let sound = |record: &Record<'_>| {
                 i64::from(record.size()) == i64::from(unit.size)
                     && record.queue_id() == ask.queue
@@ -263,7 +263,7 @@ pub fn select<E: From<crate::fault::Fault>>(
                     at -= UNIT;
                     break 'window;
                 }
-                // Known by now: the unit is right, so its record is damaged. It is not served, but the rest is.
+                // It was compared: the unit is right, so its record is damaged. It is skipped, and the rest is served.
                 answer.damaged += 1;
                 if answer.damaged_at.len() < MOST_DAMAGED {
                     answer.damaged_at.push((unit.pos, unit.size));
@@ -271,7 +271,7 @@ pub fn select<E: From<crate::fault::Fault>>(
                 if ask.stop_at_damage {
                     at -= UNIT;
                     if empty {
-                        answer.status = Status::OffsetFoundNull; // nothing yet
+                        answer.status = Status::OffsetFoundNull; // no message yet
                     }
                     break 'window;
                 }
@@ -305,7 +305,7 @@ pub fn select<E: From<crate::fault::Fault>>(
 fn stop_at_wrong(answer: &mut Answer, offset: i64) {
     answer.wrong = Some(offset);
     if answer.picks.bytes == 0 {
-        answer.status = Status::OffsetOverflowOne; // nothing yet: the reader waits
+        answer.status = Status::OffsetOverflowOne; // no message yet: the reader waits
     }
 }
 
@@ -314,7 +314,7 @@ fn unit_of(units: &[u8], place: usize) -> Unit {
     Unit::decode(&units[place * UNIT as usize..][..UNIT as usize])
 }
 
-/// Whether a unit names a record behind that of the unit before it, and before that of the unit behind it.
+/// Whether a unit names a record after that of the previous unit, and before that of the next unit.
 #[inline]
 fn is_in_order(units: &[u8], place: usize, unit: &Unit) -> bool {
     let names = |other: &Unit| other.is_unit() && !other.is_blank();
@@ -324,9 +324,9 @@ fn is_in_order(units: &[u8], place: usize, unit: &Unit) -> bool {
         && after.is_none_or(|after| !names(&after) || unit.end() <= after.pos)
 }
 
-/// Touches the records that the first units name, all before the first is parsed. They lie on pages far apart, so that
-/// each first byte is a miss of cache and TLB (some 100 ns); independent loads wait for memory together, a parse that
-/// goes from one record to the next waits each time. Of no effect but time: what cannot be touched is met again below.
+/// Touches the records that the first units name, before the first one is parsed. They lie on pages far apart, so each
+/// first byte is a miss of cache and TLB (some 100 ns). Independent loads wait for memory together; a loop that parses
+/// one record after the next waits each time. This only saves time: errors are ignored and found again below.
 fn call_up(ask: &Ask<'_>, units: &[u8], log: &LogMaps, held: &mut Vec<LogSegment>) -> Outcome<()> {
     let mut sum = 0u8;
     let wanted = ask.max_count.clamp(0, 64) as usize;
@@ -351,7 +351,7 @@ fn call_up(ask: &Ask<'_>, units: &[u8], log: &LogMaps, held: &mut Vec<LogSegment
     Ok(())
 }
 
-/// The place of the segment of `pos` among those held, mapped if need be; None: it is not there.
+/// The index of the segment of `pos` among the held ones, mapped if needed; None: it does not exist.
 fn find_segment(log: &LogMaps, held: &mut Vec<LogSegment>, pos: i64) -> Outcome<Option<usize>> {
     let Ok(pos) = u64::try_from(pos) else { return Ok(None) };
     let start = log.start_of(pos);

@@ -1,7 +1,7 @@
-//! Dispatch during a recovery: records claim their places (`queue::hold`), also those that are damaged.
+//! Dispatch during a recovery: records claim their places (`queue::hold`), damaged records too.
 //!
-//! A damaged record had a queue offset, and that must not be given out again. If its magic, size or position alone are
-//! wrong, its other fields still say which one: its claim keeps the place with a placeholder.
+//! A damaged record had a queue offset, which must not be given out again. If only its magic, size or position is
+//! wrong, its other fields still say which offset: its claim keeps the place with a placeholder.
 
 use super::Core;
 use crate::fault::Outcome;
@@ -18,13 +18,13 @@ pub fn claim(queues: &mut Queues, q: u32, record: &Record<'_>, unit: Unit) -> Ou
         lost: false,
     };
     match queues.claim(q, claim)? {
-        // `claim` adds the extension, and tells strays at the end
+        // `claim` adds the extension, and reports strays at the end
         Put::Added | Put::Misplaced => Ok(Put::Held),
         put => Ok(put),
     }
 }
 
-/// The claim of a damaged record. `proven`: it is at its place; a queue is created for such a record alone.
+/// The claim of a damaged record. `proven`: it lies at its place; only such a record creates a queue.
 fn claim_lost(queues: &mut Queues, record: &Record<'_>, pos: u64, proven: bool) -> Outcome<()> {
     let (topic, id) = (record.topic(), record.queue_id());
     if !record.is_queued() || !queues.wants(topic, id).0 {
@@ -50,7 +50,7 @@ fn claim_lost(queues: &mut Queues, record: &Record<'_>, pos: u64, proven: bool) 
     queues.claim(q, claim).map(|_| ())
 }
 
-/// Reads damaged bytes as the record that they would be with the right magic, size and position.
+/// Parses damaged bytes as the record that they would be with the right magic, size and position.
 fn with_repaired_head<R>(bytes: &[u8], pos: u64, act: impl FnOnce(&Record<'_>) -> R) -> Option<R> {
     let mut bytes = bytes.to_vec();
     let size = i32::try_from(bytes.len()).ok()?;
@@ -66,7 +66,7 @@ fn with_repaired_head<R>(bytes: &[u8], pos: u64, act: impl FnOnce(&Record<'_>) -
 }
 
 impl Core {
-    /// The claim of the damaged record in these bytes of the log, if they look like one.
+    /// The claim of the damaged record in these bytes of the log, if they can be parsed as one.
     pub fn claim_at(&self, queues: &mut Queues, pos: u64, size: u64) -> Outcome<()> {
         let header = self.entry_header as u64;
         let Some(segment) = self.log.segment(pos)? else {

@@ -1,4 +1,4 @@
-//! Whether ConsumeQueues have the units that records ask for.
+//! Checks that ConsumeQueues have the units that records require.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::index::Header;
 use crate::queue::{Queues, Unit, UNIT};
 use crate::record::{is_schedule_topic, Known, Record, UNREADABLE};
 
-/// The unit that a record asks for.
+/// The unit that a record requires.
 pub struct Expected {
     topic: Box<[u8]>,
     queue: i32,
@@ -20,7 +20,7 @@ pub struct Expected {
 /// Topic, queue, queue offset, and how the queue's unit differs.
 pub type Differs = (Vec<u8>, i32, i64, String);
 
-/// Units looked at under one hold of the lock.
+/// Units read under one hold of the lock.
 const RUN: usize = 64;
 const MOST: usize = 1000;
 
@@ -45,8 +45,8 @@ impl Dispatch {
         })
     }
 
-    /// Those whose queue has another unit, or none, or one whose extension is damaged. Queues are looked at in turns; a
-    /// reader waits for one run at most. `ext`: reads the extensions.
+    /// The records whose queue has another unit, no unit, or a unit with a damaged extension. Queues are read in turns,
+    /// so a reader waits for one run at most. `ext`: the extensions are read as well.
     pub fn differing(&self, mut expected: Vec<Expected>, ext: &mut ExtWindow) -> Outcome<Vec<Differs>> {
         expected.sort_by(|a, b| (&a.topic, a.queue, a.offset).cmp(&(&b.topic, b.queue, b.offset)));
         let mut found = vec![];
@@ -77,7 +77,7 @@ impl Dispatch {
         Ok(found)
     }
 
-    /// The index files, oldest first, and how many slots and entries each has.
+    /// The index files, oldest first, and the number of slots and entries of each.
     pub fn index_geometry(&self) -> (Vec<(String, Header)>, u32, u32) {
         let core = self.core();
         let index = core.wait_for(&core.index);
@@ -95,7 +95,7 @@ impl Dispatch {
     }
 }
 
-/// What is wrong with the extension that the unit of a record leads to.
+/// What is wrong with the extension that a record's unit points to.
 fn ext_flaw(ext: &mut ExtWindow, expected: &Expected, address: i64) -> Outcome<Option<String>> {
     let place = place_of(address);
     let Some(unit) = ext.unit(&expected.topic, expected.queue, place)? else {
@@ -104,7 +104,7 @@ fn ext_flaw(ext: &mut ExtWindow, expected: &Expected, address: i64) -> Outcome<O
         )));
     };
     let (code, wanted) = (unit.tags_code, expected.unit.tags_code);
-    // What a delay level means is a setting.
+    // The meaning of a delay level is a setting.
     let differs = code != wanted && !is_schedule_topic(&expected.topic);
     let pos = expected.unit.pos;
     Ok(differs.then(|| {
@@ -112,12 +112,12 @@ fn ext_flaw(ext: &mut ExtWindow, expected: &Expected, address: i64) -> Outcome<O
     }))
 }
 
-/// What cannot be said of units while the queues are locked.
+/// Comparisons that cannot be finished while the queues are locked.
 #[derive(Default)]
 struct Looks<'a> {
-    /// Units that lead to a file of the extension, with the address.
+    /// Units that point to a file of the extension, with the address.
     extended: Vec<(&'a Expected, i64)>,
-    /// Units that lead behind the record: they are of a later life of the topic, or wrong.
+    /// Units that point after the record: they belong to a later topic of the same name, or are wrong.
     later: Vec<(&'a Expected, Unit)>,
 }
 
@@ -137,7 +137,7 @@ fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Ou
             continue;
         }
         if expected.offset >= extent.max_offset {
-            // A topic that was removed and made again has fewer messages, all of them later.
+            // A topic that was removed and created again has fewer messages, all of them later.
             if extent.max_physic > expected.unit.pos {
                 continue;
             }

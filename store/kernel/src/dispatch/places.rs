@@ -1,27 +1,29 @@
-//! Whether the unit at a place of a queue leads to the record that belongs there.
+//! Decides whether the unit at a place of a queue points to the record that belongs there.
 //!
-//! Unit n of a queue names the record of its topic and queue whose queue offset is n. There is one exception: RocketMQ
-//! appends each record that it dispatches at the queue's end, so a store that it wrote may have queues that are shifted
-//! from some unit on (it lost units, or gave out offsets differently, during a recovery). Readers' offsets count units
-//! there, so such a stretch stays as it is. What proves one, and no misdirected unit has:
+//! Unit n of a queue names the record of its topic and queue whose queue offset is n. There is one exception. RocketMQ
+//! appends each record that it dispatches at the queue's end, so a store that RocketMQ wrote may have queues that are
+//! shifted from some unit on (it lost units, or gave out offsets differently, during a recovery). Readers' offsets
+//! count units there, so such a range stays as it is. These conditions prove a shifted range; no misdirected unit meets
+//! them:
 //!
-//! - the record's own place does not name it: in a history each record has one unit;
-//! - it lies in the log behind the record of the unit before it, and in front of that of the unit behind it;
-//! - one of the two is shifted by as much: a single record with another offset is a damaged one. Offset 0 needs none,
-//!   because RocketMQ appends it always;
-//! - where the stretch ends, the order of the log goes on. Units from another place of the queue repeat or go back there.
+//! - The record's own place does not name it: in a correct history each record has one unit.
+//! - It lies in the log after the record of the previous unit and before that of the next unit.
+//! - The previous or the next unit is shifted by as much: a single record with another offset is a damaged one. Offset
+//!   0 needs no neighbour, because RocketMQ always appends it.
+//! - Where the range ends, the order of the log continues. Units from another place of the queue repeat or go back
+//!   there.
 
 use super::Core;
 use crate::fault::Outcome;
 use crate::queue::{Unit, UNIT};
 use crate::record::Record;
 
-/// Shifted stretches that are remembered, one for each queue.
+/// Shifted ranges that are remembered, one for each queue.
 const MOST_SHIFTS: usize = 10_000;
-/// Units without a record that are passed over when a neighbour is looked for.
+/// Units without a record that are skipped in the search for a neighbour.
 const MOST_PASSED: i64 = 64;
 
-/// Units [first, end) of a queue lead to records whose offsets are `shift` larger.
+/// Units [first, end) of a queue point to records whose offsets are `shift` larger.
 #[derive(Clone, Copy)]
 pub struct Shifted {
     first: i64,
@@ -29,13 +31,13 @@ pub struct Shifted {
     shift: i64,
 }
 
-/// What a reader of units may use; see `Core::usable_units`.
+/// The units that a reader may use; see `Core::usable_units`.
 #[derive(Default)]
 pub struct Usable {
     pub units: Vec<Unit>,
-    /// The offset behind the last of them, if its unit is wrong.
+    /// The offset after the last of them, if its unit is wrong.
     pub wrong: Option<i64>,
-    /// Offset, and position and size of the record, of units that were compared and are of no use.
+    /// Offset, and position and size of the record, of units that were compared and are not usable.
     pub damaged: Vec<(i64, i64, i32)>,
 }
 
@@ -63,8 +65,8 @@ struct Place<'a> {
 }
 
 impl Core {
-    /// Whether the unit at `offset`, which leads to a record of this queue with another queue offset, is one of a shifted
-    /// stretch.
+    /// Whether the unit at `offset`, which points to a record of this queue with another queue offset, belongs to a
+    /// shifted range.
     #[cold]
     pub(super) fn is_shifted(&self, topic: &[u8], id: i32, offset: i64, unit: &Unit, claimed: i64) -> Outcome<bool> {
         let Some(shift) = claimed.checked_sub(offset) else {
@@ -89,7 +91,7 @@ impl Core {
         Ok(true)
     }
 
-    /// By how much the unit at `offset` is shifted, if it leads to a record that belongs there; None: it is wrong.
+    /// By how much the unit at `offset` is shifted, if it points to a record that belongs there; None: it is wrong.
     pub(super) fn shift_of(&self, topic: &[u8], id: i32, offset: i64, unit: &Unit) -> Outcome<Option<i64>> {
         let claimed = self.claimed(unit, |record| {
             (record.topic() == topic && record.queue_id() == id).then(|| record.queue_offset())
@@ -101,7 +103,7 @@ impl Core {
         }
     }
 
-    /// Whether the place that the unit's record claims for itself names the record: then no other unit has to.
+    /// Whether the unit at the place that the record claims names the record: then no other unit has to.
     pub(super) fn is_named_elsewhere(&self, topic: &[u8], id: i32, offset: i64, unit: &Unit) -> Outcome<bool> {
         let claimed = self.claimed(unit, |record| {
             (record.topic().to_vec(), record.queue_id(), record.queue_offset())
@@ -118,8 +120,8 @@ impl Core {
         Ok(place.unit(its_offset)?.is_some_and(|its| its.pos == unit.pos))
     }
 
-    /// Units from `offset` on, `count` at most, as a reader may use them: up to the first wrong one that was not compared
-    /// with the log yet. What was compared and is of no use is a unit without a place.
+    /// Units from `offset` on, `count` at most, that a reader may use: up to the first wrong one that was not compared
+    /// with the log yet. A unit that was compared and is not usable is a unit without a place.
     pub(super) fn usable_units(&self, topic: &[u8], id: i32, offset: i64, count: i64) -> Outcome<Usable> {
         let mut usable = Usable::default();
         let Some(place) = self.place(topic, id).filter(|place| offset >= place.min) else {
@@ -127,7 +129,7 @@ impl Core {
         };
         for offset in offset..place.max.min(offset.saturating_add(count.max(0))) {
             let Some(unit) = place.unit(offset)? else {
-                break; // removed meanwhile
+                break; // removed in the meantime
             };
             if unit.is_blank() {
                 usable.units.push(NOWHERE);
@@ -157,8 +159,8 @@ impl Core {
         Ok(gone && self.may_be_deleted(place.topic, place.id, offset)?)
     }
 
-    /// Whether the record of the unit at `offset`, whose segment is not there, may have been deleted with it: the oldest
-    /// go first.
+    /// Whether the record of the unit at `offset`, whose segment is missing, may have been deleted with the segment:
+    /// the oldest are deleted first.
     #[cold]
     pub(super) fn may_be_deleted(&self, topic: &[u8], id: i32, offset: i64) -> Outcome<bool> {
         let Some(place) = self.place(topic, id) else {
@@ -184,7 +186,7 @@ impl Core {
         })
     }
 
-    /// What a record says that the unit leads to; None: it leads to none.
+    /// What the record says to which the unit points; None: it points to no record.
     fn claimed<R>(&self, unit: &Unit, say: impl FnOnce(&Record<'_>) -> R) -> Outcome<Option<R>> {
         let Ok(pos) = u64::try_from(unit.pos) else {
             return Ok(None);
@@ -233,7 +235,7 @@ impl Place<'_> {
         Ok(shift.map(|shift| Named { unit, shift }))
     }
 
-    /// The nearest unit with a record from `offset` on, in steps of 1 or -1; None: there is none near.
+    /// The nearest unit with a record from `offset` on, in steps of 1 or -1; None: no near unit has one.
     fn near(&self, offset: i64, step: i64) -> Outcome<Option<Named>> {
         for passed in 0..MOST_PASSED {
             let offset = offset + passed * step;
@@ -247,7 +249,7 @@ impl Place<'_> {
         Ok(None)
     }
 
-    /// The shifted stretch around a unit, if it is one; see the module's head.
+    /// The shifted range around a unit, if there is one; see the module's head.
     fn stretch(&self, offset: i64, named: &Named) -> Outcome<Option<Shifted>> {
         let claimed = offset + named.shift;
         if self.unit(claimed)?.is_some_and(|unit| unit.pos == named.unit.pos) {

@@ -1,4 +1,4 @@
-//! What Python sees of the derived side: arguments in, tuples and bytes out, and when Python's lock is let go.
+//! The Python interface of the derived files: arguments in, tuples and bytes out, and when the GIL is released.
 
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::record::{Bad, Delays};
 use crate::scan::check_geometry;
 use crate::select::{out_of_range, select, window, Answer, Ask, Picks, Status};
 
-/// Damaged records that are named until somebody takes them.
+/// Damaged records that are kept until Python takes them.
 const MOST_DAMAGED: usize = 100;
 
 /// What one `run` did.
@@ -69,7 +69,8 @@ fn rows(py: Python<'_>, short: Vec<Short>) -> Vec<ShortRow> {
 #[pyclass(frozen, module = "tallystick.store._kernel")]
 pub struct Dispatch(Core);
 
-/// The hash codes of a subscription's tags. A client may name a million: they are neither copied nor compared one by one.
+/// The hash codes of a subscription's tags. A client may send a million: they are neither copied nor compared one by
+/// one.
 enum Codes<'a, 'py> {
     Few(Vec<i64>),
     Many(&'a Bound<'py, PyFrozenSet>),
@@ -99,7 +100,7 @@ impl Dispatch {
         &self.0
     }
 
-    /// Runs `act` on a locked table: at once if it is free, otherwise after letting go of Python's lock.
+    /// Runs `act` on a locked table: at once if the table is free, otherwise after releasing the GIL.
     fn with<T: Send, R: Send>(&self, py: Python<'_>, mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R + Send) -> R {
         if let Some(mut guard) = mutex.try_lock() {
             return act(&mut guard);
@@ -121,8 +122,8 @@ impl Dispatch {
         }
     }
 
-    /// The queue's min and max offset, and what is found in it.
-    #[allow(clippy::too_many_arguments)] // one question, asked once per pull
+    /// The queue's min and max offset, and what `find` returns for it.
+    #[allow(clippy::too_many_arguments)] // the arguments of one question, asked once per pull
     fn look<'py>(
         &self,
         py: Python<'py>,
@@ -153,7 +154,7 @@ impl Dispatch {
             |from, most| {
                 let units = self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
                     Some(same) if same == q => queues.read(q, from, most),
-                    _ => Ok(None), // removed meanwhile
+                    _ => Ok(None), // removed in the meantime
                 })?;
                 unreadable |= units.is_none() && from == ask.offset as u64 * UNIT;
                 Ok::<_, PyErr>(units)
@@ -172,7 +173,7 @@ impl Dispatch {
             || self.0.reached.load(Ordering::Acquire) as i64,
             |offset| !stop_at_wrong || self.0.is_checked(topic, queue, offset),
             |offset, unit, claimed| {
-                // not on the common way, and it waits for a lock
+                // rare, and it waits for a lock
                 Ok(py.detach(|| match claimed {
                     Some(claimed) => self.0.is_shifted(topic, queue, offset, unit, claimed),
                     None => self.0.may_be_deleted(topic, queue, offset),
@@ -206,9 +207,10 @@ type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool, i64);
 /// A whole answer: frame, records in it, their bytes.
 type FoundFrame<'py> = (Bound<'py, PyBytes>, usize, usize);
 
-/// `head` and the records as one bytes object. `PyBytes::new_with` would zero it first, only to have it written over.
+/// `head` and the records as one bytes object. `PyBytes::new_with` would zero it first, only to overwrite it.
 fn joined<'py>(py: Python<'py>, head: &[u8], picks: &Picks) -> PyResult<Bound<'py, PyBytes>> {
-    // SAFETY: a new bytes object of `bytes` bytes that nobody else has yet; all of them are written before it is shared.
+    // SAFETY: a new bytes object of `bytes` bytes that no other code has yet; all of them are written before it is
+    // shared.
     unsafe {
         let bytes = head.len() + picks.bytes;
         let size = isize::try_from(bytes).expect("a batch is a few megabytes at most");
@@ -560,7 +562,7 @@ impl Dispatch {
     // ------------------------------------------------------------------ reads
 
     #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None, stop_at_damage = false, stop_at_wrong = false))]
-    #[allow(clippy::too_many_arguments)] // one question, asked once per pull
+    #[allow(clippy::too_many_arguments)] // the arguments of one question, asked once per pull
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -593,7 +595,7 @@ impl Dispatch {
             let faults = faults();
             let (min, max, answer) = self.look(py, topic, queue, &ask, codes, accept, stop_at_wrong)?;
             let body = joined(py, b"", &answer.picks)?;
-            // A page that could not be read while it was looked at or copied is known now, and passed over.
+            // The guard now knows each page that could not be read during the search or the copy: skip these records.
             if faults == crate::guard::faults() {
                 break (min, max, answer, body);
             }
@@ -609,7 +611,7 @@ impl Dispatch {
         Ok((status, answer.next, min, max, count, body, answer.behind, wrong))
     }
 
-    /// `get` as the whole frame that answers a pull; None where anything but a plain answer is due.
+    /// `get` as the whole frame that answers a pull; None if the answer needs more than that.
     #[allow(clippy::too_many_arguments)] // as `get`
     fn get_frame<'py>(
         &self,
@@ -647,7 +649,7 @@ impl Dispatch {
         }
         let head = found_head(opaque, suggested, answer.next, min, max, bytes);
         let frame = joined(py, &head, &answer.picks)?;
-        let read = faults == crate::guard::faults(); // else a page of it may be none of the log's
+        let read = faults == crate::guard::faults(); // otherwise one of its pages may not be the log's
         Ok(read.then_some((frame, answer.picks.count(), bytes)))
     }
 
@@ -810,7 +812,7 @@ impl Dispatch {
         })
     }
 
-    // ------------------------------------------------------------------ changes of what is there
+    // ------------------------------------------------------------------ changes of existing files
 
     fn watch(&self, py: Python<'_>, topic: &[u8], queue: i32) {
         self.with(py, &self.0.queues, |queues| queues.watch(topic, queue, true));
@@ -845,8 +847,8 @@ impl Dispatch {
         std::mem::take(&mut *self.0.damaged_at.lock())
     }
 
-    /// index_again() -> int: after a page of the index could not be read: drops its files from there on. The position,
-    /// which goes back to where they began; dispatching from there makes them again.
+    /// index_again() -> int: drops the index files from the first unreadable page on, and returns the position, which
+    /// goes back to where they began; dispatching from there rebuilds them.
     fn index_again(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| {
             let _runner = self.0.runner.lock();

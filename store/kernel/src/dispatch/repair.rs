@@ -1,9 +1,8 @@
-//! Compares queues with the log while both are in use, and writes wrong units again in their place.
+//! Compares queues with the log while both are in use, and rewrites wrong units in place.
 //!
-//! `audit` reads a stretch of the log and asks of each record whether its queue names it. The log is read with calls, not
-//! through a map, and its CRCs are checked on the way. `repair` looks for the sound units around a wrong one, reads what
-//! lies between their records in the log, and writes the units in between again. A slot whose record the log does not
-//! have gets a placeholder.
+//! `audit` reads a range of the log and checks for each record that its queue names it. It reads the log with calls,
+//! not through a map, and checks its CRCs. `repair` looks for the sound units around a wrong one, reads the log between
+//! their records, and rewrites the units in between. A slot whose record is not in the log gets a placeholder.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -18,9 +17,9 @@ use crate::record::{Known, Record};
 use crate::scan::range::{Damage, Found, RangeReader, Stretch};
 
 const MOST_FINDINGS: usize = 1000;
-/// Slots on each side of a wrong unit that are asked for a sound one.
+/// Slots on each side of a wrong unit in which a sound one is searched.
 const MOST_SLOTS: i64 = 1 << 22;
-/// Units that one `repair` writes again at most.
+/// Units that one `repair` rewrites at most.
 const MOST_UNITS: usize = 1 << 20;
 const MOST_CHECKED: usize = 100_000;
 
@@ -41,13 +40,13 @@ pub struct Audit {
     pub wrong: Vec<Wrong>,
 }
 
-/// Units [first, last] of a queue were looked at again: `written` got other values, `blank` of them placeholders.
+/// Units [first, last] of a queue were checked: `written` of them got other values, `blank` of these are placeholders.
 pub struct Repaired {
     pub first: i64,
     pub last: i64,
     pub written: u64,
     pub blank: u64,
-    /// What of the log was found damaged while it was compared with them.
+    /// Damage of the log that was found during the comparison.
     pub damage: Vec<Damage>,
 }
 
@@ -113,7 +112,7 @@ impl Core {
         fault.map_or(Ok(audit), Err)
     }
 
-    /// Tells `each` what lies in [from, upto) and where the next item begins; returns how far it came.
+    /// Passes the items in [from, upto) to `each`, with the start of the next item; returns how far it came.
     pub(super) fn read_log(
         &self,
         from: u64,
@@ -126,7 +125,7 @@ impl Core {
             let start = self.log.start_of(pos);
             let path = self.log.path_of(start);
             if !path.exists() {
-                return Ok(pos); // deleted meanwhile, or the log ends
+                return Ok(pos); // deleted in the meantime, or the log ends
             }
             let end = upto.min(start + segment_bytes);
             let stretch = Stretch {
@@ -160,8 +159,8 @@ impl Core {
         Ok(pos)
     }
 
-    /// Why the record's queue does not name it; None: it does, or need not. With a unit: if that is wrong. The queue may
-    /// name another record of the same place, or be shifted.
+    /// Why the record's queue does not name it; None: it does, or does not have to. With the unit, if the unit is
+    /// wrong. The queue may name another record of the same place, or be shifted.
     fn reason(
         &self,
         queues: &mut Queues,
@@ -180,7 +179,7 @@ impl Core {
             return certain("the queue begins behind the record");
         }
         if offset >= extent.max_offset {
-            // A topic that was removed and made again has records of its earlier life in the log.
+            // A topic that was removed and created again has records of its earlier life in the log.
             let first = queues.unit(q, extent.min_logic)?;
             let older = first.is_some_and(|first| first.pos > pos as i64);
             return Ok((!older).then_some(("the queue ends before the record", None)));
@@ -203,13 +202,13 @@ impl Core {
         };
         let is_schedule = queues.topic_at(topic).is_schedule;
         if is_schedule {
-            return true; // what a delay level means is a setting
+            return true; // the meaning of a delay level is a setting
         }
         let known = Known::find(record.properties());
         self.delays.tags_code(false, &known, record.store_timestamp()) == unit.tags_code
     }
 
-    /// From now on `audit` and `repair` end soon, and `repair` changes nothing: the store is being closed.
+    /// The store is closing: from now on `audit` and `repair` return soon, and `repair` changes nothing.
     pub fn end_checks(&self) {
         self.ending.store(true, std::sync::atomic::Ordering::Relaxed);
     }
@@ -218,14 +217,14 @@ impl Core {
         self.ending.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Whether what is wrong at an offset was compared with the log.
+    /// Whether the wrong unit at an offset was compared with the log.
     pub fn is_checked(&self, topic: &[u8], id: i32, offset: i64) -> bool {
         let checked = self.checked.lock();
         !checked.is_empty() && checked.contains(&(topic.to_vec(), id, offset))
     }
 
-    /// Writes the unit at `offset` and the wrong ones around it again; what cannot be set right is passed over by
-    /// readers from now on. None: there is no such queue or offset, or more than `max_bytes` of the log had to be read.
+    /// Rewrites the unit at `offset` and the wrong units around it; from now on readers skip what cannot be repaired.
+    /// None: the queue or offset does not exist, or more than `max_bytes` of the log would have to be read.
     pub fn repair(
         &self,
         topic: &[u8],
@@ -234,7 +233,7 @@ impl Core {
         log_first: u64,
         max_bytes: u64,
     ) -> Outcome<Option<Repaired>> {
-        // No dispatch meanwhile: the queue's end, and that of the log, stay where they are.
+        // No dispatch at the same time: the ends of the queue and of the log do not move.
         let _runner = self.runner.lock();
         let unit_at = |offset: i64| -> Outcome<Option<Unit>> {
             let mut queues = self.wait_for(&self.queues);
@@ -280,7 +279,7 @@ impl Core {
         if upto.saturating_sub(from) > max_bytes {
             return Ok(None);
         }
-        // Within a stretch that is shifted, the records are.
+        // Within a shifted range, the records are shifted too.
         let shift = shift_before.filter(|_| shift_before == shift_behind).unwrap_or(0);
         let mut units = std::collections::BTreeMap::new();
         let mut damage = vec![];
@@ -307,14 +306,14 @@ impl Core {
             }
         });
         if let Err(fault) = read {
-            // The log cannot be read there: so the record cannot be served either.
+            // The log cannot be read there, so the record cannot be served either.
             let near = (first..=last).take(MOST_CHECKED);
             let near = near.map(|offset| (topic.to_vec(), id, offset));
             self.checked.lock().extend(near);
             return Err(fault);
         }
         if self.is_ending() {
-            return Ok(None); // what was not read may have the records: the next process looks
+            return Ok(None); // the bytes that were not read may have the records: the next process checks
         }
         let mut repaired = self.put_in_place(topic, id, (first, last), (from, upto), &units)?;
         if let Some(repaired) = &mut repaired {
@@ -325,7 +324,7 @@ impl Core {
             checked.clear();
         }
         if repaired.as_ref().is_some_and(|repaired| repaired.written == 0) {
-            checked.insert((topic.to_vec(), id, offset)); // the unit is right, so its record is not
+            checked.insert((topic.to_vec(), id, offset)); // the unit is right, so its record is damaged
         }
         let lost = (first..=last).filter(|offset| !units.contains_key(offset));
         checked.extend(lost.take(MOST_CHECKED).map(|offset| (topic.to_vec(), id, offset)));
@@ -357,7 +356,7 @@ impl Core {
             };
             let unit = match units.get(&offset) {
                 Some(unit) if there == Some(*unit) => continue,
-                // It names the record, and only its tags code is wrong, or the extension that has it.
+                // It names the record; only its tags code is wrong, or the extension that holds the code.
                 Some(unit) if there.is_some_and(|there| (there.pos, there.size) == (unit.pos, unit.size)) => {
                     let code = there.map_or(0, |there| there.tags_code);
                     if self.code_is_sound(topic, id, code, unit.tags_code)? {
@@ -365,15 +364,17 @@ impl Core {
                     }
                     *unit
                 }
-                // Two records have the same queue offset, or the queue was shifted: what it names may have no other unit.
+                // Two records have the same queue offset, or the queue was shifted: the record that it names may have
+                // no other unit.
                 Some(_) if self.is_right_at(topic, id, offset, there)? => continue,
                 Some(unit) => *unit,
-                // The unit of a damaged record says where it was: it stays, and is not served.
+                // The unit of a damaged record says where the record was: the unit stays, and is not served.
                 None if self.is_right_at(topic, id, offset, there)? => continue,
                 None if self.may_be_damaged(topic, id, offset, there, stretch)? => continue,
                 None => Unit::BLANK,
             };
-            // A lock for each unit: a reader waits for one write at most. Nothing else changes this unit meanwhile.
+            // One lock for each unit: a reader waits for one write at most. Nothing else changes this unit in the
+            // meantime.
             let mut queues = self.wait_for(&self.queues);
             let Some(q) = queues.find(topic, id) else {
                 return Ok(None);
@@ -385,8 +386,8 @@ impl Core {
         Ok(Some(repaired))
     }
 
-    /// A tags code that is not the record's may stay: a delay level's (what it means is a setting), and an address where
-    /// a sound extension unit has the record's.
+    /// A tags code that is not the record's may stay in two cases: the code of a delay level (its meaning is a
+    /// setting), and an address of a sound extension unit with the record's tags code.
     fn code_is_sound(&self, topic: &[u8], id: i32, code: i64, wanted: i64) -> Outcome<bool> {
         let is_schedule = crate::record::is_schedule_topic(topic);
         if !is_address(code) {
@@ -409,7 +410,7 @@ impl Core {
     }
 
     /// Whether the unit can belong to a record that the log lost: it refers to bytes of the log between the records
-    /// around it, and not to a record that has its own unit.
+    /// around it, and not to a record that has a unit already.
     fn may_be_damaged(
         &self,
         topic: &[u8],

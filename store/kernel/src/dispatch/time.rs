@@ -45,9 +45,9 @@ impl Core {
             .flatten()
     }
 
-    /// RocketMQ's getOffsetInQueueByTime: the nearer neighbour, within one segment. A unit counts only if it leads to the
-    /// record that belongs there. The second value: the offset of a wrong unit in front of which the search ended, if it is
-    /// to (`stop_at_wrong`), so that it is compared with the log. Others are passed over.
+    /// RocketMQ's getOffsetInQueueByTime: the nearer neighbour, within one segment. A unit counts only if it points to
+    /// the record that belongs there. The second value is the offset of a wrong unit at which the search stopped so
+    /// that it is compared with the log (with `stop_at_wrong`). Otherwise wrong units are skipped.
     pub(super) fn offset_by_time(
         &self,
         topic: &[u8],
@@ -80,13 +80,13 @@ impl Core {
     }
 }
 
-/// Units that are passed over on the way to one that tells a time.
+/// Units that are skipped on the way to one whose time is known.
 const MOST_PASSED: u64 = 64;
 
-/// What a unit says of the time of its place.
+/// What a unit says about the time of its place.
 enum Told {
     Time(i64),
-    /// Its record was deleted: it is older than all that are there.
+    /// Its record was deleted: it is older than all existing records.
     Older,
     Nothing,
 }
@@ -103,7 +103,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// None: a wrong unit is in the way, or the queue has no files.
+    /// None: a wrong unit stops the search, or the queue has no files.
     fn in_segments(
         &mut self,
         segments: &[(u64, u64, Option<i64>)],
@@ -121,7 +121,7 @@ impl Search<'_> {
                 match self.before(last, start.max(min_logic.min(last)))? {
                     Some((_, Told::Time(time))) => time >= timestamp,
                     Some(_) => false,
-                    // one whose time is not known may be late: to search too early skips nothing
+                    // a unit without a known time may be late: an early result skips nothing
                     None => true,
                 }
             };
@@ -151,7 +151,7 @@ impl Search<'_> {
                 return Ok(None);
             }
             match told {
-                // nothing near tells a time: to search too early skips nothing
+                // no unit nearby has a known time: an early result skips nothing
                 None | Some((_, Told::Nothing)) => high = middle - step,
                 Some((at, Told::Older)) => low = at as i64 + step,
                 Some((at, Told::Time(time))) if time == timestamp => return Ok(Some((at / UNIT) as i64)),
@@ -179,13 +179,13 @@ impl Search<'_> {
         Ok(Some(at / step))
     }
 
-    /// The first unit from byte `at` to byte `last` that tells something.
+    /// The first unit from byte `at` to byte `last` with a known answer.
     fn behind(&mut self, at: u64, last: u64) -> Outcome<Option<(u64, Told)>> {
         let stop = last.min(at + MOST_PASSED * UNIT);
         self.first((at..=stop).step_by(UNIT as usize))
     }
 
-    /// The last unit from byte `at` back to byte `first` that tells something.
+    /// The last unit from byte `at` back to byte `first` with a known answer.
     fn before(&mut self, at: u64, first: u64) -> Outcome<Option<(u64, Told)>> {
         let passed = (at - first.min(at)) / UNIT;
         self.first((0..=passed.min(MOST_PASSED)).map(|back| at - back * UNIT))

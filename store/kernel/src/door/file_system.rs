@@ -1,16 +1,17 @@
-//! One sync for a whole file system (`syncfs`), in place of one for each of very many files.
+//! One sync for a whole file system (`syncfs`) instead of one for each of very many files.
 //!
-//! A sync of one file waits for the journal of the file system, so twenty thousand of them take a minute. `syncfs` does
-//! it once. It is used only where it promises as much as the syncs that it replaces:
-//! * It returns an error of writing only since Linux 5.8, and only one that happened after the descriptor was opened, or
-//!   that no other process has seen before. So the descriptor is opened before the store writes, and kept.
-//! * It makes data durable, and not only hands it on, on ext4, XFS and btrfs. FUSE and network file systems may leave it
-//!   to their server, overlayfs does not pass on the errors of the file system below. Other file systems are not asked.
-//! * If nothing but data in its place was written, XFS may leave it in the cache of the device: its journal has nothing to
-//!   write. A sync of any one file behind `syncfs` flushes that cache. Callers do that.
+//! A sync of one file waits for the journal of the file system, so twenty thousand of them take a minute; `syncfs`
+//! waits once. It is used only where it guarantees as much as the syncs that it replaces:
+//! * Only since Linux 5.8 does it return a write error, and only one that happened after the descriptor was opened, or
+//!   that no other process has seen before. So the descriptor is opened before the store writes, and kept open.
+//! * On ext4, XFS and btrfs it makes data durable. FUSE and network file systems may leave that to their server, and
+//!   overlayfs does not pass on the errors of the file system below. It is not used on other file systems.
+//! * If only data was overwritten in place, XFS may leave it in the cache of the device, because its journal has
+//!   nothing to write. A sync of any one file after `syncfs` flushes that cache; callers do that.
 //!
-//! An error of `syncfs` belongs to some file of the file system, perhaps of another program. It counts as an error of ours:
-//! a sync of each file would not tell, because a file whose inode has left the cache has lost its error.
+//! An error of `syncfs` belongs to some file of the file system, perhaps of another program. The store treats it as its
+//! own error: syncs of single files would not report it, because a file whose inode has left the cache has lost its
+//! error.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +19,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Linux names these in its magic.h. ext2 and ext3 have the number of ext4.
+/// Linux names these numbers in its magic.h. ext2 and ext3 have the number of ext4.
 const TRUSTED: [i64; 3] = [0xEF53, 0x5846_5342, 0x9123_683E];
 const FIRST_KERNEL: (u32, u32) = (5, 8);
 
 pub struct FileSystem {
     folder: File,
-    /// `syncfs` does here what a sync of each file does.
+    /// `syncfs` guarantees here what a sync of each file guarantees.
     pub is_trusted: bool,
 }
 
@@ -60,7 +61,7 @@ fn kernel_release() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()
 }
 
-/// Whether `syncfs` of this release of Linux, as 6.1.0-18-amd64, returns errors.
+/// Whether `syncfs` of this release of Linux, such as 6.1.0-18-amd64, returns errors.
 fn reports_errors(release: String) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {

@@ -1,22 +1,22 @@
-//! What a power loss may take: everything that no sync covers, in pieces.
+//! What a power loss may discard: everything that no sync covers, in pieces.
 //!
-//! The disk sees a file as sectors of 512 bytes, a length, and a folder as names. Each of these has a history since it was
-//! last made durable: the durable value, then one version per operation that changed it. A crash decides about each
-//! operation whether it reached the disk (`keep`: with which probability), and then every sector, length and name has the
-//! newest version among those that did. So
-//! * of two writes the later one may survive alone; where they share a sector, it brings the earlier one's bytes along;
+//! The disk stores a file as sectors of 512 bytes and a length, and a folder as names. Each of these has a history
+//! since it was last made durable: the durable value, then one version per operation that changed it. A crash decides
+//! for each operation whether it reached the disk (`keep`: with which probability). Then every sector, length and name
+//! has the newest version among the operations that did. So
+//! * of two writes only the later one may survive; where they share a sector, it includes the bytes of the earlier one;
 //! * a write of several sectors may be torn: its first sectors survive, not the rest;
 //! * a file may have lost its last length, or have it, with zeros where the data did not survive;
 //! * a truncation may be undone;
-//! * a created file may be gone, a removed one back, a renamed one under its old name; both names of one renaming agree
-//!   (unless one of two folders was synced in between).
+//! * a created file may be missing, a removed one may exist again, a renamed one may have its old name; both names of
+//!   one renaming agree (unless one of two folders was synced in between).
 //!
-//! That is more than a journaling file system loses, and not more than POSIX allows. What was synced stays. After a sync
-//! that failed, the writes before it stay uncertain for ever: the system has forgotten that they were dirty, and a second
-//! sync says yes without them.
+//! That is more than a journaling file system loses, and not more than POSIX allows. Synced data stays. After a failed
+//! sync, the writes before it stay uncertain for ever: the system no longer marks them as dirty, and a second sync
+//! succeeds without them.
 //!
-//! Files that were there before count as durable; folders are. Syncs are recorded instead of done: a recording door is
-//! for tests. Files opened before a crash belong to a machine that is gone: they answer EIO afterwards.
+//! Files that existed before count as durable; folders always do. Syncs are recorded instead of executed: a recording
+//! door is for tests. Files opened before a crash are invalid after it: they answer EIO.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{File, FileTimes, OpenOptions};
@@ -80,7 +80,7 @@ enum Fate {
 }
 
 struct Content {
-    /// Keeps the inode, also when its last name is gone.
+    /// Keeps the inode, also after its last name is removed.
     file: File,
     path: PathBuf,
     sectors: BTreeMap<u64, History<Sector>>,
@@ -146,7 +146,7 @@ impl Content {
                     length.versions[index - 1].1
                 };
                 match fates.get(&op) {
-                    // A torn write brings the length of the sectors that survive, if they reach beyond the old end.
+                    // A torn write extends the file as far as its surviving sectors, if they reach beyond the old end.
                     Some(Fate::Torn(end)) => Some(bytes.min(end * SECTOR)).filter(|torn| *torn > before),
                     Some(Fate::Undone) => None,
                     _ => Some(bytes),
@@ -195,7 +195,7 @@ impl Power {
         Ok((id, content))
     }
 
-    /// Call before the write: what it overwrites is still there then.
+    /// Call before the write, while the overwritten bytes still exist.
     pub fn will_write(&mut self, path: &Path, file: &File, offset: u64, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -221,7 +221,7 @@ impl Power {
         Ok(())
     }
 
-    /// Call before the change of length: what it cuts off is still there then.
+    /// Call before the change of length, while the bytes after the new length still exist.
     pub fn will_set_len(&mut self, path: &Path, file: &File, bytes: u64) -> io::Result<()> {
         let before = file.metadata()?.len();
         if bytes == before {
@@ -264,14 +264,14 @@ impl Power {
         }
     }
 
-    /// A sync failed: what it should have covered is no longer covered by any.
+    /// A sync failed: no later sync covers what this one should have covered.
     pub fn sync_failed(&mut self, file: &File) {
         if let Some(content) = id_of(file).ok().and_then(|id| self.contents.get(&id)) {
             self.doomed.extend(&content.ops);
         }
     }
 
-    /// All files and names of a device were synced at once.
+    /// All files and names of a device were synced with one call.
     pub fn synced_fs(&mut self, device: u64) {
         let all: Vec<Id> = self.contents.keys().filter(|id| id.0 == device).copied().collect();
         for id in all {
@@ -338,7 +338,7 @@ impl Power {
         Ok(())
     }
 
-    /// Lets go of operations about which nothing is uncertain.
+    /// Removes operations that are certain.
     fn forget_durable_ops(&mut self) {
         let mut open: HashSet<u64> = self
             .contents
@@ -353,7 +353,7 @@ impl Power {
         self.ops.retain(|op, _| open.contains(op));
     }
 
-    /// Lets go of files about which nothing is uncertain.
+    /// Removes files without uncertain operations.
     fn forget_durable(&mut self) {
         let named: HashSet<Id> = self
             .names
@@ -366,8 +366,8 @@ impl Power {
         });
     }
 
-    /// Power is lost: every operation that is not durable survives with probability `keep` (None: chosen from the seed),
-    /// the writes among the others may be torn (never with `keep` 0). Returns what was lost, in words.
+    /// Simulates a power loss: every operation that is not durable survives with probability `keep` (None: chosen from
+    /// the seed); surviving writes may be torn (never with `keep` 0). Returns a description of what was lost.
     pub fn crash(&mut self, seed: u64, keep: Option<f64>) -> io::Result<Vec<String>> {
         let mut dice = Dice(seed);
         let keep = keep.unwrap_or_else(|| match dice.below(4) {
@@ -377,7 +377,7 @@ impl Power {
         });
         let mut fates = BTreeMap::new();
         let mut lost = Vec::new();
-        // In the order of the operations: one seed means the same in every run, whatever numbers the inodes have.
+        // In the order of the operations, so that a seed means the same in every run, independent of inode numbers.
         for (op, what) in &self.ops {
             let fate = if dice.unit() < keep {
                 Fate::Kept
@@ -430,7 +430,7 @@ impl Power {
     }
 }
 
-/// Makes `path` a copy of `content`, or no file at all.
+/// Makes `path` a copy of `content`, or removes it.
 fn restore_name(path: &Path, content: Option<&Content>) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_synced_stays_and_the_rest_goes() {
+    fn synced_data_stays_and_unsynced_data_is_lost() {
         let folder = Folder::new("synced");
         let door = Door::recording();
         let path = folder.file("log");
@@ -526,12 +526,12 @@ mod tests {
         assert_eq!(
             file.write_at(b"x", 0).unwrap_err().raw_os_error(),
             Some(libc::EIO),
-            "its machine is gone"
+            "a file opened before the crash is invalid"
         );
     }
 
     #[test]
-    fn a_map_is_no_way_around() {
+    fn a_map_does_not_bypass_the_door() {
         let folder = Folder::new("map");
         let door = Door::recording();
         let path = folder.file("index");
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_may_be_torn_at_a_sector() {
+    fn a_write_may_be_torn_between_sectors() {
         let folder = Folder::new("torn");
         let mut torn = 0;
         for seed in 0..200 {
@@ -609,7 +609,7 @@ mod tests {
         door.rename(&new, &old).unwrap();
         door.crash(3, Some(0.0)).unwrap();
         assert_eq!(std::fs::read(&old).unwrap(), b"one");
-        assert!(!new.exists(), "its creation was not synced either");
+        assert!(!new.exists(), "the creation of the new name was not synced");
 
         door.remove(&old).unwrap();
         door.crash(3, Some(0.0)).unwrap();
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn truncation_can_be_undone() {
+    fn an_unsynced_truncation_can_be_undone() {
         let folder = Folder::new("truncate");
         let door = Door::recording();
         let path = folder.file("log");

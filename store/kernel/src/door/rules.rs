@@ -1,8 +1,8 @@
-//! What a test wants to go wrong: rules over operations and paths, the first that applies decides.
+//! The faults that a test wants: rules over operations and paths; the first rule that applies decides.
 
 use std::time::Duration;
 
-/// What passes the door. `Write` is also a store into a mapping, `Sync` also a mapping's.
+/// The operations that pass through the door. `Write` includes a store into a mapping, `Sync` the sync of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Open,
@@ -93,7 +93,7 @@ impl Rules {
         });
     }
 
-    /// The verdict over one call. Every rule that fits counts it, so that two rules' `after` mean the same calls.
+    /// The verdict on one call. Every rule that matches counts it, so that `after` means the same calls for two rules.
     pub fn judge(&mut self, op: Op, path: &str) -> Verdict {
         let mut verdict = Verdict::Go;
         for rule in self

@@ -1,4 +1,4 @@
-//! The guard for Python: it registers maps that Python code made, and returns what could not be read.
+//! The guard for Python: registers maps that Python code made, and returns the ranges that could not be read.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use super::{faults, take_unread, Guard};
 use crate::door::os_error;
 
-/// The registration of a map that Python made. It must go before the map does.
+/// The registration of a map that Python made. Drop it before the map.
 #[pyclass(frozen, module = "tallystick.store._kernel")]
 pub struct MapGuard(Guard);
 
@@ -18,7 +18,7 @@ impl MapGuard {
     #[new]
     #[pyo3(signature = (mapped, path, writable = false))]
     fn new(mapped: &Bound<'_, PyAny>, path: PathBuf, writable: bool) -> PyResult<MapGuard> {
-        // The buffer is let go of at once: a map that is looked at cannot be closed.
+        // The buffer is released at once: Python cannot close a map with an exported buffer.
         let buffer = PyBuffer::<u8>::get(mapped)?;
         let (begin, bytes) = (buffer.buf_ptr() as usize, buffer.len_bytes());
         drop(buffer);
@@ -26,7 +26,7 @@ impl MapGuard {
         Ok(MapGuard(guard))
     }
 
-    /// spoils(at, size) -> bool: one of `size` bytes from `at` on could not be read. Asked after they were read.
+    /// spoils(at, size) -> bool: whether one of these bytes could not be read. Call it after reading them.
     fn spoils(&self, at: usize, size: usize) -> bool {
         self.0.spoils(at, size)
     }
@@ -38,9 +38,8 @@ fn map_faults() -> u64 {
     faults()
 }
 
-/// take_unread(folder) -> [(path, offset, bytes, writable)]: of files below `folder`, what could not be read where
-/// it was mapped; a range is told again
-/// when there is more of its map, or when its map was made again.
+/// take_unread(folder) -> [(path, offset, bytes, writable)]: the mapped ranges of files below `folder` that could not
+/// be read. A range is reported again when its map has more of them, or when its map was made again.
 #[pyfunction(name = "take_unread")]
 fn py_take_unread(folder: PathBuf) -> Vec<(PathBuf, u64, u64, bool)> {
     let row = |range: super::Unread| (range.path, range.offset, range.bytes, range.writable);

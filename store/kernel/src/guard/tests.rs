@@ -1,4 +1,4 @@
-//! A file that is truncated under a map gives the same signal as a bad sector, on every system.
+//! A file that is truncated under a map causes the same signal as a bad sector, on every system.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use memmap2::MmapMut;
 
 use super::*;
 
-/// A file of pages, each of them filled with its number plus one; removed at the end.
+/// A file of pages, each filled with its number plus one; removed at the end.
 struct Pages(PathBuf);
 
 impl Pages {
@@ -46,7 +46,7 @@ impl Drop for Pages {
     }
 }
 
-/// `take_unread` is one for the process: tests that call it take turns.
+/// `take_unread` has one state for the process: tests that call it take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -54,7 +54,7 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_is_marked_and_the_others_are_as_they_were() {
+fn an_unreadable_page_is_marked_and_the_others_keep_their_bytes() {
     let _turn = turn();
     let (pages, at) = (Pages::new("marked", 8), page_bytes());
     let map = pages.map();
@@ -69,11 +69,11 @@ fn a_page_that_cannot_be_read_is_marked_and_the_others_are_as_they_were() {
     assert_eq!(pages.unread(), [(6, 1)]);
     assert_eq!(pages.unread(), [], "told once");
     assert_eq!(map[5 * at], FILL);
-    assert_eq!(pages.unread(), [(5, 2)], "there is more of it");
+    assert_eq!(pages.unread(), [(5, 2)], "the range grew");
 }
 
 #[test]
-fn a_map_that_is_made_again_shows_what_the_file_has_then() {
+fn a_new_map_shows_the_present_bytes_of_the_file() {
     let _turn = turn();
     let (pages, at) = (Pages::new("again", 4), page_bytes());
     let map = pages.map();
@@ -83,7 +83,7 @@ fn a_map_that_is_made_again_shows_what_the_file_has_then() {
     assert_eq!(
         pages.unread(),
         [(3, 1)],
-        "what was not told before the map went is kept"
+        "a range that was not reported before the map was dropped is kept"
     );
     pages.truncate(4);
     let map = pages.map();
@@ -92,7 +92,7 @@ fn a_map_that_is_made_again_shows_what_the_file_has_then() {
 }
 
 #[test]
-fn a_store_to_a_page_that_is_gone_is_lost_and_marked() {
+fn a_store_to_an_unreadable_page_is_lost_and_marked() {
     let _turn = turn();
     let (pages, at) = (Pages::new("writable", 4), page_bytes());
     let file = OpenOptions::new().read(true).write(true).open(&pages.0).unwrap();
@@ -108,7 +108,7 @@ fn a_store_to_a_page_that_is_gone_is_lost_and_marked() {
 }
 
 #[test]
-fn many_pages_take_no_more_memory_than_the_budget_and_every_one_is_marked() {
+fn replaced_pages_stay_within_the_memory_budget_and_all_are_marked() {
     let _turn = turn();
     let count = MOST_FILLED + 500;
     let (pages, at) = (Pages::new("many", 1), page_bytes());
@@ -130,7 +130,7 @@ fn many_pages_take_no_more_memory_than_the_budget_and_every_one_is_marked() {
 }
 
 #[test]
-fn threads_that_meet_the_same_page_all_go_on() {
+fn all_threads_that_meet_the_same_page_continue() {
     let _turn = turn();
     let (pages, at) = (Pages::new("threads", 64), page_bytes());
     let map = pages.map();
@@ -144,7 +144,7 @@ fn threads_that_meet_the_same_page_all_go_on() {
                 }
             });
         }
-        // Maps that come and go meanwhile.
+        // Maps are made and dropped at the same time.
         scope.spawn(|| {
             for number in 0..200 {
                 let other = Pages::new(&format!("other-{number}"), 1);
@@ -160,7 +160,7 @@ fn threads_that_meet_the_same_page_all_go_on() {
 fn foreign_fault() {
     let pages = Pages::new("foreign", 2);
     let mine = pages.map();
-    // SAFETY: it is meant to fault.
+    // SAFETY: the fault is intended.
     let foreign = unsafe { Mmap::map(&File::open(&pages.0).unwrap()).unwrap() };
     pages.truncate(0);
     assert_eq!(mine[0], FILL);
@@ -168,7 +168,7 @@ fn foreign_fault() {
 }
 
 #[test]
-fn a_fault_in_a_map_of_somebody_else_ends_the_process_as_it_would_without_us() {
+fn a_fault_in_a_foreign_map_ends_the_process() {
     use std::os::unix::process::ExitStatusExt;
     let this = std::env::current_exe().unwrap();
     let arguments = ["--exact", "guard::tests::foreign_fault", "--ignored"];

@@ -1,4 +1,4 @@
-//! Index files from beside: their entries as rows, and whether their chains hold. The file may be one that is written to.
+//! Index files read from outside: their entries as rows, and whether their chains hold. The file may be in use.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,9 +13,9 @@ use crate::exported::{Capsules, Exported};
 use crate::fault::{At, Fault, Outcome};
 use crate::record::{int, long};
 
-/// Entries that are read at once.
+/// Entries of one read.
 const PIECE: usize = 1 << 15;
-/// Listed; the rest is only counted.
+/// Faults that are listed; more are only counted.
 const MOST_FAULTS: usize = 1000;
 
 /// `most` entries of a file from number `first` on.
@@ -41,26 +41,26 @@ fn entries(path: &Path, slots: u32, first: usize, most: usize) -> Outcome<Record
     Ok(RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length, and no nulls"))
 }
 
-/// Whether the chains of a file hold, read in steps.
+/// Checks in steps whether the chains of a file hold.
 ///
-/// Entries are added one by one, and each names the newest one of its slot before it. So that follows from the hashes;
-/// as does what the slots name at the end. The slots are read in front of the entries: what they name then is there when
-/// the entries are read.
+/// Entries are added one by one, and each names the entry that was then the newest one of its slot. So the hashes
+/// determine all chains, and the values of the slots at the end. The slots are read before the entries: the entries
+/// that they name then exist when the entries are read.
 struct Chains {
     file: File,
     path: PathBuf,
     slots: usize,
     count: usize,
-    /// A slot may name an entry that was added since.
+    /// A slot may name an entry that was added since the slots were read.
     growing: bool,
-    /// A time that ends a search is told as well.
+    /// A time that ends a search early is reported as well.
     times: bool,
     named: Vec<i32>,
     newest: Vec<i32>,
-    /// The entry that is read next, when all slots were read; then the slot that is compared next.
+    /// After all slots were read, the next entry to read; then the next slot to compare.
     next: usize,
     next_slot: usize,
-    /// (byte, why), the first thousand; and how many.
+    /// (byte, reason), the first thousand; and how many there are.
     faults: Vec<(usize, String)>,
     found: usize,
 }
@@ -83,7 +83,7 @@ impl Chains {
         })
     }
 
-    /// Goes on for about so many bytes; true: all was looked at.
+    /// Continues for about this many bytes; true: the file is done.
     fn step(&mut self, max_bytes: usize) -> Outcome<bool> {
         let mut left = max_bytes;
         loop {
@@ -168,7 +168,7 @@ fn read_at(file: &File, path: &Path, at: usize, bytes: &mut [u8]) -> Outcome<()>
     }
 }
 
-/// index_entries(path, slots, first, most) -> (schema, array): key_hash, position, seconds, of so many entries.
+/// index_entries(path, slots, first, most) -> (schema, array): key_hash, position, seconds, of up to `most` entries.
 #[pyfunction]
 fn index_entries(py: Python<'_>, path: PathBuf, slots: u32, first: usize, most: usize) -> PyResult<Capsules<'_>> {
     py.detach(|| entries(&path, slots, first, most).map(Exported::new))?
@@ -206,7 +206,7 @@ impl IndexChains {
         Ok(IndexChains(Mutex::new(chains)))
     }
 
-    /// step(max_bytes) -> whether all was looked at
+    /// step(max_bytes) -> whether the file is done
     fn step(&self, py: Python<'_>, max_bytes: usize) -> PyResult<bool> {
         Ok(py.detach(|| self.lock().step(max_bytes))?)
     }

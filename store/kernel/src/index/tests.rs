@@ -1,4 +1,4 @@
-//! Index files against the bytes of the reference, and against damage.
+//! Index files against the bytes of RocketMQ, and against damage.
 
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ fn fill(index: &mut Index) {
 }
 
 #[test]
-fn the_first_entries_are_the_reference_file() {
+fn the_first_entries_equal_the_reference_file() {
     let folder = Folder::new("reference");
     let mut index = folder.open(8, 16);
     fill(&mut index);
@@ -102,7 +102,11 @@ fn a_full_file_is_followed_by_one_that_begins_with_its_end() {
         vec![700, 600, 500, 400, 300]
     );
     assert_eq!(index.delete_below(250).unwrap(), 1);
-    assert_eq!(index.delete_below(1 << 40).unwrap(), 1, "never the last");
+    assert_eq!(
+        index.delete_below(1 << 40).unwrap(),
+        1,
+        "the last file is never deleted"
+    );
 }
 
 #[test]
@@ -115,12 +119,12 @@ fn an_interrupted_record_is_indexed_once() {
     drop(index);
     let mut index = folder.open(8, 4);
     assert!(index.has_passed(499) && !index.has_passed(500));
-    assert_eq!(index.keys_of_last(500).unwrap(), 5, "over the border of a file");
+    assert_eq!(index.keys_of_last(500).unwrap(), 5, "keys in two files");
     assert_eq!(index.keys_of_last(501).unwrap(), 0);
 }
 
 #[test]
-fn dying_between_slot_and_header_keeps_the_chain() {
+fn a_crash_between_slot_and_header_keeps_the_chain() {
     let folder = Folder::new("between");
     let mut index = folder.open(8, 16);
     fill(&mut index);
@@ -141,7 +145,7 @@ fn dying_between_slot_and_header_keeps_the_chain() {
 }
 
 #[test]
-fn after_an_unclean_stop_what_may_be_torn_goes() {
+fn files_that_may_be_torn_are_dropped_after_an_unclean_stop() {
     let folder = Folder::new("unclean");
     let mut index = folder.open(8, 4);
     for i in 0..8 {
@@ -150,7 +154,7 @@ fn after_an_unclean_stop_what_may_be_torn_goes() {
     assert_eq!(
         index.drop_after(T + 7000).unwrap(),
         -1,
-        "it ends at the last sound time"
+        "the index ends at the last sound time"
     );
     assert_eq!(index.drop_after(T + 6000).unwrap(), 600);
     assert_eq!(index.headers().count(), 2);
@@ -164,7 +168,7 @@ fn after_an_unclean_stop_what_may_be_torn_goes() {
 }
 
 #[test]
-fn what_follows_a_file_that_goes_goes_too_whatever_its_time() {
+fn files_after_a_removed_one_are_removed_whatever_their_time() {
     let folder = Folder::new("set-back");
     let mut index = folder.open(8, 4);
     for i in 0..9 {
@@ -180,12 +184,12 @@ fn what_follows_a_file_that_goes_goes_too_whatever_its_time() {
     assert_eq!(
         found.len(),
         9,
-        "nothing is left out when it is indexed again: {found:?}"
+        "every record is found after it is indexed again: {found:?}"
     );
 }
 
 #[test]
-fn a_file_of_a_wrong_length_is_named_or_goes_if_it_was_being_made() {
+fn a_wrong_length_is_reported_unless_the_file_was_being_created() {
     let folder = Folder::new("length");
     let mut index = folder.open(8, 16);
     fill(&mut index);
@@ -196,7 +200,7 @@ fn a_file_of_a_wrong_length_is_named_or_goes_if_it_was_being_made() {
     assert_eq!(
         again.drop_after(i64::MAX).unwrap(),
         1022,
-        "what was behind the lost file is to be indexed again"
+        "the records after the lost file are indexed again"
     );
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
     let mut other = Index::new(Door::default(), folder.0.clone(), 9, 16, false);
@@ -205,7 +209,7 @@ fn a_file_of_a_wrong_length_is_named_or_goes_if_it_was_being_made() {
 }
 
 #[test]
-fn the_long_way_and_the_short_way_of_hashing_agree() {
+fn the_fast_hash_equals_the_plain_hash() {
     for text in [
         "",
         "a",
@@ -229,14 +233,14 @@ fn a_chain_is_followed_to_older_entries_only() {
     let path = folder.file(0);
     let mut bytes = std::fs::read(&path).unwrap();
     let oldest_at = 40 + 8 * 4 + 2 * 20;
-    bytes[oldest_at + 16..oldest_at + 20].copy_from_slice(&5i32.to_be_bytes()); // the first k1 leads to the last one
+    bytes[oldest_at + 16..oldest_at + 20].copy_from_slice(&5i32.to_be_bytes()); // the first k1 points to the last entry
     std::fs::write(&path, &bytes).unwrap();
     let mut index = folder.open(8, 16);
     assert_eq!(index.find(key("k1"), 64, 0, i64::MAX).unwrap(), vec![886, 170, 0]);
 }
 
 #[test]
-fn a_file_with_an_impossible_hash_is_made_again_when_it_is_cut() {
+fn a_file_with_an_impossible_hash_is_rebuilt_when_it_is_cut() {
     let folder = Folder::new("impossible-hash");
     fill(&mut folder.open(8, 4));
     let last = std::fs::read_dir(&folder.0).unwrap().count() - 1;
@@ -267,10 +271,10 @@ fn a_cut_file_counts_the_slots_that_are_left() {
     assert_eq!((header.count, header.slots_used, header.end_pos), (3, 2, 0));
     assert_eq!(index.find(key("k1"), 64, 0, i64::MAX).unwrap(), vec![0]);
     let bytes = std::fs::read(folder.file(0)).unwrap();
-    assert_eq!(int(&bytes, 32), 2, "in the file as well");
+    assert_eq!(int(&bytes, 32), 2, "the file has the new count");
     assert!(
         index.take_changed().0.contains(&folder.file(0)),
-        "the next sync brings it to the disk"
+        "the next sync includes the cut file"
     );
 }
 
@@ -288,7 +292,7 @@ fn a_file_whose_slots_name_one_entry_more_is_dropped() {
 }
 
 #[test]
-fn the_record_at_the_border_is_repeated_once() {
+fn the_record_at_the_border_is_indexed_once_more() {
     let folder = Folder::new("border");
     let mut index = folder.open(8, 4);
     for i in 0..8 {
@@ -300,14 +304,14 @@ fn the_record_at_the_border_is_repeated_once() {
 }
 
 #[test]
-fn an_entry_of_another_slot_is_no_part_of_a_chain() {
+fn an_entry_of_another_slot_ends_a_chain() {
     let folder = Folder::new("other-slot");
     let mut index = folder.open(8, 16);
     fill(&mut index);
     drop(index);
     let path = folder.file(0);
     let mut bytes = std::fs::read(&path).unwrap();
-    // Of a write that power ended, the slot of k3 is there; where its entry should be stands one of an earlier file.
+    // Power was lost during the write: the slot of k3 survived; in place of its entry stands one of an earlier file.
     let slot = key("k3") as u32 as usize % 8;
     bytes[40 + 4 * slot..44 + 4 * slot].copy_from_slice(&8i32.to_be_bytes());
     let entry = 40 + 32 + 8 * 20;
@@ -319,9 +323,9 @@ fn an_entry_of_another_slot_is_no_part_of_a_chain() {
     assert_eq!(int(&std::fs::read(&path).unwrap(), entry + 16), 0);
 }
 
-/// Any bytes in the file: reading ends, and finds no more than there can be.
+/// Arbitrary bytes in the file: reading ends, and finds no more entries than fit.
 #[test]
-fn finding_takes_any_bytes() {
+fn a_search_in_arbitrary_bytes_ends() {
     let folder = Folder::new("fuzz");
     let mut index = folder.open(8, 16);
     fill(&mut index);

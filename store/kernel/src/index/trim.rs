@@ -1,8 +1,8 @@
-//! Cutting the index back: to what a progress mark counted, or to where the log ends.
+//! Cuts the index back: to the count of a progress mark, or to the end of the log.
 //!
 //! Entries stand in the log's order, so a cut keeps the first ones. Slots and chains follow from the entries alone and
-//! are made again: after a power loss each page of the map may be older or newer than the next one, but the entries
-//! that were synced are there.
+//! are rebuilt: after a power loss each page of the map may be older or newer than the next one, but the synced entries
+//! are there.
 
 use super::{header_after, int, key_slot, long, At, Index, Map, Outcome, ENTRY, HEADER, SLOT};
 
@@ -14,8 +14,8 @@ impl Index {
             .map_or((String::new(), 0), |file| (file.name.clone(), file.header.count))
     }
 
-    /// Cuts back to the entries below `count` of the file `name` (empty: to nothing). False, and nothing is changed, if
-    /// there is no such file. `store_time(pos)` is the store time of the record at a position.
+    /// Cuts back to the entries below `count` of the file `name` (empty: to nothing). False, without a change, if the
+    /// file does not exist. `store_time(pos)` is the store time of the record at a position.
     pub fn trim(&mut self, name: &str, count: i32, store_time: impl Fn(i64) -> Option<i64>) -> Outcome<bool> {
         let keep = match self.files.iter().position(|file| file.name == name) {
             Some(at) if (1..=self.entries as i32).contains(&count) => at + 1,
@@ -31,7 +31,7 @@ impl Index {
         Ok(true)
     }
 
-    /// Removes the entries of records at or behind `pos`.
+    /// Removes the entries of records at or after `pos`.
     pub fn trim_at(&mut self, pos: i64, store_time: impl Fn(i64) -> Option<i64>) -> Outcome<()> {
         while self
             .files
@@ -60,7 +60,7 @@ impl Index {
         self.cut(count, store_time)
     }
 
-    /// Makes the last file one of the entries below `count`.
+    /// Truncates the last file to the entries below `count`.
     fn cut(&mut self, count: i32, store_time: impl Fn(i64) -> Option<i64>) -> Outcome<()> {
         let before = self.files.len().checked_sub(2).map(|at| self.files[at].header);
         let (slots, entry_at) = (self.slots, HEADER + SLOT * self.slots as usize);
@@ -90,12 +90,12 @@ impl Index {
         for number in 1..count {
             let at = entry_at + ENTRY * number as usize;
             let (key, pos) = (int(map.bytes(), at), long(map.bytes(), at + 4));
-            // A page that cannot be read, a hash that no key has, zeros, or an entry of another place: the caller's
-            // dispatch makes the file again.
+            // An unreadable page, an impossible hash, zeros, or an entry of another place: the caller dispatches again,
+            // which rebuilds the file.
             if map.is_spoiled() || key < 0 || pos < last_pos || (key, pos) == (0, 0) {
                 drop(map);
                 if file.header.count <= 1 {
-                    file.header.begin_pos = begin_pos; // the header was damaged, too
+                    file.header.begin_pos = begin_pos; // the header was damaged as well
                 }
                 return self.lost_from_file(self.files.len() - 1);
             }

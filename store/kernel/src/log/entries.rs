@@ -1,9 +1,9 @@
-//! The log in dledger's layout: what makes records entries, and the index that is written beside them.
+//! The log in dledger's layout: turns records into entries, and writes the index.
 //!
-//! Units of the index are staged with their entries and written before the data: a write of the data that fails leaves
-//! units that name nothing, which the next entries write over. So every entry that is written has its unit, and a fault of
-//! the index takes back what was staged like any other. The index is not synced before an entry is acknowledged: it is a
-//! function of the data, and a start makes again what is missing.
+//! Units of the index are staged with their entries and written before the data. If the write of the data fails, units
+//! without an entry remain, and the next entries overwrite them. So every written entry has its unit, and an error of
+//! the index withdraws the staged bytes like any other error. The index is not synced before an entry is acknowledged:
+//! it follows from the data, and a start rebuilds its missing part.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Place {
         self.pos + u64::from(self.size)
     }
 
-    /// None: the unit is not the one of `index`.
+    /// None: the unit does not belong to `index`.
     fn of(unit: &[u8], index: u64) -> Option<Place> {
         (int(unit, 0) == 1 && long(unit, 16) == index as i64).then(|| Place {
             pos: long(unit, 4) as u64,
@@ -45,7 +45,7 @@ pub(super) struct EntryTail {
     door: Door,
     folder: PathBuf,
     segment_bytes: u64,
-    /// Of the entries that are appended here.
+    /// The term of the entries that are appended here.
     pub(super) term: i64,
     pub(super) staged: Link,
     pub(super) written: Link,
@@ -74,7 +74,7 @@ impl EntryTail {
         }
     }
 
-    /// Goes on behind `link`; what was staged is forgotten.
+    /// Continues after `link`; drops everything staged.
     pub(super) fn start(&mut self, link: Link) {
         (self.staged, self.written) = (link, link);
         self.units.clear();
@@ -99,7 +99,7 @@ impl EntryTail {
         self.push(&header);
     }
 
-    /// An entry is staged.
+    /// Records that an entry is staged.
     pub(super) fn push(&mut self, header: &EntryHeader) {
         self.units.extend_from_slice(&header.unit());
         self.chains.push(header.chain);
@@ -116,7 +116,7 @@ impl EntryTail {
         Place::of(self.units.get(at..at + INDEX_UNIT)?, index)
     }
 
-    /// Brings the staged units to the files of the index.
+    /// Writes the staged units to the files of the index.
     pub(super) fn write_units(&mut self) -> Result<(), IoFault> {
         let (mut at, mut place) = (0, self.written.next_index * INDEX_UNIT as u64);
         while at < self.units.len() {
@@ -160,7 +160,7 @@ impl EntryTail {
         }
     }
 
-    /// The data is written up to `written`: entries below it are, others stay staged.
+    /// The data is written up to `written`: entries below it become written, others stay staged.
     pub(super) fn settle(&mut self, written: u64) {
         let done = self
             .units
@@ -179,21 +179,21 @@ impl EntryTail {
         }
     }
 
-    /// All is written.
+    /// Everything is written.
     pub(super) fn settle_all(&mut self) {
         self.written = self.staged;
         self.units.clear();
         self.chains.clear();
     }
 
-    /// Forgets what is staged and not written.
+    /// Drops what is staged and not written.
     pub(super) fn abandon(&mut self) {
         self.staged = self.written;
         self.units.clear();
         self.chains.clear();
     }
 
-    /// Zeroes the units from `link.next_index` to the written end, and goes on behind `link`.
+    /// Zeroes the units from `link.next_index` to the written end, and continues after `link`.
     pub(super) fn cut(&mut self, link: Link) -> Result<(), IoFault> {
         debug_assert!(self.is_settled());
         let units = (self.written.next_index - link.next_index) as usize;
@@ -206,20 +206,20 @@ impl EntryTail {
         Ok(())
     }
 
-    /// What `sync_index` has to make durable: files, and whether the folder has new names.
+    /// What `sync_index` has to make durable: files, and whether names in the folder changed.
     pub(super) fn take_unsynced(&mut self) -> (Vec<Arc<DoorFile>>, Option<(Door, PathBuf)>) {
         let folder = std::mem::take(&mut self.folder_changed).then(|| (self.door.clone(), self.folder.clone()));
         (std::mem::take(&mut self.unsynced), folder)
     }
 
-    /// Their sync failed: the next one tries again, and until then nothing says that the index is durable.
+    /// Their sync failed: the next sync includes them again, and until then the index does not count as durable.
     pub(super) fn put_back_unsynced(&mut self, files: Vec<Arc<DoorFile>>, folder_changed: bool) {
         files.iter().for_each(|file| self.note(file));
         self.folder_changed |= folder_changed;
     }
 }
 
-/// The written entries, read where they lie. Its maps have a lock of their own: reads need none of the log's.
+/// The written entries, read from the files. Its maps have their own lock: reads do not need the log's lock.
 pub(super) struct EntryFiles {
     pub(super) data: LogMaps,
     pub(super) index: LogMaps,
@@ -233,7 +233,7 @@ impl EntryFiles {
         }
     }
 
-    /// The place of a written entry; None: the index does not know it.
+    /// The place of a written entry; None: the index does not have it.
     pub(super) fn place(&self, index: u64) -> Outcome<Option<Place>> {
         let at = index * INDEX_UNIT as u64;
         let segment = self.index.segment(at)?;
@@ -242,7 +242,7 @@ impl EntryFiles {
         Ok(place.filter(|_| segment.is_none_or(|segment| !segment.spoils(at, INDEX_UNIT))))
     }
 
-    /// Appends the bytes [pos, end) of the log to `out`; false: they are not all there, or cannot be read.
+    /// Appends the bytes [pos, end) of the log to `out`; false: some are missing, or cannot be read.
     pub(super) fn read(&self, mut pos: u64, end: u64, out: &mut Vec<u8>) -> Outcome<bool> {
         while pos < end {
             let Some(segment) = self.data.segment(pos)? else {

@@ -1,7 +1,7 @@
-//! Serving a frame: a plain send becomes a staged record and an answer that waits for it.
+//! Serves a frame: a plain send becomes a staged record and an answer that waits for it.
 //!
-//! Plain is a send whose topic is served here, to a queue that exists, without a property that changes its way, within all
-//! limits. Whatever is not is left to Python, which decides; nothing was changed then.
+//! A send is plain if its topic is served here, its queue exists, no property needs special treatment, and it is within
+//! all limits. Every other frame goes to Python unchanged, and Python decides.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,11 +17,11 @@ use crate::reply::{Answer, Reply};
 
 pub(super) struct Connection {
     pub(super) born_host: Vec<u8>,
-    /// The head of a frame whose rest has not come yet.
+    /// The head of a frame that is not complete yet.
     pub(super) partial: Vec<u8>,
 }
 
-/// What every message gets from this broker, and the limits it is held to.
+/// Values that this broker adds to every message, and its limits.
 pub(super) struct Rules {
     pub(super) max_message_bytes: usize,
     pub(super) store_host: Vec<u8>,
@@ -76,7 +76,7 @@ impl Inner {
         self.topics.get_mut(name).expect("it was there or was just inserted")
     }
 
-    /// Serves one frame if it is a plain send to a known topic. None: it is left to Python.
+    /// Serves one frame if it is a plain send to a known topic. None: Python has to serve it.
     pub(super) fn serve(&mut self, connection: u64, born_host: &[u8], frame: &Frame<'_>, now_ms: i64) -> Option<()> {
         if !self.hot || self.replies.len() >= self.rules.max_replies {
             return None;
@@ -119,7 +119,7 @@ impl Inner {
             body: frame.body,
             properties: [properties, separator, &self.rules.suffix],
         };
-        // Python will meet the same fault, and answers it.
+        // Python meets the same fault, and answers it.
         self.rules.check(&parts).ok()?;
         let size = parts.size();
         self.tail.make_room(self.tail.framed(size, 1)).ok()?;
@@ -153,7 +153,7 @@ impl Inner {
         let mut buffer = Vec::new();
         for run in replies.chunk_by(|a, b| a.connection == b.connection) {
             if !self.connections.contains_key(&run[0].connection) {
-                continue; // it was closed before its answers were safe to give
+                continue; // the connection was closed before its answers were released
             }
             buffer.clear();
             for reply in run {
@@ -166,7 +166,8 @@ impl Inner {
     }
 }
 
-/// Properties that need nothing from the broker: well-formed pairs, none of a name that changes a message's way.
+/// Whether the broker need not act on any property: well-formed pairs, and no name that changes how a message is
+/// stored.
 pub(super) fn plain_properties(properties: &[u8]) -> bool {
     if !properties.is_ascii() && std::str::from_utf8(properties).is_err() {
         return false;

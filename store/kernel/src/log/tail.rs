@@ -1,7 +1,8 @@
 //! The staged end of the log and the segment files it goes to.
 //!
-//! Staged bytes lie in pieces, each contiguous and within one segment; a record never crosses a segment, and a filler
-//! closes the one that it does not fit into. Written bytes are in the page cache, and their files wait for a sync.
+//! Staged bytes lie in pieces, each contiguous and within one segment. A record never crosses a segment; a filler
+//! closes the segment into which the record does not fit. Written bytes are in the page cache, and their files wait for
+//! a sync.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -18,10 +19,10 @@ use crate::encode::{Parts, BLANK_BYTES, BLANK_MAGIC};
 use crate::entry::{EntryHeader, ENTRY_HEADER};
 use crate::record::LEDGER_FILLER;
 
-/// A clock that is set back by no more than this was corrected: times stand still until it has come as far again.
+/// If the clock is set back by this or less, it was corrected: store times stay constant until it has caught up.
 const CORRECTION_MS: i64 = 60_000;
 
-/// A buffer that grew beyond this for one large frame or burst is given back, not kept for the next.
+/// A buffer that grew beyond this for one large frame or burst is released, not kept for the next one.
 pub(super) const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
 /// Contiguous staged bytes of one segment.
@@ -35,7 +36,7 @@ pub(super) struct Piece {
 pub(super) enum AppendFault {
     /// The message can never be stored.
     Illegal(String),
-    /// The next segment could not be made.
+    /// The next segment could not be created.
     Segment(PathBuf, io::Error),
 }
 
@@ -64,16 +65,17 @@ pub(super) struct Tail {
     pub(super) staged: u64,
     pub(super) written: u64,
     pub(super) last_store_ms: i64,
-    /// Open segments by their start: the one that `staged` lies in, and earlier ones that pieces still wait for.
+    /// Open segments by their start: the one that contains `staged`, and earlier ones to which pieces still have to be
+    /// written.
     pub(super) segments: VecDeque<(u64, Arc<DoorFile>)>,
     pub(super) unsynced: Vec<Arc<DoorFile>>,
-    /// A segment was created: its folder has to be synced, too.
+    /// A segment was created: its folder has to be synced as well.
     pub(super) folder_changed: bool,
-    /// A write failed: below here the file may have bytes of records that were given up.
+    /// A write failed: the file may contain bytes of withdrawn records below this position.
     pub(super) stale_end: u64,
-    /// A sync failed: what the kernel dropped then cannot be known, so nothing may be called flushed any more.
+    /// A sync failed: the pages that the system dropped are unknown, so no more bytes may count as flushed.
     pub(super) broken: bool,
-    /// dledger's layout: each record lies in an entry. None: the plain one.
+    /// dledger's layout: each record lies in an entry. None: the plain layout.
     pub(super) entries: Option<Box<EntryTail>>,
 }
 
@@ -89,8 +91,9 @@ impl Tail {
         let file = if ready {
             self.door.open(&path).map_err(fault)?
         } else {
-            // Whole and allocated at once: a later write cannot find the disk full. And for good: if power loss left a
-            // later segment but not this one, the store would not open. (Mostly it was made ahead, by another thread.)
+            // Created in full length and allocated at once: a later write cannot find the disk full. And durably: if
+            // power loss left a later segment but not this one, the store would not open. (Usually another thread
+            // created it in advance.)
             let made = self
                 .door
                 .create_sized(&path, self.segment_bytes, true)
@@ -100,7 +103,8 @@ impl Tail {
                     Ok(file)
                 });
             if made.is_err() {
-                // A file of the wrong length would keep the store from loading; the error to tell is the first one.
+                // A file of the wrong length would prevent the store from loading; the first error is the one to
+                // report.
                 let _ = self.door.remove(&path);
             }
             made.map_err(fault)?
@@ -110,7 +114,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Bytes that `count` records of `size` bytes in all take in the log.
+    /// Bytes of the log that `count` records of `size` bytes in total take.
     pub(super) fn framed(&self, size: usize, count: usize) -> usize {
         size + if self.entries.is_some() {
             count * ENTRY_HEADER
@@ -131,7 +135,7 @@ impl Tail {
         let left = self.segment_bytes - (self.staged - start);
         let fits = size as u64 + BLANK_BYTES as u64 <= left;
         let target = if fits { start } else { start + self.segment_bytes };
-        // The filler needs its own segment open as well, right after a restart.
+        // The filler also needs its own segment open, right after a restart.
         if self.segments.back().is_none_or(|(have, _)| *have < start) {
             self.open_segment(start)?;
         }
@@ -156,7 +160,7 @@ impl Tail {
     /// The piece that ends at `staged`.
     pub(super) fn piece(&mut self) -> &mut Piece {
         let staged = self.staged;
-        // A filler of just eight bytes ends where the next segment begins, and yet the next record is another file's.
+        // A filler of just eight bytes ends where the next segment begins, but the next record belongs to another file.
         let begins_segment = staged % self.segment_bytes == 0;
         let follows = |last: &Piece| last.pos + last.bytes.len() as u64 == staged;
         if begins_segment || !self.pieces.back().is_some_and(follows) {
@@ -167,7 +171,7 @@ impl Tail {
         self.pieces.back_mut().expect("it was there or was just pushed")
     }
 
-    /// Stages a record that `make_room` has made room for; returns its position. `kind`: of its entry, if it gets one.
+    /// Stages a record for which `make_room` has made room; returns its position. `kind`: of its entry, if it gets one.
     pub(super) fn stage(&mut self, parts: &Parts<'_>, kind: i32) -> u64 {
         if let Some(mut entries) = self.entries.take() {
             let entry_pos = self.staged;
@@ -188,7 +192,7 @@ impl Tail {
         pos
     }
 
-    /// Stages an entry of another log at the place it has there, which is `staged` or the begin of the next segment.
+    /// Stages an entry of another log at its place there, which is `staged` or the beginning of the next segment.
     pub(super) fn stage_entry(&mut self, header: &EntryHeader, bytes: &[u8]) -> Result<(), AppendFault> {
         let start = self.segment_start(self.staged);
         if self.segments.back().is_none_or(|(have, _)| *have < start) {
@@ -208,10 +212,10 @@ impl Tail {
         Ok(())
     }
 
-    /// The store timestamp of a record staged now: non-decreasing along the log when a clock is corrected.
+    /// The store timestamp of a record staged now: it does not decrease along the log when a clock is corrected.
     ///
-    /// A clock that is set back by more than that was wrong before. Times begin again then: if they stood still until
-    /// the clock comes there a second time, no delayed message would wait, and no search by time would end.
+    /// If the clock is set back by more, it was wrong before, and the timestamps follow it back. If they stayed
+    /// constant until the clock caught up, no delayed message would wait, and no search by time would end.
     pub(super) fn store_ms(&mut self, now_ms: i64) -> i64 {
         if !(0..=CORRECTION_MS).contains(&(self.last_store_ms - now_ms)) {
             self.last_store_ms = now_ms;
@@ -219,7 +223,7 @@ impl Tail {
         self.last_store_ms
     }
 
-    /// Moves all staged bytes into the files. After an error `written` tells how far it came.
+    /// Writes all staged bytes to the files. After an error `written` says how far it came.
     pub(super) fn write_out(&mut self) -> Result<(), (PathBuf, io::Error)> {
         if let Some(entries) = &mut self.entries {
             entries.write_units()?;
@@ -246,8 +250,8 @@ impl Tail {
             let piece_end = piece.pos + piece.bytes.len() as u64;
             let mut bytes = Cow::from(&piece.bytes);
             if self.stale_end > piece_end && self.stale_end <= start + self.segment_bytes {
-                // One of the records given up may begin just where this piece ends: a recovery would take it for the
-                // next one. So all of them are written over, with zeros behind the new ones.
+                // One of the withdrawn records may begin exactly where this piece ends: a recovery would take it for
+                // the next one. So all of them are overwritten, with zeros after the new ones.
                 bytes.to_mut().resize((self.stale_end - piece.pos) as usize, 0);
             }
             if let Err(error) = file.write_at(&bytes, piece.pos - start) {
@@ -270,14 +274,14 @@ impl Tail {
         Ok(())
     }
 
-    /// Cuts what is written back to `pos`, durably: zeros behind it, and new files for the segments behind its own.
-    /// Nothing is staged; what was to be synced before `pos` still is.
+    /// Truncates the written bytes to `pos`, durably: zeros after it, and new files for the segments after its own.
+    /// Nothing may be staged; unsynced bytes before `pos` stay unsynced.
     pub(super) fn cut(&mut self, pos: u64) -> Result<(), (PathBuf, io::Error)> {
         let end = self.written.max(self.stale_end);
         let start = self.segment_start(pos);
         self.segments.retain(|(have, _)| *have <= start);
         let path_of = |start: u64| self.folder.join(format!("{start:020}"));
-        // From the last one on: power loss halfway leaves no hole that a record could seem to follow.
+        // From the last segment on: a power loss in between leaves no hole that a record could seem to follow.
         let first_behind = if pos == start {
             start
         } else {
@@ -313,7 +317,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Writes other bytes over written ones, durably.
+    /// Overwrites written bytes, durably.
     pub(super) fn rewrite(&self, mut pos: u64, mut data: &[u8]) -> Result<(), (PathBuf, io::Error)> {
         while !data.is_empty() {
             let start = self.segment_start(pos);
@@ -329,8 +333,8 @@ impl Tail {
         Ok(())
     }
 
-    /// Zeros over what a failed write left behind the written end, so that no start finds a record there whose sender was
-    /// told that it is not stored. If that fails too, the next write does it.
+    /// Zeroes the bytes that a failed write left after the written end, so that no start finds a record whose sender
+    /// was told that it is not stored. If that fails as well, the next write zeroes them.
     pub(super) fn wipe_stale(&mut self) {
         let start = self.segment_start(self.written);
         let Some((_, file)) = self.segments.iter().find(|(have, _)| *have == start) else {

@@ -1,4 +1,4 @@
-//! The queues' next offsets, by topic, and what was put since somebody asked.
+//! The queues' next offsets, by topic, and counts of appended messages since the last query.
 
 use rustc_hash::FxHashMap;
 
@@ -7,7 +7,7 @@ use crate::encode::place_of;
 pub(super) struct Topic {
     /// Sends to queues [0, queues) are served here; 0: all sends of the topic go to Python.
     pub(super) queues: i32,
-    /// The next offset of each queue ever used.
+    /// The next offset of each queue that was ever used.
     pub(super) next: Vec<i64>,
     pub(super) put_count: u64,
     pub(super) put_bytes: u64,
@@ -36,7 +36,7 @@ impl Topic {
     }
 }
 
-/// Gives the queue offsets of staged records back: they will be used again. `header_bytes` lie before each of them.
+/// Takes back the queue offsets of staged records: they will be used again. `header_bytes` lie before each record.
 pub(super) fn give_back_offsets(staged: &[u8], header_bytes: usize, topics: &mut FxHashMap<Box<[u8]>, Topic>) {
     let mut at = header_bytes;
     while let Some(place) = staged.get(at..).and_then(place_of) {

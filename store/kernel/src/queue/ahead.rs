@@ -1,8 +1,8 @@
-//! Brings the folders and files of queues into the system's cache before a start reads them one after the other.
+//! Reads the folders and files of queues into the system's cache before a start reads them one after the other.
 //!
-//! For each queue a start needs some four pages that lie anywhere on the disk: two folders, an inode, the first units. Read
-//! one at a time, the pages of fifty thousand queues take minutes on a disk that answers in half a millisecond. A disk
-//! answers several requests at once, so several threads ask it for different queues.
+//! For each queue a start needs about four pages that lie anywhere on the disk: two folders, an inode, the first units.
+//! Read one at a time, the pages of fifty thousand queues take minutes on a disk that answers in half a millisecond. A
+//! disk can answer several requests at once, so several threads read different queues.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ const FIRST_BYTES: usize = 4096;
 /// A start looks for the end of a queue from its third-last file on.
 const LAST_FILES: usize = 3;
 
-/// Reads what a start will read first of each queue of these topics. What cannot be read is left for the start to tell.
+/// Reads what a start reads first of each queue of these topics. Errors are ignored here: the start reports them.
 fn read_ahead(folder: &Path, topics: &[Vec<u8>]) {
     for topic in topics {
         let Ok(queues) = std::fs::read_dir(folder.join(std::ffi::OsStr::from_bytes(topic))) else {
@@ -40,7 +40,7 @@ fn read_ahead(folder: &Path, topics: &[Vec<u8>]) {
     }
 }
 
-/// Blocks that this thread had the disk read so far.
+/// Blocks that this thread has read from the disk so far.
 fn blocks_read() -> i64 {
     // SAFETY: the call fills the structure, or fails; zeros are a valid value of it.
     unsafe {
@@ -50,7 +50,7 @@ fn blocks_read() -> i64 {
     }
 }
 
-/// read_ahead_queues(folder, topics) -> whether the disk had to be asked
+/// read_ahead_queues(folder, topics) -> whether the disk was read
 #[pyfunction]
 fn read_ahead_queues(py: Python<'_>, folder: PathBuf, topics: Vec<Vec<u8>>) -> bool {
     py.detach(|| {

@@ -4,22 +4,22 @@ use super::unit::{Unit, UNIT};
 use super::Queues;
 use crate::fault::Outcome;
 
-/// Blank units are written so many at a time.
+/// Number of blank units in one write.
 const BLANKS: u64 = 4096;
-/// A queue's memory is given back if a burst made it larger than this.
+/// A queue's memory is released if a burst made it larger than this.
 const ROOMY: usize = 1 << 16;
 
-/// What became of a unit.
+/// The result of adding a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     Added,
     Known,
-    /// The record claims a place that is not the queue's next one. A queue that counts from 0 again is appended to,
-    /// anything else is not added.
+    /// The record claims a place that is not the queue's next one. A queue that counts from 0 again is appended to; any
+    /// other unit is not added.
     Misplaced,
-    /// It is decided later, see `hold`.
+    /// Decided later, see `hold`.
     Held,
-    /// The record's queue offset is no number of a unit.
+    /// The record's queue offset cannot be the number of a unit.
     BadOffset,
 }
 
@@ -40,11 +40,11 @@ impl Queues {
             if queue.has_no_unit() {
                 self.begin_at(q, expect)?;
             } else if queue_offset != 0 {
-                // 4.8.0 does not ask this of offset 0, so a queue that counts from 0 again is appended to
+                // 4.8.0 does not check this for offset 0, so a queue that counts from 0 again is appended to
                 if expect < queue.end {
                     return Ok(Put::Known);
                 }
-                // A record that claims a place far ahead must not shift those behind it: it gets no unit.
+                // A record that claims a place far ahead must not shift the records after it: it gets no unit.
                 if !self.may_lack(q, unit.pos, (expect - queue.end) / UNIT) {
                     return Ok(Put::Misplaced);
                 }
@@ -75,7 +75,7 @@ impl Queues {
         }
     }
 
-    /// A queue without units begins at `expect`, behind blank units from its file's start.
+    /// A queue without units begins at `expect`, after blank units from its file's start.
     #[cold]
     pub(super) fn begin_at(&mut self, q: u32, expect: u64) -> Outcome<()> {
         while !self.queues[q as usize].segments.is_empty() {
@@ -101,7 +101,7 @@ impl Queues {
         self.dirty.len()
     }
 
-    /// Writes pending units of up to `most` queues, those that wait longest first; true when nothing is left.
+    /// Writes pending units of up to `most` queues, those first that wait longest; true when nothing is left.
     pub fn write_some(&mut self, most: usize) -> Outcome<bool> {
         for _ in 0..most {
             let Some(&q) = self.dirty.front() else { return Ok(true) };

@@ -1,23 +1,23 @@
 //! Chooses which records of one queue belong together when some of them claim a wrong queue offset.
 //!
-//! No CRC covers topic, queue id and queue offset of a record. A damaged one claims a place that is taken, a place far
-//! ahead, or a place in another queue. The sound records of a queue have rising offsets, and each offset that is missing
-//! between two of them belonged to a record that took up bytes of the log between these two. So the records that a
-//! rebuild cannot place at once are claims, in the order of the log, and the best chain of them is taken:
+//! No CRC covers topic, queue id and queue offset of a plain record. A damaged one claims a place that is taken, a
+//! place far ahead, or a place in another queue. The sound records of a queue have rising offsets, and each offset that
+//! is missing between two of them belonged to a record that took up bytes of the log between these two. So the records
+//! that a rebuild cannot place at once are claims, in the order of the log, and the best chain of them is chosen:
 //!
 //! - offsets rise along the chain, and each gap has room in the log;
 //! - each claim that is kept counts `WORTH`, each offset that is missing without a known reason costs one;
 //! - a run of `RUN` consecutive offsets is proof: the chain ends with it, whatever it skips.
 //!
-//! Offset 0 may begin a queue again: its topic was removed and created again, and the log has records of both.
+//! Offset 0 may begin a queue again: its topic was removed and created again, and the log has the records of both.
 
 use super::unit::Unit;
 use crate::record::SMALLEST;
 
-/// So many consecutive offsets are no accident.
+/// This many consecutive offsets are no accident.
 pub const RUN: usize = 4;
 const WORTH: i64 = 8;
-/// The worth of a damaged record: it gives way to a sound one with the same offset.
+/// The worth of a damaged record: a sound one with the same offset replaces it.
 const LOST_WORTH: i64 = 4;
 
 /// A record's claim to a place in a queue.
@@ -31,19 +31,19 @@ pub struct Claim {
     pub lost: bool,
 }
 
-/// What is known in front of the claims.
+/// What is known before the claims.
 pub struct Front<'a> {
-    /// The queue's next offset. None: it has no unit.
+    /// The queue's next offset. None: the queue has no unit.
     pub next: Option<i64>,
     /// End of the last record that has a unit.
     pub end_pos: i64,
-    /// What it costs to begin a queue without units with this claim; None: the claim is impossible.
+    /// The cost of beginning a queue without units with this claim; None: the claim is impossible.
     pub first: &'a dyn Fn(&Claim) -> Option<i64>,
-    /// Whether so many records may lie in the damaged bytes of the log between two positions.
+    /// Whether this many records may lie in the damaged bytes of the log between two positions.
     pub lacks: &'a dyn Fn(i64, i64, u64) -> bool,
 }
 
-/// The claims that are taken, by number, and whether the queue begins again with them.
+/// The accepted claims, by number, and whether the queue begins again with them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     pub again: bool,
@@ -57,7 +57,7 @@ struct Way {
     before: Option<usize>,
 }
 
-/// How many claims at the end have consecutive offsets.
+/// The number of claims at the end that have consecutive offsets.
 pub fn run_length(claims: &[Claim]) -> usize {
     let pairs = claims.windows(2).rev();
     let more = pairs.take_while(|pair| pair[0].offset.checked_add(1) == Some(pair[1].offset));
@@ -77,7 +77,7 @@ pub fn choose_proven(claims: &[Claim], front: &Front<'_>) -> Choice {
     }
     if front.next.is_none_or(|next| target >= next) {
         let ways = ways(&claims[..run], front, false);
-        // Without any claim between, a known queue goes on at `target` in one gap.
+        // Without a claim in between, a known queue continues at `target` after one gap.
         let least = front.next.map_or(0, |next| next - target);
         let best = best(&ways, |at| {
             let gap = target - claims[at].offset - 1;
@@ -117,7 +117,7 @@ pub fn choose_last(claims: &[Claim], front: &Front<'_>, alone: bool) -> Choice {
     Choice::default()
 }
 
-/// All claims together are a new life of the queue: nothing needs to be damaged for that.
+/// All claims together are a new life of the queue, without any damage.
 fn begins_again(claims: &[Claim], front: &Front<'_>) -> bool {
     front.next.is_some_and(|next| next > 0)
         && claims.first().is_some_and(|claim| claim.offset == 0 && !claim.lost)
@@ -125,7 +125,7 @@ fn begins_again(claims: &[Claim], front: &Front<'_>) -> bool {
 }
 
 impl Front<'_> {
-    /// What a gap of so many offsets in front of `to` costs; None: the log has no room for it.
+    /// The cost of a gap of this many offsets before `to`; None: the log has no room for it.
     fn cost(&self, from_pos: i64, to: &Claim, gap: i64) -> Option<i64> {
         if gap == 0 || (self.lacks)(from_pos, to.unit.pos, gap as u64) {
             return Some(0);
@@ -134,7 +134,7 @@ impl Front<'_> {
         (gap <= room).then_some(gap)
     }
 
-    /// What it costs that `claim` is the first one of a chain.
+    /// The cost if `claim` is the first one of a chain.
     fn begin(&self, claim: &Claim, again: bool) -> Option<i64> {
         match self.next {
             _ if again => (claim.offset == 0 && !claim.lost).then_some(0),
@@ -163,7 +163,7 @@ fn ways(claims: &[Claim], front: &Front<'_>, again: bool) -> Vec<Option<Way>> {
                 continue;
             };
             let score = before.score + worth - cost;
-            // Of two records with the same offset the first one is taken; of two beginnings the later one.
+            // Of two records with the same offset the first one is chosen; of two beginnings the later one.
             if way.is_none_or(|way| score > way.score || again && score == way.score && way.before.is_some()) {
                 way = Some(Way { score, before: Some(j) });
             }
@@ -173,7 +173,7 @@ fn ways(claims: &[Claim], front: &Front<'_>, again: bool) -> Vec<Option<Way>> {
     ways
 }
 
-/// The end of the best way, and its score less what it costs to go on from there.
+/// The end of the best chain, and its score less the cost of continuing from there.
 fn best(ways: &[Option<Way>], cost: impl Fn(usize) -> Option<i64>) -> Option<(usize, i64)> {
     let mut best: Option<(usize, i64)> = None;
     for (at, way) in ways.iter().enumerate() {
@@ -219,7 +219,7 @@ mod tests {
         of.iter().map(claim).collect()
     }
 
-    /// Claims with room for two records in front of each.
+    /// Claims with room for two records before each.
     fn row(offsets: &[i64]) -> Vec<Claim> {
         let places = (10..).step_by(3);
         claims(&places.zip(offsets.iter().copied()).collect::<Vec<_>>())
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_far_jump_at_the_end_is_damage_and_a_near_one_is_a_gap() {
         assert!(last(4, &[1 << 47]).is_empty());
-        assert!(last(4, &[12]).is_empty(), "eight records lost without a trace");
+        assert!(last(4, &[12]).is_empty(), "a gap of eight records needs a proof");
         assert_eq!(last(4, &[5]), [5]);
         assert_eq!(last(4, &[7]), [7]);
         let claims = row(&[9]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn several_lost_in_a_row_or_alternately_leave_gaps() {
+    fn lost_records_leave_gaps() {
         assert_eq!(last(4, &[5, 7, 9]), [5, 7, 9]);
         assert_eq!(proven(Some(4), &[6, 8, 9, 10, 11]), (false, vec![6, 8, 9, 10, 11]));
         assert_eq!(
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn offset_0_begins_again_if_the_next_ones_follow_it() {
+    fn offset_0_begins_a_queue_again_if_the_next_offsets_follow() {
         assert_eq!(proven(Some(58), &[0, 1, 2, 3]), (true, vec![0, 1, 2, 3]));
         assert_eq!(proven(Some(58), &[0, 2, 3, 4, 5]), (true, vec![0, 2, 3, 4, 5]));
         assert_eq!(proven(Some(58), &[0, 58, 59, 60, 61]), (false, vec![58, 59, 60, 61]));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_two_of_a_new_life_are_enough_and_one_depends() {
+    fn two_records_at_the_end_begin_a_new_life_and_one_may() {
         let two = row(&[0, 1]);
         assert!(with(Some(58), false, |f| choose_last(&two, f, false)).again);
         let one = row(&[0]);

@@ -1,8 +1,8 @@
-//! The writing end of a queue's extension (`ext.rs` has the layout): units gather in memory like the queue's own, and go
-//! to the file in front of the queue's units that name them.
+//! The writing end of a queue's extension (`ext.rs` has the layout): units collect in memory like the queue's own, and
+//! are written to the file before the queue's units that name them.
 //!
-//! A unit needs four bytes behind it in its file; otherwise -1 is written in the place of its size and it goes to the
-//! next file. Source: RocketMQ 4.8.0, ConsumeQueueExt.put, fullFillToEnd.
+//! A unit needs four free bytes after it in its file; otherwise -1 is written in place of its size, and the unit goes
+//! to the next file. Source: RocketMQ 4.8.0, ConsumeQueueExt.put, fullFillToEnd.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::ext::{address_of, decode, is_address, place_of, ExtUnit, HEAD, MOST_B
 use crate::fault::{At, Fault, Outcome};
 use crate::maps::{segment_name, segment_starts};
 
-/// Bytes that stay free behind a unit, for the mark of the file's end.
+/// Bytes that stay free after a unit, for the mark of the file's end.
 const END_MARK: u64 = 4;
 
 pub(super) struct ExtTail {
@@ -29,7 +29,7 @@ impl ExtTail {
 }
 
 impl Queues {
-    /// New units carry an address into extension files of this size; 0: they do not.
+    /// New units carry an address into extension files of this size; 0: they carry none.
     pub fn extend(&mut self, folder: PathBuf, segment_bytes: u64) {
         (self.ext_folder, self.ext_segment_bytes) = (folder, segment_bytes);
     }
@@ -55,8 +55,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives the unit just put an extension; it keeps its tags code if the extension cannot take one more. It cannot
-    /// fail: `prepare_ext` has done what can.
+    /// Adds an extension to the unit just put; the unit keeps its tags code if the extension is full. This cannot fail:
+    /// `prepare_ext` has done everything that can.
     pub fn extend_last(&mut self, q: u32, tags_code: i64, store_timestamp: i64, bit_map: &[u8]) {
         let size = (HEAD + bit_map.len()) as u64;
         if size > MOST_BYTES || self.ext_segment_bytes < size + END_MARK {
@@ -84,13 +84,13 @@ impl Queues {
         }
     }
 
-    /// A queue whose extension has a file of a wrong length is built again, with its extension.
+    /// A queue whose extension has a file of a wrong length is rebuilt, with its extension.
     pub(super) fn look_at_ext(&mut self, q: u32) -> Outcome<()> {
         let folder = self.ext_folder_of(q);
         for start in segment_starts(&folder)? {
             let path = folder.join(segment_name(start));
             let bytes = std::fs::metadata(&path).at(&path)?.len();
-            // An empty one is made whole when the next unit is written.
+            // An empty file gets its length when the next unit is written.
             if bytes != 0 && bytes != self.ext_segment_bytes || start % self.ext_segment_bytes != 0 {
                 let (name, whole) = (segment_name(start), self.ext_segment_bytes);
                 let reason = format!("file {name} of its extension has {bytes} bytes instead of {whole}");
@@ -100,7 +100,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Where the next unit goes: behind the last sound one, and behind what the queue's last unit names.
+    /// Where the next unit goes: after the last sound one, and after the one that the queue's last unit names.
     fn find_ext_end(&mut self, q: u32) -> Outcome<u64> {
         let folder = self.ext_folder_of(q);
         let starts = segment_starts(&folder)?;
@@ -108,7 +108,7 @@ impl Queues {
             let path = folder.join(segment_name(start));
             let bytes = std::fs::metadata(&path).at(&path)?.len();
             if bytes == 0 {
-                // power went before it was synced; its units are lost, and read as unknown
+                // power was lost before it was synced; its units are lost, and count as unknown
                 let file = self.door.open(&path).at(&path)?;
                 file.set_len(self.ext_segment_bytes).at(&path)?;
                 self.ext_unsynced.insert(path);
@@ -182,13 +182,13 @@ impl Queues {
         Ok(())
     }
 
-    /// Extension files to sync, in front of the queues'.
+    /// Extension files to sync, before the queues' files.
     pub(super) fn take_unsynced_ext(&mut self) -> Vec<ToSync> {
         let paths = std::mem::take(&mut self.ext_unsynced);
         paths.into_iter().map(ToSync::of_path).collect()
     }
 
-    /// Removes the extension's files that end at or below `place`; all of them if it is None.
+    /// Removes the extension's files that end at or below `place`; all files if it is None.
     pub(super) fn remove_ext(&mut self, q: u32, place: Option<u64>) -> Outcome<()> {
         if self.ext_segment_bytes == 0 || self.read_only {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The files of the queues: opened on demand, closed by a clock when too many are open, synced without a lock.
+//! The files of the queues: opened on demand, closed in clock order when too many are open, synced without a lock.
 
 use std::fs::File;
 use std::io;
@@ -52,12 +52,12 @@ impl Handle {
 pub(super) struct Segment {
     pub start: u64,
     pub handle: Option<Arc<Handle>>,
-    /// For the clock that closes files: read or written since the hand last passed.
+    /// For the clock algorithm: read or written since the hand last passed.
     pub used: bool,
     pub unsynced: bool,
 }
 
-/// A file to sync, taken out of the table so that the wait needs no lock.
+/// A file to sync, removed from the table so that the sync needs no lock.
 pub struct ToSync {
     queue: u32,
     start: u64,
@@ -66,7 +66,7 @@ pub struct ToSync {
 }
 
 impl Queues {
-    /// The segment's file, opened if need be; `create` makes it. None: there is no such segment.
+    /// The segment's file, opened if needed; `create` creates it. None: no such segment.
     pub(super) fn handle(&mut self, q: u32, start: u64, create: bool) -> Outcome<Option<Arc<Handle>>> {
         let queue = &mut self.queues[q as usize];
         let index = queue.segment_index(start);
@@ -121,7 +121,7 @@ impl Queues {
         Ok(Some(handle))
     }
 
-    /// Closes the next file that was not used since the hand last passed it.
+    /// Closes the next file that was not used since the hand last passed.
     fn close_one(&mut self) {
         while let Some((q, start)) = self.open.pop_front() {
             let queue = &mut self.queues[q as usize];
@@ -141,7 +141,7 @@ impl Queues {
         }
     }
 
-    /// Takes a segment off the table and removes its file.
+    /// Removes a segment from the table, and its file.
     pub(super) fn remove_segment(&mut self, q: u32, index: usize) -> Outcome<()> {
         let start = self.queues[q as usize].segments[index].start;
         if !self.read_only {
@@ -168,7 +168,7 @@ impl Queues {
         Ok(())
     }
 
-    /// What is to be synced; it counts as synced from now on, unless `sync_failed` says otherwise.
+    /// The files to sync; they count as synced from now on, unless `sync_failed` is called.
     pub fn take_unsynced(&mut self) -> (Vec<ToSync>, Vec<PathBuf>) {
         let mut files = self.take_unsynced_ext();
         for (q, start) in std::mem::take(&mut self.unsynced) {
@@ -209,7 +209,7 @@ impl Queues {
 }
 
 impl ToSync {
-    /// A file that is not on the queues' table.
+    /// A file that is not in the queues' table.
     pub(super) fn of_path(path: PathBuf) -> ToSync {
         ToSync {
             queue: NO_QUEUE.0,
@@ -219,7 +219,7 @@ impl ToSync {
         }
     }
 
-    /// Whether the file is on that device. False as well: this is not known.
+    /// Whether the file is on that device. False if that is not known.
     pub fn is_on(&self, device: u64) -> bool {
         let data = match self.handle.as_deref() {
             Some(Handle::Writing(file)) => file.metadata(),
@@ -232,11 +232,11 @@ impl ToSync {
     pub fn sync(&self, door: &Door) -> Outcome<()> {
         let done = match &self.handle {
             Some(handle) => handle.sync(),
-            // Closed since it was written: any descriptor of the file brings its pages out.
+            // Closed since it was written: any descriptor of the file writes its pages out.
             None => door.open(&self.path).and_then(|file| file.sync_data()),
         };
         match done {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // removed meanwhile
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // removed in the meantime
             done => done.at(&self.path),
         }
     }

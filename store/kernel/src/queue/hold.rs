@@ -1,7 +1,7 @@
-//! Recovery's side of the queues: unit n names the record whose queue offset is n, also behind damaged records.
+//! Recovery's side of the queues: unit n names the record whose queue offset is n, also after damaged records.
 //!
-//! A record that claims the queue's next offset is added at once. Any other one is held as a claim, with all records of
-//! the queue that follow, until these prove which claims fit together (`chain`). Offsets that nobody claims become
+//! A record that claims the queue's next offset is added at once. Any other record is held as a claim, with all later
+//! records of the queue, until these prove which claims fit together (`chain`). Offsets without a claim become
 //! placeholders. A claim that does not fit is a stray: it gets no unit, and is reported as damage of the log.
 //!
 //! ```text
@@ -10,8 +10,9 @@
 //! queue ends at 4; the log has 2             2 is a stray: the place is taken
 //! ```
 //!
-//! What the table of ends says of a queue (`repair`) decides what the log leaves open, for records that it covers. A stray
-//! at the end of a queue had an offset that was given out; a placeholder keeps it, unless the table knows the end.
+//! The table of ends (`repair`) decides what the log leaves open, for records that the table covers. A stray at the end
+//! of a queue had an offset that was given out; a placeholder keeps that offset, unless the table knows the queue's
+//! end.
 
 use std::collections::HashMap;
 
@@ -24,17 +25,17 @@ use crate::record::SMALLEST;
 
 /// Claims of one queue that are held at most.
 const MOST_HELD: usize = 1024;
-/// Strays that are told, and placeholders that strays at a queue's end are worth.
+/// Strays that are reported, and placeholders that strays at a queue's end may add.
 const MOST_STRAYS: usize = 1000;
 const MOST_KEPT: u64 = 64;
-/// Placeholders in one gap. A queue that goes on behind a larger one begins there.
+/// Placeholders in one gap. After a larger gap, the queue begins behind the gap.
 const MOST_GAP: u64 = 1 << 20;
-/// Placeholders at a queue's end that a record which lies behind them may take the place of.
+/// Placeholders at a queue's end that a later record may replace.
 const MOST_BLANK: i64 = 4096;
 /// An offset that no record can have.
 const NO_PLACE: i64 = i64::MAX / UNIT as i64;
 
-/// A record that has no place where it claims one.
+/// A record that does not fit at the place that it claims.
 pub struct Stray {
     pub topic: Vec<u8>,
     pub id: i32,
@@ -51,24 +52,24 @@ type End = (i64, i64);
 /// Set during a recovery.
 #[derive(Default)]
 pub struct Holding {
-    /// Up to where in the log the table of ends speaks; -1: there is none.
+    /// The position of the log up to which the table of ends is valid; -1: there is no table.
     table_pos: i64,
     rows: HashMap<Name, End>,
     strays: Vec<Stray>,
 }
 
-/// What is held of one queue.
+/// The held claims of one queue.
 #[derive(Default)]
 pub(super) struct Held {
     claims: Vec<Claim>,
-    /// End of the last record that was looked at.
+    /// End of the last record that was read.
     seen: i64,
     /// Strays since the last unit whose offset the table does not know.
     behind: u64,
 }
 
 impl Held {
-    /// Forgets records at or behind `pos`.
+    /// Drops records at or after `pos`.
     pub(super) fn truncate(&mut self, pos: i64) {
         self.claims.retain(|claim| claim.unit.pos < pos);
         self.seen = self.seen.min(pos);
@@ -76,8 +77,8 @@ impl Held {
 }
 
 impl Queues {
-    /// From now on records are held until it is proven where they belong. `rows`: of the table of ends, which speaks of
-    /// the log up to `table_pos` (-1: there is none). False: the rows do not end where they should.
+    /// From now on records are held until their place is proven. `rows`: of the table of ends, which is valid for the
+    /// log up to `table_pos` (-1: there is no table). False: the rows are cut off.
     pub fn hold(&mut self, rows: &[u8], table_pos: i64) -> bool {
         let mut holding = Holding {
             table_pos,
@@ -96,7 +97,7 @@ impl Queues {
         self.holding.is_some()
     }
 
-    /// Adds the unit of one record, or holds it. What is known already changes nothing.
+    /// Adds the unit of one record, or holds it. A known record changes nothing.
     #[inline]
     pub fn claim(&mut self, q: u32, mut claim: Claim) -> Outcome<Put> {
         let queue = &self.queues[q as usize];
@@ -139,7 +140,7 @@ impl Queues {
         Ok(Put::Held)
     }
 
-    /// A record that claims an offset which the queue has: a placeholder at the queue's end gives way to it.
+    /// A record that claims an existing offset of the queue: it replaces a placeholder at the queue's end.
     fn come_late(&mut self, q: u32, claim: &Claim) -> Outcome<Put> {
         if claim.lost {
             return Ok(Put::Known);
@@ -156,7 +157,7 @@ impl Queues {
         Ok(Put::Misplaced)
     }
 
-    /// No more records will come: places what is held, and returns the strays.
+    /// No more records will come: places the held claims, and returns the strays.
     pub fn settle(&mut self) -> Outcome<Vec<Stray>> {
         for q in self.all() {
             if self.queues[q as usize].held.is_none() {
@@ -166,7 +167,7 @@ impl Queues {
             let queue = &mut self.queues[q as usize];
             queue.held = None;
             if queue.end == 0 && queue.segments.is_empty() {
-                self.remove(q)?; // only a stray asked for it
+                self.remove(q)?; // only a stray created it
             }
         }
         Ok(self.holding.take().map_or(vec![], |holding| holding.strays))
@@ -206,12 +207,12 @@ impl Queues {
         }
         if choice.chain.is_empty() || !proven {
             held.behind = 0;
-            self.queues[q as usize].held = Some(held); // it knows what was seen
+            self.queues[q as usize].held = Some(held); // keep it for what it knows about the records seen
         }
         Ok(())
     }
 
-    /// The claims that fit, and how many offsets are kept for those behind them.
+    /// The claims that fit, and the number of offsets that are kept for the claims after them.
     fn choose(&self, q: u32, claims: &[Claim], behind: u64, proven: bool) -> (Choice, u64) {
         let queue = &self.queues[q as usize];
         let first = |claim: &Claim| self.cost_of_first(q, claim);
@@ -303,7 +304,7 @@ impl Queues {
         }
     }
 
-    /// All units from `offset` on are placeholders.
+    /// Whether all units from `offset` on are placeholders.
     fn is_blank_from(&mut self, q: u32, offset: i64) -> Outcome<bool> {
         let next = (self.queues[q as usize].end / UNIT) as i64;
         if next - offset > MOST_BLANK {
@@ -317,9 +318,9 @@ impl Queues {
         Ok(true)
     }
 
-    // ------------------------------------------------------------------ what the table knows
+    // ------------------------------------------------------------------ the table of ends
 
-    /// Next offset and end of the last record, and whether they are behind the claim's record.
+    /// Next offset and end of the last record, and whether they are after the claim's record.
     fn row(&self, q: u32, claim: &Claim) -> Option<(End, bool)> {
         let holding = self.holding.as_ref()?;
         let (topic, id) = self.name_of(q);
@@ -327,7 +328,7 @@ impl Queues {
         Some((*row, claim.unit.pos < holding.table_pos))
     }
 
-    /// The table knows the queue's end behind the claim's record.
+    /// Whether the table knows the queue's end after the claim's record.
     fn is_covered(&self, q: u32, claim: &Claim) -> bool {
         self.row(q, claim).is_some_and(|(_, covered)| covered)
     }
@@ -340,8 +341,8 @@ impl Queues {
         }
     }
 
-    /// Whether a record with offset 0, behind all others of the queue, begins it again. A table that exists was written
-    /// again when a topic was removed, and lacks the queue or has its new end.
+    /// Whether a record with offset 0, after all others of the queue, begins it again. A table that exists was
+    /// rewritten when a topic was removed, and either lacks the queue or has its new end.
     fn begins_alone(&self, q: u32, claim: &Claim) -> bool {
         match self.row(q, claim) {
             Some(((next, _), covered)) => covered && next == 1,
@@ -358,7 +359,7 @@ impl Queues {
             Some((_, true)) => Some(0),
             Some(((next, _), false)) => (claim.offset >= next).then_some(claim.offset - next),
             None if self.holding.as_ref().is_some_and(|holding| holding.table_pos >= 0) => Some(claim.offset),
-            // each record before it took up bytes of the log
+            // each earlier record took up bytes of the log
             None => (claim.offset <= claim.unit.pos / SMALLEST as i64).then_some(0),
         }
     }

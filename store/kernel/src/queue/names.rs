@@ -1,9 +1,9 @@
-//! A quick hash for the tables that every record is looked up in.
+//! A fast hash for the tables that dispatch uses for every record.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Hashes topic names and numbers: short keys, no attacker gains from a collision of topics he had to create.
+/// Hashes topic names and numbers. Keys are short, and an attacker would have to create each topic of a collision.
 #[derive(Default)]
 pub struct FastHasher(u64);
 

@@ -1,4 +1,4 @@
-//! What changes a queue other than dispatch: finding its end after a start, cutting it, letting its oldest files go.
+//! All changes of a queue except dispatch: finds its end after a start, cuts it, removes its oldest files.
 
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,7 +17,8 @@ const FIRST_CHUNK: usize = 4096;
 const LARGEST_CHUNK: usize = 1 << 18;
 
 impl Queues {
-    /// Finds the queues that exist. Every file must have its full length; one of no length goes, and all behind it.
+    /// Finds the existing queues. Every file must have its full length; an empty one is removed, with all files after
+    /// it.
     pub fn load(&mut self) -> Outcome<()> {
         let mut device = std::fs::metadata(&self.folder).ok().map(|data| data.dev());
         for topic in folders(&self.folder)? {
@@ -47,8 +48,8 @@ impl Queues {
             let bytes = data.len();
             self.loaded.0 += 1;
             self.loaded.1 &= *device.get_or_insert(data.dev()) == data.dev();
-            // The maker of an empty file died, or power went before it was synced. What follows it is not synced
-            // either, and would make a queue with a hole: dispatch brings it again.
+            // The process that created an empty file died, or power was lost before the file was synced. The files
+            // after it are not synced either, and would make a queue with a hole: dispatch rebuilds them.
             lost |= bytes == 0;
             if lost {
                 if !self.read_only {
@@ -104,7 +105,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Reads a segment's units in order until `each` says stop (false) or the file ends.
+    /// Reads a segment's units in order until `each` returns false or the file ends.
     fn walk(&mut self, q: u32, start: u64, mut each: impl FnMut(u64, Unit) -> bool) -> Outcome<()> {
         let Some(handle) = self.handle(q, start, false)? else {
             return Ok(());
@@ -129,8 +130,8 @@ impl Queues {
         Ok(())
     }
 
-    /// The queue's units end at `end`: files behind go, and what stands behind `end` in its file becomes zeros,
-    /// up to `old_end` at least and to the first page of zeros.
+    /// The queue's units end at `end`: files after it are removed, and the bytes after `end` in its file are zeroed, up
+    /// to `old_end` at least and to the first page of zeros.
     fn cut(&mut self, q: u32, end: u64, old_end: u64) -> Outcome<()> {
         while let Some(last) = self.queues[q as usize].segments.last() {
             if last.start <= end {
@@ -142,7 +143,7 @@ impl Queues {
         let queue = &mut self.queues[q as usize];
         let dropped = queue.pending.len();
         queue.pending.clear();
-        queue.ext = None; // found again from the files
+        queue.ext = None; // found again from the files when needed
         self.pending_bytes -= dropped;
         queue.end = end;
         queue.written = end;
@@ -162,7 +163,7 @@ impl Queues {
                 .read_at(&mut buffer[..n], at)
                 .at_path(|| self.path_of(q, start))?;
             if buffer[..n].iter().any(|&byte| byte != 0) {
-                // A process that dies writes a part of its units, and nothing behind that.
+                // A process that dies writes a part of its units, and nothing after that part.
                 let rest = (UNIT as usize).min(n);
                 if end == old_end && (at > end - start || buffer[rest..n].iter().any(|&byte| byte != 0)) {
                     self.break_queue(
@@ -184,9 +185,9 @@ impl Queues {
         Ok(())
     }
 
-    /// Finds the queue's end: the first thing that is no unit, looked for from the third-last file on.
-    /// Returns the end of the last record named, -1 if none is. A queue that the disk cannot read loses its files, and
-    /// has to be built again.
+    /// Finds the queue's end, which is the first invalid unit, searched from the third-last file on. Returns the end of
+    /// the last record named, -1 if no record is named. A queue that the disk cannot read loses its files, and has to
+    /// be rebuilt.
     pub fn recover(&mut self, q: u32) -> Outcome<i64> {
         match self.find_end(q) {
             Err(Fault::Io { path, error }) if error.raw_os_error() == Some(libc::EIO) && !self.read_only => {
@@ -211,7 +212,7 @@ impl Queues {
             max_physic = -1;
             for (i, &start) in starts.iter().enumerate() {
                 if i > 0 && start != end {
-                    break; // a file is missing: the queue ends in front of the gap
+                    break; // a file is missing: the queue ends before the gap
                 }
                 self.walk(q, start, |at, unit| {
                     if unit.is_unit() {
@@ -236,7 +237,7 @@ impl Queues {
         Ok(max_physic)
     }
 
-    /// Removes the units of records at or behind `pos`.
+    /// Removes the units of records at or after `pos`.
     pub fn truncate(&mut self, q: u32, pos: i64) -> Outcome<()> {
         self.write_queue(q)?;
         if let Some(held) = &mut self.queues[q as usize].held {
@@ -270,8 +271,8 @@ impl Queues {
         self.cut(q, 0, 0)
     }
 
-    /// The first unit of a record at or behind `min_pos` becomes the queue's first; unchanged if there is none.
-    /// Damaged units in front of it may be those of such records, so the first of these is the queue's first then.
+    /// The first unit of a record at or after `min_pos` becomes the queue's first; nothing changes if there is none.
+    /// Damaged units before it may belong to such records; then the first damaged unit becomes the queue's first.
     pub fn correct_min(&mut self, q: u32, min_pos: i64) -> Outcome<()> {
         let end = self.queues[q as usize].written;
         let starts: Vec<u64> = self.queues[q as usize]
@@ -290,7 +291,7 @@ impl Queues {
                 } else if unit.pos >= min_pos && !unit.is_blank() {
                     found = Some(damaged.unwrap_or(start + at));
                 } else if !unit.is_blank() {
-                    damaged = None; // what stands in front of an older record's unit is older
+                    damaged = None; // a unit before an older record's unit is older
                 }
                 found.is_none()
             })?;
@@ -315,7 +316,7 @@ impl Queues {
     /// Removes the files whose units all name records below `min_pos`, never the last; returns how many.
     pub fn delete_below(&mut self, q: u32, min_pos: i64) -> Outcome<usize> {
         if !self.read_only {
-            self.write_queue(q)?; // so that the files alone tell the story
+            self.write_queue(q)?; // so that all units are in the files
         }
         let mut removed = 0;
         while self.queues[q as usize].segments.len() > 1 {
@@ -336,8 +337,8 @@ impl Queues {
         Ok(removed)
     }
 
-    /// Whether all units of a file that is not the last one name records below `min_pos`. Placeholders and damaged units
-    /// name none: then the other units of the file decide, and the first sound one behind it.
+    /// Whether all units of a file that is not the last one name records below `min_pos`. Placeholders and damaged
+    /// units name no record: then the other units of the file decide, and the first sound one after it.
     fn is_below(&mut self, q: u32, start: u64, min_pos: i64) -> Outcome<bool> {
         let names = |unit: &Unit| unit.is_unit() && !unit.is_blank();
         let last = self.unit(q, start + self.segment_bytes - UNIT)?;
@@ -369,7 +370,7 @@ impl Queues {
         self.remove_ext(q, None)?;
         let folder = self.folder_of(q);
         if !self.read_only {
-            // An empty folder that stays does no harm: load finds a queue without units.
+            // An empty folder that stays does no harm: `load` finds a queue without units.
             let _ = std::fs::remove_dir(&folder);
             self.new_names_in.remove(&folder);
             if let Some(parent) = folder.parent() {

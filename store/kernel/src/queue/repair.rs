@@ -1,5 +1,5 @@
-//! What makes a damaged queue whole: which queues do not hold what they did, placeholders for lost records, units that
-//! are written again in their place.
+//! Repairs damaged queues: finds queues that hold less than before, adds placeholders for lost records, and rewrites
+//! units in place.
 //!
 //! The table of ends is one row for each queue that has had messages, big-endian:
 //!
@@ -13,7 +13,7 @@
 //!   22+n     8  end of the last record that has a unit
 //! ```
 //!
-//! A placeholder is a blank unit. RocketMQ fills the front of a queue's first file with the same units.
+//! A placeholder is a blank unit. RocketMQ fills the start of a queue's first file with the same units.
 
 use std::path::PathBuf;
 
@@ -22,18 +22,18 @@ use super::Queues;
 use crate::fault::Outcome;
 use crate::record::{int, long, SMALLEST};
 
-/// Damaged stretches of the log that are remembered. Placeholders are made for records lost in one of these only.
+/// Damaged ranges of the log that are remembered. Placeholders are made only for records lost in one of them.
 const MOST_LOST: usize = 10_000;
-/// So many records in a row may be missing without a damaged stretch of the log.
+/// This many records in a row may be missing without a damaged range of the log.
 const MOST_UNSEEN: u64 = 8;
 
-/// Why a queue has to be built again from the log; `end`: its next offset was this one at least.
+/// Why a queue has to be rebuilt from the log; `end`: its next offset was this one at least.
 pub struct Short {
     pub topic: Vec<u8>,
     pub id: i32,
     pub reason: String,
     pub end: i64,
-    /// False: a power loss may leave the queue so, behind what is known to be durable.
+    /// False: a power loss may leave the queue so, after the part that is known to be durable.
     pub certain: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Row<'a> {
     pub max_physic: i64,
 }
 
-/// None: the rows do not end where they should.
+/// None: the rows are cut off.
 pub(super) fn each_row(rows: &[u8], mut each: impl FnMut(&Row<'_>)) -> Option<()> {
     let mut rest = rows;
     while !rest.is_empty() {
@@ -66,15 +66,15 @@ pub(super) fn each_row(rows: &[u8], mut each: impl FnMut(&Row<'_>)) -> Option<()
 }
 
 impl Queues {
-    /// Records may have been lost in these bytes of the log: a gap in queue offsets across them is kept as a gap.
+    /// Records may have been lost in these bytes of the log: a gap in queue offsets across them stays a gap.
     pub fn note_lost(&mut self, pos: u64, size: u64) {
         if self.lost.len() < MOST_LOST {
             self.lost.push((pos, size));
         }
     }
 
-    /// Whether so many records of the queue can be missing between the last one it knows and `pos`: in damaged bytes of
-    /// the log, or a few whose own fields are wrong.
+    /// Whether this many records of the queue can be missing between the last one it knows and `pos`: in damaged bytes
+    /// of the log, or a few records whose own fields are wrong.
     #[cold]
     pub(super) fn may_lack(&self, q: u32, pos: i64, records: u64) -> bool {
         let from = self.queues[q as usize].max_physic.max(0);
@@ -82,7 +82,7 @@ impl Queues {
         records <= room.min(MOST_UNSEEN) || self.lost_between(from, pos, records)
     }
 
-    /// Whether so many records can have been lost in the damaged bytes of the log between two positions.
+    /// Whether this many records can have been lost in the damaged bytes of the log between two positions.
     pub(super) fn lost_between(&self, from: i64, until: i64, records: u64) -> bool {
         let (from, until) = (from.max(0) as u64, until.max(0) as u64);
         let overlap = |&(pos, size): &(u64, u64)| (pos + size).min(until).saturating_sub(pos.max(from));
@@ -90,7 +90,7 @@ impl Queues {
         lost / SMALLEST as u64 >= records
     }
 
-    /// Placeholders up to byte `end` of the queue.
+    /// Adds placeholders up to byte `end` of the queue.
     pub(super) fn fill(&mut self, q: u32, end: u64) {
         let queue = &mut self.queues[q as usize];
         let n = (end - queue.end) / UNIT;
@@ -105,7 +105,8 @@ impl Queues {
         }
     }
 
-    /// The queue's next offset is `end` at least; false: it was already, or it would take more than `most` placeholders.
+    /// Raises the queue's next offset to `end` at least; false: it was there already, or would need more than `most`
+    /// placeholders.
     pub fn reserve(&mut self, q: u32, end: i64, most: u64) -> Outcome<bool> {
         let Some(at) = u64::try_from(end).ok().and_then(|end| end.checked_mul(UNIT)) else {
             return Ok(false);
@@ -124,7 +125,7 @@ impl Queues {
         Ok(true)
     }
 
-    /// The records of the queue's newest life begin here: its topic was removed, and made again.
+    /// The records of the queue's newest life begin here: its topic was removed and created again.
     pub(super) fn begin_again(&mut self, q: u32) -> Outcome<()> {
         while !self.queues[q as usize].segments.is_empty() {
             let last = self.queues[q as usize].segments.len() - 1;
@@ -137,7 +138,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Row by row what the queues hold now; see the module's head.
+    /// The present state of the queues, one row each; see the module's head.
     pub fn table(&self) -> Vec<u8> {
         let mut rows = vec![];
         for q in self.all() {
@@ -159,9 +160,9 @@ impl Queues {
         rows
     }
 
-    /// Queues that hold less than a table says. `exact`: nothing was dispatched since it was made.
-    /// `nothing_deleted`: the log has the beginning that it had then, so a first file that is gone counts too.
-    /// None: the rows do not end where they should.
+    /// Queues that hold less than a table says. `exact`: nothing was dispatched since the table was made.
+    /// `nothing_deleted`: the log still has the beginning that it had then, so a missing first file counts too. None:
+    /// the rows are cut off.
     pub fn compare(&self, rows: &[u8], exact: bool, nothing_deleted: bool) -> Option<Vec<Short>> {
         let mut short = vec![];
         each_row(rows, |row| {
@@ -229,7 +230,7 @@ impl Queues {
         self.queues[q as usize].broken.get_or_insert((reason, certain));
     }
 
-    /// Removes a queue with everything in its folder, also files that are no segments. What else is there stays.
+    /// Removes a queue with everything in its folder, including files that are not segments. Other folders stay.
     pub fn remove_all(&mut self, q: u32) -> Outcome<()> {
         let folders: [PathBuf; 2] = [self.folder_of(q), self.ext_folder_of(q)];
         for folder in folders {
@@ -247,11 +248,11 @@ impl Queues {
         self.remove(q)
     }
 
-    /// Writes a unit in the place of another one. The queue has the offset.
+    /// Overwrites a unit. The offset must exist in the queue.
     pub fn overwrite(&mut self, q: u32, offset: i64, unit: Unit) -> Outcome<()> {
         let at = offset as u64 * UNIT;
         let queue = &mut self.queues[q as usize];
-        assert!(at < queue.end, "it takes the place of a unit");
+        assert!(at < queue.end, "only an existing unit is replaced");
         if at >= queue.written {
             let from = (at - queue.written) as usize;
             queue.pending[from..from + UNIT as usize].copy_from_slice(&unit.encode());

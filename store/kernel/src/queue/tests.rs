@@ -1,10 +1,10 @@
-//! Queues against the bytes of the reference, and against damage.
+//! Queues against the bytes of RocketMQ, and against damage.
 
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// A folder that goes with the test.
+/// A folder that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -67,7 +67,7 @@ fn the_queue_that_waits_longest_is_written_first() {
     assert_eq!(queues.put(b, unit, 0).unwrap(), Put::Added);
     assert!(!queues.write_some(1).unwrap());
     let again = Unit { pos: 100, ..unit };
-    assert_eq!(queues.put(a, again, 1).unwrap(), Put::Added); // busy as it is, b comes first
+    assert_eq!(queues.put(a, again, 1).unwrap(), Put::Added); // it is busy, but b comes first
     assert!(!queues.write_some(1).unwrap());
     assert_eq!((queues.dirty_count(), queues.pending_bytes()), (1, UNIT as usize));
     assert!(folder.0.join("T/1/00000000000000000000").exists());
@@ -75,7 +75,7 @@ fn the_queue_that_waits_longest_is_written_first() {
 }
 
 #[test]
-fn a_queue_that_begins_at_13_is_the_reference_file() {
+fn a_queue_that_begins_at_13_equals_the_reference_file() {
     let folder = Folder::new("blank");
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
@@ -97,7 +97,7 @@ fn a_queue_that_begins_at_13_is_the_reference_file() {
         (13, 14, 1334)
     );
 
-    // after a restart the blanks are no units of anything
+    // after a restart the blank units belong to no record
     let mut again = open(&folder.0, 8);
     let q = number(&mut again, 0);
     assert_eq!(again.recover(q).unwrap(), 1334);
@@ -106,7 +106,7 @@ fn a_queue_that_begins_at_13_is_the_reference_file() {
 }
 
 #[test]
-fn units_are_read_the_same_before_and_after_they_are_written() {
+fn units_read_equal_before_and_after_they_are_written() {
     let folder = Folder::new("pending");
     let mut queues = open(&folder.0, 1); // one file at a time
     for id in 0..3 {
@@ -141,12 +141,24 @@ fn a_repeated_record_changes_nothing() {
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
     queues.put(q, unit(0, 1), 0).unwrap();
-    assert_eq!(queues.put(q, unit(0, 1), 0).unwrap(), Put::Known, "the last one");
+    assert_eq!(
+        queues.put(q, unit(0, 1), 0).unwrap(),
+        Put::Known,
+        "the last unit is known"
+    );
     queues.put(q, unit(100, 2), 1).unwrap();
     assert_eq!(queues.put(q, unit(100, 2), 1).unwrap(), Put::Known);
     assert_eq!(queues.put(q, unit(0, 1), 0).unwrap(), Put::Known);
-    assert_eq!(queues.put(q, unit(900, 1), 1).unwrap(), Put::Known, "an older place");
-    assert_eq!(queues.put(q, unit(900, 1), 5).unwrap(), Put::Added, "behind a gap");
+    assert_eq!(
+        queues.put(q, unit(900, 1), 1).unwrap(),
+        Put::Known,
+        "an older offset is known"
+    );
+    assert_eq!(
+        queues.put(q, unit(900, 1), 5).unwrap(),
+        Put::Added,
+        "a unit after a gap is added"
+    );
     assert_eq!(positions(&mut queues, q), [0, 100, 0, 0, 0, 900]);
     assert_eq!(queues.put(q, unit(2000, 1), -1).unwrap(), Put::BadOffset);
     assert_eq!(queues.put(q, unit(2000, 1), i64::MAX).unwrap(), Put::BadOffset);
@@ -160,7 +172,7 @@ fn a_repeated_record_changes_nothing() {
         Put::Misplaced,
         "no room for three in 100 bytes"
     );
-    assert_eq!(queues.extent(q).max_offset, 6, "neither has a unit");
+    assert_eq!(queues.extent(q).max_offset, 6, "neither claim may get a unit");
 }
 
 #[test]
@@ -193,7 +205,7 @@ fn the_first_offset_is_that_of_a_damaged_unit_that_may_be_kept() {
 }
 
 #[test]
-fn a_file_that_ends_with_a_placeholder_stays_while_a_record_of_it_does() {
+fn a_file_that_ends_with_a_placeholder_stays_as_long_as_one_of_its_records() {
     let folder = Folder::new("placeholder");
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
@@ -206,7 +218,7 @@ fn a_file_that_ends_with_a_placeholder_stays_while_a_record_of_it_does() {
 }
 
 #[test]
-fn what_is_cut_is_gone_after_the_next_start_too() {
+fn units_that_were_cut_stay_removed_after_the_next_start() {
     let folder = Folder::new("cut");
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
@@ -228,7 +240,7 @@ fn what_is_cut_is_gone_after_the_next_start_too() {
 }
 
 #[test]
-fn old_files_go_and_the_first_offset_moves() {
+fn old_files_are_removed_and_the_first_offset_rises() {
     let folder = Folder::new("old");
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
@@ -241,7 +253,11 @@ fn old_files_go_and_the_first_offset_moves() {
     assert_eq!(queues.extent(q).min_offset, 23);
     queues.correct_min(q, 2400).unwrap();
     assert_eq!(queues.extent(q).min_offset, 24, "the record at the bound is kept");
-    assert_eq!(queues.delete_below(q, 1 << 40).unwrap(), 1, "never the last");
+    assert_eq!(
+        queues.delete_below(q, 1 << 40).unwrap(),
+        1,
+        "the last file is never deleted"
+    );
     assert_eq!(queues.extent(q).max_offset, 35);
 }
 
@@ -258,7 +274,7 @@ fn the_first_offset_may_be_one_that_is_not_written() {
 }
 
 #[test]
-fn a_cut_zeroes_what_stands_behind_a_hole() {
+fn a_cut_zeroes_units_after_a_hole() {
     let folder = Folder::new("hole");
     let mut queues = Queues::new(Door::default(), folder.0.clone(), 20_000, 8, false);
     let q = number(&mut queues, 0);
@@ -268,7 +284,7 @@ fn a_cut_zeroes_what_stands_behind_a_hole() {
     write_out(&mut queues);
     let path = folder.0.join("T/0/00000000000000000000");
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[2000..14_000].fill(0); // pages that a power loss took
+    bytes[2000..14_000].fill(0); // pages that a power loss discarded
     std::fs::write(&path, &bytes).unwrap();
     queues.truncate(q, 80_000).unwrap();
     assert_eq!(queues.extent(q).max_offset, 100);
@@ -292,7 +308,7 @@ fn a_missing_file_ends_the_queue() {
 }
 
 #[test]
-fn blank_units_say_nothing_of_the_log() {
+fn blank_units_name_no_position() {
     let folder = Folder::new("blanks-only");
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
@@ -300,7 +316,7 @@ fn blank_units_say_nothing_of_the_log() {
     write_out(&mut queues);
     let path = folder.0.join("T/0/00000000000000000200");
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[60..].fill(0); // the one unit behind the blank ones is lost
+    bytes[60..].fill(0); // the one unit after the blank ones is lost
     std::fs::write(&path, &bytes).unwrap();
     let mut again = open(&folder.0, 8);
     let q = number(&mut again, 0);
@@ -308,7 +324,7 @@ fn blank_units_say_nothing_of_the_log() {
 }
 
 #[test]
-fn a_queue_that_grows_again_is_told_again() {
+fn a_queue_that_grows_again_is_reported_again() {
     let folder = Folder::new("grown");
     let mut queues = open(&folder.0, 8);
     queues.watch(b"T", 0, true);
@@ -322,7 +338,7 @@ fn a_queue_that_grows_again_is_told_again() {
 }
 
 #[test]
-fn a_removed_queue_is_not_written_any_more() {
+fn a_removed_queue_is_no_longer_written() {
     let folder = Folder::new("unwritten-removed");
     let mut queues = open(&folder.0, 8);
     let (a, b) = (number(&mut queues, 0), number(&mut queues, 1));
@@ -350,7 +366,7 @@ fn a_full_last_file_is_kept() {
 }
 
 #[test]
-fn what_stands_behind_an_empty_file_goes_with_it() {
+fn files_after_an_empty_file_are_removed_with_it() {
     let folder = Folder::new("empty");
     let mut queues = open(&folder.0, 8);
     let q = number(&mut queues, 0);
@@ -363,11 +379,11 @@ fn what_stands_behind_an_empty_file_goes_with_it() {
     let q = number(&mut again, 0);
     assert_eq!(again.recover(q).unwrap(), 1000);
     let left: Vec<_> = std::fs::read_dir(folder.0.join("T/0")).unwrap().collect();
-    assert_eq!(left.len(), 1, "dispatch makes the others again");
+    assert_eq!(left.len(), 1, "dispatch rebuilds the others");
 }
 
 #[test]
-fn a_file_of_a_wrong_length_is_named() {
+fn a_file_of_a_wrong_length_is_reported() {
     let folder = Folder::new("length");
     std::fs::create_dir_all(folder.0.join("T/0")).unwrap();
     std::fs::create_dir_all(folder.0.join("T/not-a-queue")).unwrap();
@@ -391,7 +407,7 @@ fn a_topic_cannot_lead_out_of_the_store() {
 }
 
 #[test]
-fn a_removed_topic_leaves_nothing_and_can_come_back() {
+fn a_removed_topic_leaves_nothing_and_can_be_created_again() {
     let folder = Folder::new("remove");
     let mut queues = open(&folder.0, 8);
     queues.watch(b"T", 0, true);
@@ -407,9 +423,9 @@ fn a_removed_topic_leaves_nothing_and_can_come_back() {
     assert_eq!(queues.take_grown(), vec![(b"T".to_vec(), 0)]);
 }
 
-/// Any bytes in the files: recovery ends, keeps a prefix, and the queue can be written and read on.
+/// Arbitrary bytes in the files: recovery ends, keeps a prefix, and the queue can be written and read afterwards.
 #[test]
-fn recovery_takes_any_bytes() {
+fn recovery_of_arbitrary_bytes_ends() {
     let folder = Folder::new("fuzz");
     let mut state = 7u64;
     let mut random = move |n: usize| {

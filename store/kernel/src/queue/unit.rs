@@ -36,7 +36,7 @@ impl Unit {
         bytes
     }
 
-    /// Whether recovery accepts this as a unit. The queue ends before the first other entry. A blank unit is accepted.
+    /// Whether recovery accepts this as a unit. The queue ends before the first invalid unit. A blank unit is accepted.
     pub fn is_unit(&self) -> bool {
         self.pos >= 0 && self.size > 0
     }

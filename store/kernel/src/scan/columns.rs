@@ -17,7 +17,7 @@ use crate::hash::{key_hash, key_seed};
 use crate::index::hash_on;
 use crate::record::{int, long, Known, Record};
 
-/// A column's name and what is kept for it. The names are part of the interface.
+/// A column's name and what is stored for it. The names are part of the interface.
 pub const NAMES: [&str; 22] = [
     "source",
     "topic",
@@ -105,7 +105,7 @@ impl Columns {
         self.rows
     }
 
-    /// Of texts and bodies: what makes a batch large.
+    /// Bytes of texts and bodies, which make up most of a batch.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -123,7 +123,7 @@ impl Columns {
         self.rows += 1;
     }
 
-    /// The rows so far; the columns are empty again.
+    /// Returns the rows so far; the columns are empty again.
     pub fn finish(&mut self) -> RecordBatch {
         let arrays: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
         let fields: Vec<Field> = self
@@ -265,7 +265,7 @@ impl Column {
     }
 }
 
-/// The `key_seed` of the last topic: neighbours are mostly of few.
+/// The `key_seed` of the last topic: neighbouring records have few topics.
 #[derive(Default)]
 struct TopicSeed {
     topic: Option<Vec<u8>>,
@@ -282,7 +282,7 @@ impl TopicSeed {
     }
 }
 
-/// The values, and in their place room for as many: the next batch is about as large.
+/// Returns the values, and reserves as much room again: the next batch is about as large.
 fn emptied<T>(column: &mut Vec<T>) -> Vec<T> {
     let room = Vec::with_capacity(column.len());
     std::mem::replace(column, room)
@@ -305,11 +305,11 @@ fn text_or_null(column: &mut StringBuilder, bytes: &[u8]) -> usize {
     text(column, bytes)
 }
 
-/// More pairs than this are sought by hash: 32 KiB of one-letter names would take seconds otherwise.
+/// More pairs than this are searched by hash: 32 KiB of one-letter names would take seconds otherwise.
 const FEW_PAIRS: usize = 24;
 
 fn properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) {
-    // Nearly all properties are UTF-8 and few: looked at once, and kept on the stack.
+    // Nearly all properties are UTF-8 and few: checked in one pass, and kept on the stack.
     if !few_properties(column, bytes) {
         many_properties(column, bytes);
     }
@@ -347,7 +347,7 @@ fn few_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: 
 }
 
 fn many_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) {
-    // Names as they will be read: two that differ only in what is no UTF-8 are one.
+    // Names after decoding: two that differ only in invalid bytes are equal.
     let mut found: Vec<(Cow<'_, str>, Cow<'_, str>)> = vec![];
     let mut places: FxHashMap<Cow<'_, str>, usize> = FxHashMap::default();
     for (name, value) in crate::record::pairs(bytes) {
@@ -379,7 +379,7 @@ fn message_id(column: &mut StringBuilder, store_host: &[u8], pos: u64) {
     column.append_value(std::str::from_utf8(&id[..at]).expect("hex digits"));
 }
 
-/// Texts of the hosts met so far: a log has few, and writing one out costs more than all else of a row.
+/// Texts of the hosts seen so far: a log has few, and formatting one costs more than the rest of a row.
 #[derive(Default)]
 struct Hosts {
     v4: FxHashMap<[u8; 8], Box<str>>,
@@ -404,7 +404,7 @@ impl Hosts {
 }
 
 unsafe extern "C" {
-    /// Of the C library, which is linked anyway; the crate `libc` does not declare it.
+    /// Part of the C library, which is linked anyway; the crate `libc` does not declare it.
     fn inet_ntop(
         family: libc::c_int,
         address: *const libc::c_void,
@@ -413,7 +413,7 @@ unsafe extern "C" {
     ) -> *const libc::c_char;
 }
 
-/// `address:port`, an IPv6 address in brackets: the form of the system's `inet_ntop`.
+/// `address:port`, an IPv6 address in brackets, as the system's `inet_ntop` writes it.
 pub fn host_text(host: &[u8]) -> String {
     let (address, port) = host.split_at(host.len() - 4);
     let port = u32::from_be_bytes(port.try_into().expect("four bytes"));
@@ -421,7 +421,7 @@ pub fn host_text(host: &[u8]) -> String {
         return format!("{a}.{b}.{c}.{d}:{port}");
     }
     let mut text = [0u8; 64];
-    // SAFETY: `address` has the 16 bytes that AF_INET6 asks for, `text` has room for any address and its final zero.
+    // SAFETY: `address` has the 16 bytes that AF_INET6 requires, `text` has room for any address and its final zero.
     let done = unsafe {
         inet_ntop(
             libc::AF_INET6,

@@ -1,8 +1,8 @@
-//! Which records a reader wants. Asked of the record where it lies, before anything of it is copied.
+//! Selects the records that a reader wants. Checks the record in place, before anything of it is copied.
 
 use crate::record::{Known, Record};
 
-/// All bounds are inclusive; None: any.
+/// All bounds are inclusive; None: no bound.
 #[derive(Default)]
 pub struct Filter {
     pub topics: Option<Vec<Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! One stretch of a log as Arrow batches, for readers that know no records: `MessageScan` of the module's interface.
+//! A range of a log as Arrow batches, for readers that do not parse records: `MessageScan` of the module's interface.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::exported::{Capsules, Exported};
 use crate::fault::Outcome;
 use crate::record::Record;
 
-/// Listed; the rest is only counted. A disk that went bad has millions.
+/// Damaged records that are listed; more are only counted. A disk that failed has millions.
 const MOST_DAMAGE: usize = 1000;
 
 pub struct Scan {
@@ -45,7 +45,7 @@ impl Scan {
         }
     }
 
-    /// The next rows; None: the stretch is at its end.
+    /// The next rows; None: the range is done.
     pub fn next_batch(&mut self) -> Outcome<Option<RecordBatch>> {
         let (max_rows, max_bytes) = (self.max_rows, self.max_bytes);
         self.pass(|columns, record, pos| {
@@ -59,7 +59,7 @@ impl Scan {
         Ok((self.columns.rows() > 0).then(|| self.columns.finish()))
     }
 
-    /// What all that is left comes to.
+    /// The sums of the remaining records.
     pub fn sums(&mut self) -> Outcome<Sums> {
         let mut sums = Sums::default();
         self.pass(|_, record, _| {
@@ -69,7 +69,7 @@ impl Scan {
         Ok(sums)
     }
 
-    /// Gives `take` each wanted record with its place until it breaks or the stretch ends, and keeps what is damaged.
+    /// Passes each wanted record with its place to `take` until it breaks or the range ends, and records damage.
     fn pass(&mut self, mut take: impl FnMut(&mut Columns, &Record<'_>, u64) -> ControlFlow<()>) -> Outcome<()> {
         let Scan {
             reader,
@@ -170,14 +170,14 @@ impl MessageScan {
         exported.map(|exported| exported.capsules(py)).transpose()
     }
 
-    /// What all that is left comes to: (groups, sizes, producers) as capsules. The GIL is released.
+    /// The sums of the remaining records: (groups, sizes, producers) as capsules. The GIL is released.
     fn sums<'py>(&mut self, py: Python<'py>) -> PyResult<Vec<Capsules<'py>>> {
         let scan = &mut self.0;
         let exported = py.detach(|| -> Outcome<_> { Ok(scan.sums()?.tables().map(Exported::new)) })?;
         exported.into_iter().map(|table| table.capsules(py)).collect()
     }
 
-    /// Up to here, in the log, everything is told.
+    /// The position in the log up to which everything was reported.
     #[getter]
     fn pos(&self) -> u64 {
         self.0.reader.pos()
@@ -194,7 +194,7 @@ impl MessageScan {
         self.0.damaged
     }
 
-    /// (position, bytes, why) of what is no record, in order; the first thousand.
+    /// (position, bytes, reason) of damage, in order; the first thousand.
     #[getter]
     fn damage(&self) -> Vec<(u64, u64, &'static str)> {
         self.0

@@ -1,9 +1,10 @@
-//! Reads one stretch of one log file, piece by piece, and names everything that lies in it: records and damage.
+//! Reads one range of one log file, piece by piece, and reports everything in it: records and damage.
 //!
-//! For readers beside the broker: the file may be alive, so it is read (a truncated map would be a signal), and nothing
-//! at or behind the stretch's end is looked at. Within it every byte counts: a stretch begins with a record and ends
-//! with one, or with a filler that reaches the file's end, and whatever else is met is damage with a place and a size.
-//! Behind damage whose size cannot be believed the reader goes on at the next record that names its own place.
+//! This is for readers outside of the broker. The broker may be writing the file, so the file is read and not mapped (a
+//! truncated map would cause a signal), and nothing at or after the range's end is read. Within the range every byte
+//! counts: a range begins with a record and ends with a record, or with a filler that reaches the file's end;
+//! everything else is damage with a place and a size. After damage without a plausible size the reader continues at the
+//! next record that names its own position.
 
 #[cfg(test)]
 mod tests;
@@ -22,16 +23,16 @@ use crate::guard::FILL;
 use crate::record::{int, is_record_magic, item, long, Bad, Item, Record, BLANK_MAGIC, LEDGER_FILLER};
 use crate::scan::crc_holds;
 
-/// Read at once: small enough to stay in the processor's cache from the system's copy to our look at it.
+/// Bytes of one read: small enough to stay in the processor's cache between the system's copy and the check.
 const PIECE_BYTES: usize = 1 << 19;
-/// What a disk fails to give at least, read by itself where a larger read met an error.
+/// The smallest unit that a disk fails to return; read separately after a larger read failed.
 const BLOCK_BYTES: usize = 4096;
-/// More than any fixed part that has to be seen before a size can be believed.
+/// At least the fixed part that is needed before a size is plausible.
 const HEAD_BYTES: usize = 128;
 /// The first three bytes of both record magics.
 const MAGIC_START: [u8; 3] = [0xDA, 0xA3, 0x20];
 
-/// Positions in the log: the file's first byte and the one behind its last, and the part of it to be read.
+/// Positions in the log: the file's first byte and the one after its last, and the part of it to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch {
     pub file_start: u64,
@@ -65,9 +66,9 @@ pub struct RangeReader {
     window: Vec<u8>,
     window_at: u64,
     pos: u64,
-    /// Positions [begin, end) that the disk did not give; `FILL` stands in their place.
+    /// Positions [begin, end) that the disk did not return; they contain `FILL`.
     unread: Vec<(u64, u64)>,
-    /// Check entries' own CRCs, too; the chain CRC of the entry before, if it is known.
+    /// Check the CRCs of entries, too; the chain CRC of the previous entry, if it is known.
     entries: bool,
     chain: Option<u32>,
 }
@@ -78,9 +79,9 @@ enum Source {
 }
 
 enum Flow {
-    /// The item at `pos` needs so many bytes in the window.
+    /// The item at `pos` needs this many bytes in the window.
     More(usize),
-    /// No sound record at `pos`, and its size says nothing.
+    /// No sound record at `pos`, and its size is not plausible.
     Lost(Bad),
     Break,
     End,
@@ -101,7 +102,7 @@ impl RangeReader {
         })
     }
 
-    /// Reads past the page cache, and checks all that entries say of themselves.
+    /// Reads past the page cache, and checks all fields of entries.
     pub fn scrubbing(path: &Path, stretch: Stretch) -> Outcome<RangeReader> {
         let mut reader = RangeReader::open(path, stretch)?;
         reader.file = Source::Gentle(GentleFile::open(path).at(path)?);
@@ -113,12 +114,12 @@ impl RangeReader {
         matches!(&self.file, Source::Gentle(file) if file.is_direct())
     }
 
-    /// Up to here everything was told.
+    /// The position up to which everything was reported.
     pub fn pos(&self) -> u64 {
         self.pos
     }
 
-    /// Tells `each` what lies in the stretch until it breaks. Returns whether the stretch is at its end.
+    /// Passes the items of the range to `each` until it breaks. Returns whether the range is done.
     pub fn read(&mut self, mut each: impl FnMut(Found<'_, '_>) -> ControlFlow<()>) -> Outcome<bool> {
         loop {
             match self.read_window(&mut each) {
@@ -239,7 +240,7 @@ impl RangeReader {
         }
     }
 
-    /// The window begins at `pos` and has at least `bytes`, or all that is left.
+    /// Makes the window begin at `pos` and have at least `bytes`, or all that is left.
     fn fill(&mut self, bytes: usize) -> Outcome<()> {
         let left = self.stretch.end - self.pos;
         let bytes = left.min(bytes.max(PIECE_BYTES) as u64) as usize;
@@ -251,7 +252,7 @@ impl RangeReader {
         Ok(())
     }
 
-    /// All of the buffer; where the disk gives an error, `FILL` in its place, which is noted.
+    /// Fills the buffer; where the disk returns an error, with `FILL`, which is recorded.
     fn read_at(&mut self, pos: u64, buffer: &mut [u8]) -> Outcome<()> {
         match self.read_all_at(pos, buffer) {
             Err(Fault::Io { error, .. }) if error.raw_os_error() == Some(libc::EIO) => {}
@@ -281,7 +282,7 @@ impl RangeReader {
         }
     }
 
-    /// None of these bytes is one that the disk did not give.
+    /// Whether the disk returned all these bytes.
     fn was_read(&self, pos: u64, size: usize) -> bool {
         let end = pos + size as u64;
         self.unread.iter().all(|&(from, to)| end <= from || to <= pos)
@@ -303,7 +304,7 @@ impl RangeReader {
         }
     }
 
-    /// Where the next record begins that names its own place and whose body's CRC holds; the stretch's end if none does.
+    /// Where the next record begins that names its own position and whose body's CRC holds; otherwise the range's end.
     fn next_sound(&mut self) -> Outcome<u64> {
         let (end, header) = (self.stretch.end, self.stretch.entry_header);
         let finder = memmem::Finder::new(&MAGIC_START);
@@ -313,7 +314,7 @@ impl RangeReader {
             piece.resize((end - at).min(PIECE_BYTES as u64) as usize, 0);
             self.read_at(at, &mut piece)?;
             for hit in finder.find_iter(&piece) {
-                // An old log that dledger went on with has plain records in front of its entries.
+                // A log that dledger continued has plain records before its entries.
                 for before in [4 + header as u64, 4] {
                     let candidate = (at + hit as u64).saturating_sub(before);
                     if candidate > self.pos && self.is_sound(candidate)? {
@@ -348,7 +349,7 @@ impl RangeReader {
     }
 }
 
-/// What an entry's chain CRC says of its header. `chain`: of the entry before, if it is known; then of this one.
+/// Checks the chain CRC of an entry's header. `chain`: of the previous entry, if it is known; then of this one.
 fn entry_flaw(bytes: &[u8], chain: &mut Option<u32>) -> Option<Bad> {
     let header = EntryHeader::read(bytes).ok()?;
     let before = chain.replace(header.chain).filter(|_| header.chain != 0);
@@ -356,8 +357,8 @@ fn entry_flaw(bytes: &[u8], chain: &mut Option<u32>) -> Option<Bad> {
     (!sound).then_some(Bad::Entry)
 }
 
-/// Bytes that the record or entry at the start of `bytes` takes, if it names its own place: else its size is not worth a
-/// large read.
+/// Size of the record or entry at the start of `bytes`, if it names its own position: otherwise its size does not
+/// justify a large read.
 fn wanted(bytes: &[u8], pos: u64, entry_header: usize) -> Option<usize> {
     if bytes.len() < 48 {
         return None;
@@ -379,7 +380,7 @@ fn filler_bytes(bytes: &[u8], entry_header: usize) -> i32 {
     }
 }
 
-/// Something that can follow a record: so the size that led here is right.
+/// A possible successor of a record: so the size that led here is right.
 fn follows(bytes: &[u8], entry_header: usize) -> bool {
     let Some(head) = bytes.get(..8) else { return false };
     let magic = int(head, 4);

@@ -1,6 +1,6 @@
-//! What many messages come to: counts and bytes by topic, queue, tag and hour; sizes; who produced them.
+//! Sums over many messages: counts and bytes by topic, queue, tag and hour; sizes; producers.
 //!
-//! Records are counted where they lie: no row is made of any of them, so counting costs about what reading costs.
+//! Records are counted in place: no rows are built, so counting costs about as much as reading.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::columns::host_text;
 use crate::record::{Known, Record};
 
 const HOUR_MS: i64 = 3_600_000;
-/// A bucket of sizes is this part of a doubling wide.
+/// The width of a bucket of sizes is this part of a doubling.
 const BUCKETS_A_DOUBLING: f64 = 16.0;
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Sums {
         *self.producers.at((topic, address)) += 1;
     }
 
-    /// (groups, sizes, producers), each in the order in which its rows were first met.
+    /// (groups, sizes, producers), each in the order in which its rows first occurred.
     pub fn tables(&self) -> [RecordBatch; 3] {
         let Sums { topics, tags, .. } = self;
         let groups = || self.groups.rows.iter();
@@ -123,7 +123,7 @@ impl Sums {
 
 const PORT_BYTES: usize = 4;
 
-/// The host's text without its port: that is a connection's, not a producer's.
+/// The host's text without its port: the port belongs to a connection, not to a producer.
 fn address_text(address: &[u8]) -> String {
     let mut text = host_text(&[address, &[0; PORT_BYTES]].concat());
     text.truncate(text.len() - ":0".len());
@@ -147,7 +147,7 @@ fn table<const N: usize>(columns: [(&str, ArrayRef); N]) -> RecordBatch {
         .expect("columns of one length, and no nulls")
 }
 
-/// Values by key, in the order in which the keys were first met.
+/// Values by key, in the order in which the keys first occurred.
 struct Table<K, V> {
     places: FxHashMap<K, usize>,
     rows: Vec<(K, V)>,

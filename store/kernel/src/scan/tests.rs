@@ -1,4 +1,4 @@
-//! Walks over logs made by hand: where they end, and what they say about it.
+//! Walks over logs made by hand: where they end, and what they report.
 
 use std::path::PathBuf;
 
@@ -84,7 +84,7 @@ fn all(check_crc: bool, pass_damaged: bool) -> Bounds {
 }
 
 #[test]
-fn it_passes_fillers_and_ends_at_zeros() {
+fn a_walk_skips_fillers_and_ends_at_zeros() {
     let (bytes, starts, end) = log(&[b"one", &[b'x'; 300], &[b'y'; 300], b"", &[b'z'; 200]]);
     let (_folder, maps) = on_disk("plain", &bytes);
     let (sound, damaged, found) = walked(&maps, all(true, false));
@@ -99,7 +99,7 @@ fn it_passes_fillers_and_ends_at_zeros() {
 }
 
 #[test]
-fn behind_a_filler_there_may_be_nothing_yet() {
+fn nothing_may_follow_a_filler_yet() {
     let (mut bytes, _, _) = log(&[&[b'x'; 450], &[b'y'; 450]]);
     let clean = |pos| End { pos, stopped: None };
     bytes[600..].fill(0);
@@ -115,7 +115,7 @@ fn behind_a_filler_there_may_be_nothing_yet() {
 }
 
 #[test]
-fn it_goes_no_further_than_it_is_told() {
+fn a_walk_stops_at_its_bound() {
     let (bytes, starts, end) = log(&[b"one", b"two", b"three"]);
     let (_folder, maps) = on_disk("upto", &bytes);
     let upto = |upto| Bounds {
@@ -133,7 +133,7 @@ fn it_goes_no_further_than_it_is_told() {
 }
 
 #[test]
-fn it_stops_at_a_filler_that_reaches_over_its_bound() {
+fn a_walk_stops_at_a_filler_that_reaches_over_its_bound() {
     let (bytes, starts, _) = log(&[&[b'x'; 300], &[b'y'; 300]]);
     let (_folder, maps) = on_disk("within", &bytes);
     let bounds = Bounds {
@@ -151,7 +151,7 @@ fn it_stops_at_a_filler_that_reaches_over_its_bound() {
 }
 
 #[test]
-fn a_flipped_body_stops_a_checking_walk_only() {
+fn a_flipped_body_stops_only_a_walk_with_crc_checks() {
     let (mut bytes, starts, end) = log(&[b"one", b"two", b"three"]);
     bytes[starts[1] + 89] ^= 1;
     let (_folder, maps) = on_disk("crc", &bytes);
@@ -161,7 +161,7 @@ fn a_flipped_body_stops_a_checking_walk_only() {
 }
 
 #[test]
-fn a_record_wrong_inside_is_passed_and_reported_if_something_sound_follows() {
+fn a_damaged_record_is_skipped_and_reported_if_a_sound_item_follows() {
     let (mut bytes, starts, end) = log(&[b"one", b"two", b"three"]);
     bytes[starts[1] + 86] = 9; // the body's length
     let (_folder, maps) = on_disk("inside", &bytes);
@@ -180,7 +180,7 @@ fn a_record_wrong_inside_is_passed_and_reported_if_something_sound_follows() {
 }
 
 #[test]
-fn any_bytes_end_the_walk_somewhere() {
+fn a_walk_over_arbitrary_bytes_ends() {
     let (good, _, _) = log(&[b"one", &[b'x'; 300], &[b'y'; 300], b"", &[b'z'; 200]]);
     let mut state = 11u64;
     let mut random = move |n: usize| {

@@ -1,5 +1,5 @@
-//! Reads an index file again, as it lies on the disk: its entries in order, the log's record that each of them names, the
-//! chains and the slots. The file may be the newest one: entries and slots that come while it is read are left out.
+//! Reads an index file again from the disk: its entries in order, the log's record that each of them names, the chains
+//! and the slots. The file may be the newest one: entries and slots that are added during the pass are not checked.
 //!
 //! Log and index are read past the page cache. Entries stand in the log's order, so the log is read once, in order.
 
@@ -17,19 +17,19 @@ use crate::maps::segment_name;
 use crate::record::{int, long, Known, Record, SMALLEST, UNREADABLE};
 
 const PIECE: usize = 1 << 18;
-/// What one file is charged with at most: it is made again from its first entry on anyway.
+/// Faults that are recorded for one file at most: it is rebuilt from its first entry on anyway.
 const MOST_FAULTS: usize = 100;
 
-/// Byte of the file, position in the log that the entry names (-1: it is not about an entry's record), why.
+/// Byte of the file, position in the log that the entry names (-1: not about an entry's record), reason.
 type FaultRow = (u64, i64, String);
 
-/// What is known of the record that the entries at hand name.
+/// What is known of the record that the current entries name.
 #[derive(Default)]
 struct Named {
     pos: i64,
     hashes: Vec<i32>,
     store_timestamp: i64,
-    /// There is no sound record; "": there is.
+    /// Why no sound record lies there; "": one does.
     reason: &'static str,
 }
 
@@ -48,7 +48,7 @@ struct Scrub {
     entries: u32,
     count: usize,
     header: Header,
-    /// End time of the file before; None: this is the first one.
+    /// End time of the previous file; None: this is the first one.
     ended: Option<i64>,
     next: usize,
     next_slot: usize,
@@ -74,13 +74,13 @@ impl Log {
         };
         let before = window.read;
         let path = self.folder.join(segment_name(start));
-        // The borrow ends with the look at `read`, so the bytes are asked for again: they are in the window now.
+        // The borrow ends with the check of `read`, so the bytes are requested again: they are in the window now.
         window.get(pos - start, size).at(&path)?;
         self.read += window.read - before;
         window.get(pos - start, size).at(&path)
     }
 
-    /// What the record at `pos` says of its keys.
+    /// The keys of the record at `pos`.
     fn look(&mut self, pos: i64) -> Outcome<Named> {
         let none = |reason| {
             Ok(Named {
@@ -119,7 +119,7 @@ impl Log {
 }
 
 impl Scrub {
-    /// Goes on; true when the file is at its end. `sealed`: bytes [begin, end) of the log whose records are looked at.
+    /// Continues; true when the file is done. `sealed`: bytes [begin, end) of the log whose records are read.
     fn step(&mut self, max_bytes: u64, sealed: (i64, i64), grown: impl Fn() -> Option<i32>) -> Outcome<bool> {
         let until = self.read() + max_bytes;
         while self.next < self.count {
@@ -168,7 +168,8 @@ impl Scrub {
         }
         *newest = number as i32;
         if !(begin..end).contains(&pos) {
-            // The record is gone, or its segment is not full yet; but no entry leads behind the newest one's record.
+            // The record was deleted, or its segment is not full yet; but no entry names a position after the newest
+            // one's record.
             if pos < 0 || pos > self.header.end_pos {
                 let text = format!("entry {number} names byte {pos}, the last one {}", self.header.end_pos);
                 self.faults.push((at, -1, text));
@@ -200,9 +201,9 @@ impl Scrub {
         Ok(())
     }
 
-    /// What entry `number`, of the record at hand, should say; None: that is not known.
+    /// The expected values of entry `number` of the current record; None: unknown.
     fn seconds_of(&self, number: usize) -> Option<i32> {
-        // The first one is put before the header has its time, so it counts from the end of the file before.
+        // The first entry is added before the header has its time, so it counts from the end of the previous file.
         let begin = if number == 1 {
             self.ended?
         } else {
@@ -215,7 +216,8 @@ impl Scrub {
         Some(seconds.clamp(0, i64::from(i32::MAX)) as i32)
     }
 
-    /// The slots, behind all entries; `grown()`: number of the file's next entry by now, None: the file is gone.
+    /// Checks the slots, after all entries; `grown()`: number of the file's next entry by now, None: the file was
+    /// removed.
     fn slots_from(&mut self, until: u64, grown: impl Fn() -> Option<i32>) -> Outcome<bool> {
         while self.next_slot < self.newest.len() {
             let at = (HEADER + SLOT * self.next_slot) as u64;
@@ -242,7 +244,8 @@ impl Scrub {
         self.last_look(grown)
     }
 
-    /// The header. One that changes meanwhile is that of a file to which entries are added, and is written with each.
+    /// Checks the header. A header that changes in the meantime belongs to a growing file, and is written with each
+    /// entry.
     fn last_look(&mut self, grown: impl Fn() -> Option<i32>) -> Outcome<bool> {
         let mut fresh = GentleWindow::open(&self.path, HEADER).at(&self.path)?;
         let head = fresh.get(0, HEADER).at(&self.path)?.map(Header::decode);
@@ -273,7 +276,7 @@ pub struct IndexScrub {
 
 #[pymethods]
 impl IndexScrub {
-    /// `name`: one of `dispatch.index_files()`. ValueError: there is no such file.
+    /// `name`: one of `dispatch.index_files()`. ValueError: no such file.
     #[new]
     fn new(folder: PathBuf, name: String, dispatch: Py<Dispatch>) -> PyResult<IndexScrub> {
         let (headers, slots, entries) = dispatch.get().index_geometry();

@@ -1,4 +1,4 @@
-//! Stretches made by hand: what is told of them, and where reading goes on.
+//! Ranges made by hand: what is reported for them, and where reading continues.
 
 use super::*;
 use crate::record::{LEDGER_FILLER, RECORD_MAGIC};
@@ -50,7 +50,7 @@ fn log(bodies: &[&[u8]], header: usize) -> (Vec<u8>, Vec<u64>) {
     (bytes, starts)
 }
 
-/// (positions of records, damage, whether it came to its end) of the stretch [begin, end) of a file with these bytes.
+/// (positions of records, damage, whether it is done) of the range [begin, end) of a file with these bytes.
 fn told(name: &str, bytes: &[u8], begin: u64, end: u64, header: usize) -> (Vec<u64>, Vec<Damage>, bool) {
     let path = std::env::temp_dir().join(format!("tally-range-{}-{name}", std::process::id()));
     std::fs::write(&path, bytes).unwrap();
@@ -84,7 +84,7 @@ fn whole(name: &str, bytes: &[u8], header: usize) -> (Vec<u64>, Vec<Damage>) {
 }
 
 #[test]
-fn records_up_to_a_filler_that_reaches_the_end() {
+fn records_are_read_up_to_a_filler_at_the_end_of_the_file() {
     for header in [0, 48] {
         let (mut bytes, starts) = log(&[b"a", b"", b"ccc"], header);
         let filler: [i32; 2] = if header == 0 {
@@ -104,7 +104,7 @@ fn records_up_to_a_filler_that_reaches_the_end() {
 }
 
 #[test]
-fn a_stretch_ends_where_it_was_told_to() {
+fn a_range_ends_at_its_bound() {
     let (bytes, starts) = log(&[b"a", b"b", b"c"], 0);
     assert_eq!(
         told("middle", &bytes, starts[1], starts[2], 0),
@@ -115,12 +115,12 @@ fn a_stretch_ends_where_it_was_told_to() {
     assert_eq!(
         (damage[0].pos, damage[0].size),
         (starts[1], 10),
-        "its end is within a record"
+        "the bound is within a record"
     );
 }
 
 #[test]
-fn damage_with_a_size_is_stepped_over_and_without_is_searched() {
+fn damage_with_a_size_is_skipped_and_without_a_size_searched() {
     for header in [0, 48] {
         let (sound, starts) = log(&[b"aaaa", b"bbbb", b"cccc"], header);
         let second = (starts[1] - START) as usize;
@@ -134,7 +134,7 @@ fn damage_with_a_size_is_stepped_over_and_without_is_searched() {
         zeros[second..second + 20].fill(0);
         let (records, damage) = whole("zeros", &zeros, header);
         assert_eq!((damage[0].pos, damage[0].reason), (starts[1], "unwritten"));
-        // Of an entry the header is lost, 48 bytes; the record in it names its own place.
+        // The header of the entry is lost, 48 bytes; the record in it names its own position.
         let left = if header == 0 {
             vec![starts[0], starts[2]]
         } else {
@@ -166,7 +166,7 @@ fn a_record_across_two_pieces_of_a_search_is_found() {
 }
 
 #[test]
-fn a_size_that_cannot_be_is_not_allocated() {
+fn an_impossible_size_is_not_allocated() {
     let (mut bytes, starts) = log(&[b"aaaa", b"bbbb"], 0);
     bytes[..4].copy_from_slice(&i32::MAX.to_be_bytes());
     let (records, damage) = whole("size", &bytes, 0);
@@ -187,13 +187,13 @@ fn a_record_whose_end_was_not_written_is_damage() {
     );
 
     let (mut bytes, starts) = log(&[b"lost", b"torn", b"lost", b"last"], 0);
-    bytes[4] = 0; // and it is not where a search for a sound record ends
+    bytes[4] = 0; // and a search for a sound record does not stop at it
     bytes[(starts[2] - START) as usize - 3..(starts[3] - START) as usize].fill(0);
     assert_eq!(whole("searched", &bytes, 0).0, vec![starts[3]]);
 }
 
 #[test]
-fn a_break_goes_on_where_it_was() {
+fn reading_continues_after_a_break() {
     let (bytes, starts) = log(&[b"a", b"b", b"c"], 0);
     let path = std::env::temp_dir().join(format!("tally-range-{}-break", std::process::id()));
     std::fs::write(&path, &bytes).unwrap();
