@@ -1,4 +1,4 @@
-"""The Rust kernel: per-message loops over buffers and small objects. See store/kernel/src for each one's theory."""
+"""The Rust kernel: per-message loops over buffers and small objects. store/kernel/src explains each of them."""
 
 from collections.abc import Callable, Sequence
 from mmap import mmap
@@ -11,7 +11,8 @@ def key_hash(key: bytes) -> int:
     """The index's hash of `topic#key`, never negative."""
 
 class Door:
-    """The one way to change a file. Calls that touch the disk release the GIL; errors are OSError (errno, filename).
+    """All changes of files go through this object. Calls that access the disk release the GIL; errors are OSError
+    (errno, filename).
 
     What is durable when: see store/kernel/src/door.rs. `record`: for tests, see `crash`.
     `most_single_syncs`: for tests, the property of that name.
@@ -23,86 +24,89 @@ class Door:
         """More files and folders than this are synced by `sync_fs`."""
 
     def write_file(self, path: str | PathLike[str], data: bytes | bytearray) -> None:
-        """Replaces the file's content (or creates it) and syncs it. A crash may leave any part: rename for more."""
+        """Replaces the file's content (or creates it) and syncs it. Not atomic: a crash may leave any part of it; use
+        `rename` for that."""
 
     def write(self, path: str | PathLike[str], offset: int, data: bytes | bytearray) -> None:
         """Writes all of `data` into an existing file."""
 
     def create(self, path: str | PathLike[str], bytes: int, allocate: bool = True) -> None:
-        """Makes a file (and missing folders) of that length; `allocate` reserves its blocks on the disk.
+        """Creates a file (and missing folders) of that length; `allocate` reserves its blocks on the disk.
 
-        One that exists stays; it gets the length too (with `allocate`: at least)."""
+        An existing file stays; it gets the length too (with `allocate`: at least)."""
 
     def sync(self, path: str | PathLike[str]) -> None:
-        """Makes what was written to the file durable."""
+        """Makes the writes to the file durable."""
 
     def sync_dir(self, path: str | PathLike[str]) -> None:
         """Makes creations, renames and removals in the folder durable."""
 
     def keep_fs(self, folder: str | PathLike[str]) -> None:
-        """Keeps a descriptor of the folder's file system, so that `sync_fs` gets the errors of writes from now on."""
+        """Keeps a descriptor of the folder's file system, so that `sync_fs` reports write errors from now on."""
 
     def sync_fs(self, folder: str | PathLike[str]) -> bool:
-        """Makes all that was written to the folder's file system durable, files and names. Then sync one file of it: on
-        some file systems only that empties the cache of the device.
+        """Makes all writes to the folder's file system durable, files and names. Sync one file of it afterwards: on
+        some file systems only that flushes the cache of the device.
 
-        False: nothing was done, because `keep_fs` does not know the file system, or the system would not return all
-        errors of it; sync each file. OSError: some file of the file system is perhaps not durable, and a later sync
-        would not tell."""
+        False: nothing was done, because `keep_fs` does not know the file system, or the system does not report all its
+        errors; sync each file instead. OSError: some file of the file system may not be durable, and a later sync would
+        not report it."""
 
     def rename(self, path: str | PathLike[str], to: str | PathLike[str]) -> None:
-        """Gives the file another name; a file that has it is replaced."""
+        """Renames the file; an existing file of that name is replaced."""
 
     def remove(self, path: str | PathLike[str]) -> None: ...
     def truncate(self, path: str | PathLike[str], bytes: int) -> None:
         """Gives an existing file this length, shorter or longer."""
 
     def mkdir(self, path: str | PathLike[str]) -> None:
-        """Makes a folder and the ones above it, durably; one that exists is fine."""
+        """Creates a folder and its parents, durably; the folder may exist."""
 
     def fail(self, op: str, path_part: str, errno: int, after: int = 0, times: int | None = None) -> None:
-        """Test side: calls of `op` on paths with `path_part` fail, after `after` more, `times` times (None: ever).
+        """For tests: calls of `op` on paths with `path_part` fail, after `after` more, `times` times (None: always).
 
         ops: open create allocate truncate read write sync map rename remove sync_dir mkdir sync_fs. A store into a
-        mapping is a write. ValueError: no such op."""
+        mapping is a write. ValueError: unknown op."""
 
     def tear(self, path_part: str, keep_bytes: int) -> None:
-        """Test side: the next write to such a path keeps only its first bytes, then fails with EIO."""
+        """For tests: the next write to such a path keeps only its first bytes, then fails with EIO."""
 
     def lie(self, op: str, path_part: str) -> None:
-        """Test side: `sync`, `sync_dir` or `sync_fs` of such paths does nothing. To prove that a test would notice."""
+        """For tests: `sync`, `sync_dir` or `sync_fs` of such paths does nothing, to prove that a test would notice."""
 
     def slow(self, op: str, path_part: str, millis: int) -> None:
-        """Test side: calls of `op` (see `fail`) on such paths take so much longer, as on a busy disk."""
+        """For tests: calls of `op` (see `fail`) on such paths are delayed by this time, as on a busy disk."""
 
     def kill(self) -> None:
-        """Test side: the process is dead. All its calls, also through open files, fail with EIO and change nothing."""
+        """For tests: the process is dead. All its calls, also through open files, fail with EIO and change nothing."""
 
     def kill_after(self, calls: int, keep_bytes: int = 0) -> None:
-        """Test side: the process dies in the call after the next `calls`; if that is a write, it keeps `keep_bytes`."""
+        """For tests: the process dies in the call after the next `calls`; a write stores `keep_bytes`."""
 
     @property
     def dead(self) -> bool: ...
     def next_process(self) -> Door:
-        """Test side: the door of another process at the same disk: same rules, same record of what is durable."""
+        """For tests: the door of another process on the same disk, with the same rules and record of what is
+        durable."""
 
     def heal(self) -> None:
-        """Test side: forgets every fail, tear, slow and lie."""
+        """For tests: removes every fail, tear, slow and lie."""
 
     def counts(self) -> dict[str, int]:
-        """Calls by op, stores into mappings left out."""
+        """Calls by op, without stores into mappings."""
 
     def crash(self, seed: int, keep: float | None = None) -> list[str]:
-        """Test side: power is lost. Each operation that no sync covers survives with probability `keep` (None: the seed
-        chooses), others are undone or, with `keep` above 0, torn at a sector's border. Returns what was lost.
+        """For tests: simulates a power loss. Each operation that no sync covers survives with probability `keep` (None:
+        the seed chooses); others are undone or, with `keep` above 0, torn between sectors. Returns a description of
+        what was lost.
 
         Files opened before answer EIO afterwards. ValueError: the door does not record."""
 
 class Log:
     """The append end of one commit log: staged >= written >= flushed, in bytes from the log's start.
 
-    All calls but `sync` and `serve_syncs` come from one thread. Errors: ValueError for a message that can never be
-    stored, OSError (errno, filename) for a segment that could not be made, written or synced.
+    One thread makes all calls except `sync` and `serve_syncs`. Errors: ValueError for a message that can never be
+    stored, OSError (errno, filename) for a segment that could not be created, written or synced.
     """
 
     def __init__(
@@ -122,13 +126,13 @@ class Log:
     ) -> None:
         """`store_host`: 8 or 20 bytes; `suffix`: encoded properties added to every fed send.
 
-        `index_folder`: dledger's layout, with its index there; the methods below `set_term` are for it alone, and raise
-        ValueError without."""
+        `index_folder`: the folder of the index; selects dledger's layout. The methods from `set_term` on need that
+        layout, and otherwise raise ValueError."""
 
     def start(
         self, pos: int, last_store_ms: int, last_index: int = -1, last_term: int = -1, last_chain: int = 0
     ) -> None:
-        """The recovered end, and the entry before it; appends go on from there."""
+        """Sets the recovered end, and the entry before it; appends continue there."""
 
     @property
     def staged(self) -> int: ...
@@ -138,28 +142,28 @@ class Log:
     def flushed(self) -> int: ...
     @property
     def last_store_ms(self) -> int:
-        """Store time of the newest record staged."""
+        """Store time of the newest staged record."""
 
     @property
     def waiting(self) -> int:
         """Sends that have no answer yet."""
 
     def set_hot(self, hot: bool) -> None:
-        """Whether plain sends are served by `feed` at all."""
+        """Enables or disables serving of plain sends in `feed`."""
 
     def set_topic(self, topic: bytes, queues: int) -> None:
-        """Sends to queues [0, queues) are served by `feed`; 0: none."""
+        """`feed` serves sends to queues [0, queues); 0: to no queue."""
 
     def forget_topic(self, topic: bytes) -> None:
-        """Drops the topic with its offsets; a later one of this name starts at 0."""
+        """Removes the topic with its offsets; a later topic of this name starts at 0."""
 
     def next_offset(self, topic: bytes, queue: int) -> int: ...
     def set_next_offset(self, topic: bytes, queue: int, offset: int) -> None: ...
     def take_counts(self) -> list[tuple[bytes, int, int]]:
-        """(topic, messages, bytes) put since the last call."""
+        """(topic, messages, bytes) appended since the last call."""
 
     def connect(self, born_host: bytes) -> int:
-        """An id for `feed`, never used twice; `born_host`: the peer's address in 8 or 20 bytes."""
+        """An id for `feed`, never reused; `born_host`: the peer's address in 8 or 20 bytes."""
 
     def disconnect(self, connection: int) -> None: ...
     def feed(
@@ -167,11 +171,11 @@ class Log:
     ) -> tuple[int, list[tuple[int, bytes, bytes]] | None, str | None]:
         """(sends served, other frames as (header type, header, body), why the stream is broken).
 
-        A broken stream cannot be split any further: its connection has to be closed.
+        A broken stream cannot be split further: close its connection.
         """
 
     def unfinished(self, connection: int) -> int:
-        """Bytes that this connection sent of a frame whose end has not come."""
+        """Bytes that this connection sent of a frame that is not complete yet."""
 
     def append(
         self,
@@ -190,7 +194,7 @@ class Log:
         store_host: bytes | None = None,
         kind: int = 0,
     ) -> tuple[int, int, int, int]:
-        """Stages one message: (pos, size, queue_offset, store_timestamp_ms), of the record. `kind`: of its entry."""
+        """Stages one message: (pos, size, queue_offset, store_timestamp_ms) of the record. `kind`: of its entry."""
 
     def append_batch(
         self,
@@ -208,18 +212,20 @@ class Log:
         """Stages all of a client's batch or nothing: (positions, size, first queue_offset, store_timestamp_ms)."""
 
     def write_out(self) -> int:
-        """Staged bytes into the segment files; the written end. After an OSError call `abandon`."""
+        """Writes staged bytes to the segment files; the end of the written bytes. After an OSError call `abandon`."""
 
     def abandon(self, code: int, remark: str) -> list[tuple[int, bytes]]:
-        """Forgets what could not be written; the refusals of the sends it held, as (connection, bytes)."""
+        """Drops the bytes that could not be written; returns the refusals of their sends, as (connection, bytes)."""
 
     def sync(self) -> int:
-        """Makes what is written durable, without the GIL; the flushed end. After an OSError no sync succeeds again."""
+        """Makes written bytes durable, without the GIL; returns the end of the flushed bytes. After an OSError every
+        sync fails."""
 
     def serve_syncs(self, requests: int, done: int) -> None:
-        """On a thread of its caller: a sync for each token read from `requests`, a token to `done` after it.
+        """Runs on a thread of the caller: syncs once for each token read from `requests`, then writes a token to
+        `done`.
 
-        Ends at a token of 2**62 or more, or when a sync failed.
+        Ends at a token of 2**62 or more, or after a failed sync.
         """
 
     def sync_failure(self) -> OSError | None: ...
@@ -231,69 +237,70 @@ class Log:
 
     # dledger's layout
     def set_term(self, term: int) -> None:
-        """Of the entries that `feed` and `append*` make from now on. ValueError: it is below the one before."""
+        """Sets the term of the entries that `feed` and `append*` create from now on. ValueError: it is below the last
+        one."""
 
     @property
     def staged_index(self) -> int:
-        """Index of the last entry staged; -1: there is none."""
+        """Index of the last staged entry; -1: there is none."""
 
     @property
     def written_index(self) -> int: ...
     @property
     def flushed_index(self) -> int: ...
     def written_point(self) -> tuple[int, int, int, int]:
-        """(pos, index, term, chain): the written end, and the last entry before it."""
+        """(pos, index, term, chain): the end of the written bytes, and the last entry before it."""
 
     def flushed_point(self) -> tuple[int, int, int, int]:
-        """(pos, index, term, chain): up to where the data is durable, and the last entry before it."""
+        """(pos, index, term, chain): the end of the durable bytes, and the last entry before it."""
 
     def append_entries(self, entries: Entries, first_index: int) -> int:
-        """Stages the entries from `first_index` on, which must be the next one; the index of the last one.
+        """Stages the entries from `first_index` on, which must be the next one; returns the index of the last one.
 
-        EntryError: they do not continue the chain, or lie elsewhere than behind the end (`cut` a filler away then).
-        ValueError: `first_index` is not the next one, or not among them. OSError: a segment could not be made."""
+        EntryError: they do not continue the chain, or do not lie at the end of this log (then `cut` a filler).
+        ValueError: `first_index` is not the next one, or not among them. OSError: a segment could not be created."""
 
     def cut(self, pos: int, last_index: int, last_term: int, last_chain: int) -> None:
-        """Takes back what is written behind entry `last_index`, which ends at `pos`, durably; zeros take its place.
+        """Durably truncates the log after entry `last_index`, which ends at `pos`: zeroes the bytes after it.
 
-        Waits for a sync that runs. A crash halfway leaves entries behind a hole: note the cut durably before.
-        ValueError: something is staged, or the log ends before. OSError: nothing can be called flushed any more."""
+        Waits for a running sync. A crash in between leaves entries after a hole: record the cut durably before.
+        ValueError: staged bytes exist, or the log ends before. OSError: no more bytes may count as flushed."""
 
     def rewrite(self, pos: int, data: bytes) -> None:
-        """Other bytes for written ones, durably. Not checked."""
+        """Overwrites written bytes, durably. Does not check the new bytes."""
 
     def unit(self, index: int) -> tuple[int, int, int] | None:
-        """(pos, size, term) of an entry, staged or written, as the index has it."""
+        """(pos, size, term) of a staged or written entry, from the index."""
 
     def header(self, index: int) -> tuple[int, int, int, int, int, int] | None:
-        """(pos, size, term, kind, chain CRC, body CRC) of a written entry, read from its place; None: not there."""
+        """(pos, size, term, kind, chain CRC, body CRC) of a written entry, read from the log; None: no such entry."""
 
     def index_of(self, pos: int, first_index: int) -> int:
-        """The last written entry, from `first_index` on, that ends at or before `pos`; else `first_index` - 1."""
+        """The last written entry, from `first_index` on, that ends at or before `pos`; otherwise `first_index` - 1."""
 
     def extent(self, first: int, max_bytes: int) -> int:
-        """The last written entry of those from `first` on that lie within `max_bytes`, fillers included; at least
-        `first`. EntryError: the index does not have it."""
+        """The last written entry such that the entries from `first` to it take at most `max_bytes`, with fillers; at
+        least `first`. EntryError: the index does not have it."""
 
     def read_range(self, first: int, last: int) -> bytes:
-        """Written entries [first, last] as they lie in the segments, fillers between them included. EntryError."""
+        """Written entries [first, last] as they lie in the segments, with the fillers between them. EntryError."""
 
     def sync_index(self) -> None:
-        """Makes the index's written units durable, without the GIL. What failed is tried again by the next call."""
+        """Makes the index's written units durable, without the GIL. After an error the next call tries again."""
 
     def forget_files(self) -> None:
-        """Lets go of the maps of segments and index files."""
+        """Releases the maps of segments and index files."""
 
     def reset_offsets(self) -> None:
-        """Every queue's next offset is 0 again; served topics stay served."""
+        """Resets every queue's next offset to 0; served topics stay served."""
 
     def take_offsets(self, first_index: int) -> None:
-        """Raises the queues' next offsets to what the written entries from `first_index` on ask for. EntryError."""
+        """Raises the queues' next offsets to those in the written entries from `first_index` on. EntryError."""
 
 class EntryError(Exception):
-    """Bytes are not the entry of dledger's layout that should be there.
+    """Bytes are not the expected entry of dledger's layout.
 
-    `index` is the one that should be at `pos` (byte in the log; 0: not known), `reason` says what is wrong.
+    `index` is the expected one at `pos` (byte in the log; 0: not known), `reason` says what is wrong.
     """
 
     index: int
@@ -315,13 +322,13 @@ class Entries:
     def first_pos(self) -> int: ...
     @property
     def end_pos(self) -> int:
-        """Behind the last byte, in the log."""
+        """The position after the last byte, in the log."""
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """(term, how many entries), in order."""
+        """(term, number of entries), in order."""
     @property
     def special(self) -> list[tuple[int, int, int, int]]:
-        """Entries that are no messages: (index, kind, pos of the record in the log, its size)."""
+        """Entries that are not messages: (index, kind, pos of the record in the log, its size)."""
     @property
     def data(self) -> bytes: ...
     def record(self, index: int) -> bytes:
@@ -330,26 +337,26 @@ class Entries:
 def check_entries(
     data: bytes | bytearray, segment_bytes: int, prev_index: int, prev_term: int, prev_chain: int | None = None
 ) -> Entries:
-    """Checks a range of a log that follows on entry `prev_index`, without the GIL; `data` is not copied.
+    """Checks a range of a log that follows entry `prev_index`, without the GIL; `data` is not copied.
 
-    A range begins with an entry and ends with one; fillers and what is behind them lie between as in the segments.
-    Checked are: sizes, places, indexes, terms, the CRC chain (of the first entry only if `prev_chain` is given),
-    bodies, and the record in each. EntryError: with index and place of the first fault. ValueError: above 2 GiB."""
+    A range begins with an entry and ends with one; fillers and the bytes after them lie between as in the segments.
+    Checks sizes, positions, indexes, terms, the CRC chain (of the first entry only if `prev_chain` is given), bodies,
+    and the record in each entry. EntryError: with index and place of the first fault. ValueError: above 2 GiB."""
 
 class WalkedEntries:
-    """What `walk_entries` passed."""
+    """The entries that `walk_entries` passed."""
 
     pos: int
-    """Where it stopped: behind the last entry, or behind the filler after that."""
+    """Where it stopped: after the last entry, or after the filler that follows it."""
     end: int
-    """Behind the last entry."""
+    """The end of the last entry."""
     next_index: int
     last_term: int
     last_chain: int
     stopped: str | None
-    """Why bytes at `pos` are not the next entry; None: the files end there, or there were enough."""
+    """Why bytes at `pos` are not the next entry; None: the files end there, or `max_entries` was reached."""
     done: bool
-    """False: it stopped because there were enough; call again from `pos`."""
+    """False: it stopped at `max_entries`; call again from `pos`."""
     units: bytes
     """The index units of the entries passed."""
     runs: list[tuple[int, int]]
@@ -369,48 +376,47 @@ def walk_entries(
 ) -> WalkedEntries:
     """Checks the entries from `pos` on, the first of which has `next_index`; without the GIL.
 
-    `last_chain`: of the entry before, None: not known. DamageError: a file has another length."""
+    `last_chain`: of the previous entry, None: not known. DamageError: a file has another length."""
 
 def find_entry(
     folder: str | PathLike[str], segment_bytes: int, pos: int, min_index: int, max_bytes: int
 ) -> tuple[int, int] | None:
-    """(pos, index) of the first entry from `pos` on that is sound in itself and has at least `min_index`; None: there
-    is none within `max_bytes`. Without the GIL."""
+    """(pos, index) of the first entry from `pos` on that is sound by itself and has at least `min_index`; None: no such
+    entry within `max_bytes`. Without the GIL."""
 
 class DamageError(Exception):
-    """Bytes of a store's file are not what they should be; the text names the file and the place.
+    """Bytes of a store's file are damaged; the text names the file and the place.
 
-    `path` is the file, `pos` the byte in it (or in the log) where the damage was met.
+    `path` is the file, `pos` the byte in it (or in the log) where the damage was found.
     """
 
     path: str
     pos: int
 
 class RunResult:
-    """What one `Dispatch.run` did."""
+    """The result of one `Dispatch.run`."""
 
     pos: int
     """The log is dispatched up to here."""
     records: int
-    """Records read, those that give no queue entry included."""
+    """Records read, including those without a queue entry."""
     grew: list[tuple[bytes, int]]
     """Watched queues (topic, queue id) that got entries."""
     last_store_timestamp_ms: int
-    """Store time of the last record dispatched; 0 if none was."""
+    """Store time of the last dispatched record; 0 if there was no record."""
     stopped: str | None
-    """Why it stopped before `upto` although bytes are there ("bad magic ...", "body CRC", ...); `pos` says where.
+    """Why it stopped before `upto` although bytes exist there ("bad magic ...", "body CRC", ...); `pos` says where.
     None: reached `upto`, `max_bytes`, or the end of the files."""
     skipped: list[tuple[int, int, str]]
-    """Records passed over because they are damaged inside but their size holds: (pos, size, why); the first 100."""
+    """Skipped records, which are damaged inside but have a right size: (pos, size, reason); the first 100."""
     misplaced: int
-    """Entries whose record names another queue offset than the place they got (a queue with a gap)."""
+    """Entries whose record has another queue offset than the entry's place (a queue with a gap)."""
 
 class MessageScan:
     """Reads the messages in [begin, end) of one log file as Arrow batches; the file may belong to a live store.
 
-    The stretch begins with a record (or its entry) and ends with one, or with the file. Texts that are no UTF-8 have
-    U+FFFD in them. OSError; DamageError: the file ends early; ValueError: an unknown column, a stretch that is not
-    within the file.
+    The range begins with a record (or its entry) and ends with one, or with the file. Invalid UTF-8 becomes U+FFFD.
+    OSError; DamageError: the file ends early; ValueError: an unknown column, or a range outside of the file.
     """
 
     def __init__(
@@ -438,19 +444,19 @@ class MessageScan:
         A batch ends at `max_rows`, or with the row whose texts and body reach `max_bytes`."""
 
     def next_batch(self) -> tuple[object, object] | None:
-        """The capsules of Arrow's C data interface (schema, array), without the GIL; None: nothing is left."""
+        """The capsules of Arrow's C data interface (schema, array), without the GIL; None: no more rows."""
 
     def sums(self) -> list[tuple[object, object]]:
-        """What all that is left comes to, as capsules of three tables, without the GIL; columns are not looked at.
+        """The sums of all remaining records, as capsules of three tables, without the GIL; ignores `columns`.
 
-        (topic, queue_id, tags, hour_ms, messages, bytes, body_bytes), (topic, bucket, messages) with sizes in buckets
-        a sixteenth of a doubling wide, (topic, address, messages). Names that differ only in what is no UTF-8 may have
-        a row each.
+        (topic, queue_id, tags, hour_ms, messages, bytes, body_bytes), (topic, bucket, messages) with sizes in buckets a
+        sixteenth of a doubling wide, (topic, address, messages). Names that differ only in invalid UTF-8 may have a row
+        each.
         """
 
     @property
     def pos(self) -> int:
-        """Up to here, in the log, everything is told."""
+        """The position in the log up to which everything was reported."""
 
     @property
     def records(self) -> int:
@@ -460,7 +466,7 @@ class MessageScan:
     def damaged(self) -> int: ...
     @property
     def damage(self) -> list[tuple[int, int, str]]:
-        """(position, bytes, why) of what is no record, in order; the first thousand."""
+        """(position, bytes, reason) of damage, in order; the first thousand."""
 
 def index_entries(path: str | PathLike[str], slots: int, first: int, most: int) -> tuple[object, object]:
     """`most` entries of an index file from number `first` on, as capsules: key_hash, position, seconds.
@@ -471,36 +477,36 @@ def index_entries(path: str | PathLike[str], slots: int, first: int, most: int) 
 def index_chain_faults(
     path: str | PathLike[str], slots: int, count: int, growing: bool, times: bool = False
 ) -> tuple[list[tuple[int, str]], int]:
-    """Where entries below number `count`, or slots, name another entry than the newest one of their slot before.
+    """Entries below number `count`, and slots, that do not name the newest entry of their slot before them.
 
-    ([(byte, why)], how many), of which a thousand are listed. `growing`: slots may name entries from `count` on.
-    `times`: a negative time, which ends a search, is one, too.
-    OSError; DamageError: the file ends before. Without the GIL.
+    ([(byte, reason)], number of faults), of which a thousand are listed. `growing`: slots may name entries from `count`
+    on. `times`: a negative time, which ends a search, is a fault as well. OSError; DamageError: the file ends before.
+    Without the GIL.
     """
 
 class IndexChains:
-    """The check of `index_chain_faults` in steps, so that whoever waits for it can stop it. OSError, DamageError."""
+    """The check of `index_chain_faults` in steps, so that the caller can stop it. OSError, DamageError."""
 
     def __init__(
         self, path: str | PathLike[str], slots: int, count: int, growing: bool, times: bool = False
     ) -> None: ...
     def step(self, max_bytes: int) -> bool:
-        """Reads about so many bytes more; whether all is read. Without the GIL."""
+        """Reads about this many more bytes; returns whether the file is done. Without the GIL."""
 
     def faults(self) -> tuple[list[tuple[int, str]], int]:
-        """What was found so far: see `index_chain_faults`."""
+        """The faults found so far: see `index_chain_faults`."""
 
 def read_ahead_queues(folder: str | PathLike[str], topics: list[bytes]) -> bool:
-    """Reads what a start reads of the queues of these topics in `folder` (consumequeue), without the GIL. Whether the
-    disk had to be asked. What cannot be read is passed over."""
+    """Reads what a start reads of the queues of these topics in `folder` (consumequeue), without the GIL. Returns
+    whether the disk was read. Ignores read errors."""
 
 class ScanResult:
-    """What `scan` found: sound records from its start up to `end`."""
+    """The result of `scan`: sound records from its start up to `end`."""
 
     end: int
     records: int
     stopped: str | None
-    """Why it ended there; "unwritten" is the usual one (zeros), None: the files end there."""
+    """Why it ended there; "unwritten" (zeros) is the usual reason, None: the files end there."""
     last_store_timestamp_ms: int
 
 def scan(
@@ -508,14 +514,14 @@ def scan(
 ) -> ScanResult:
     """Walks the records of a log from `start` (a record's or segment's first byte); the GIL is released.
 
-    Stops at the first bad record, at `upto` (-1: none), or where the files end. OSError, DamageError.
+    Stops at the first damaged record, at `upto` (-1: no bound), or where the files end. OSError, DamageError.
     """
 
 class AuditResult:
-    """What one `audit` found."""
+    """The result of one `audit`."""
 
     pos: int
-    """Checked up to here; go on from here."""
+    """The position up to which the log was checked; continue there."""
     records: int
     damage: list[tuple[int, int, str]]
     """Damage of the log itself: position, bytes, reason."""
@@ -523,9 +529,9 @@ class AuditResult:
     """Records that their queue does not name: topic, queue id, queue offset, position in the log, reason."""
 
 class Dispatch:
-    """The derived side of a store: ConsumeQueues and index, built from the log and read. Safe to use from threads.
+    """The derived files of a store: ConsumeQueues and index, built from the log and read. Threads may share it.
 
-    Reads see entries that are still in memory; `write_out` brings them to the files, `sync` to the disk.
+    Reads see entries that are still in memory; `write_out` writes them to the files, `sync` makes them durable.
     Every method may raise OSError (with `filename`) and DamageError.
     """
 
@@ -548,7 +554,7 @@ class Dispatch:
     ) -> None:
         """`root` holds consumequeue/ and index/. `delay_ms[i]` is delay level i + 1. `entry_header_bytes` 48: dledger's
         layout of the log, 0: the plain one. `queue_segment_bytes` is rounded up to a multiple of 20.
-        `ext_segment_bytes`: new units get an extension in files of this size (0: none; those that exist are read
+        `ext_segment_bytes`: new units get an extension in files of this size (0: no extension; existing ones are read
         anyway). ValueError."""
 
     position: int
@@ -556,100 +562,100 @@ class Dispatch:
     pending_bytes: int
     """Queue entries in memory that `write_out` has yet to write."""
     damaged: int
-    """Records that a queue names but whose bytes in the log do not fit: never served, counted here."""
+    """Records that a queue names but whose bytes in the log do not match: never served, counted here."""
 
     # recovery
     def load(self, tolerant: bool = False, tolerant_index: bool = False) -> None:
-        """Finds the queues and index files that exist, once. Queue folders whose name is no integer are passed over.
+        """Finds the existing queues and index files, once. Skips queue folders whose name is not an integer.
 
-        `tolerant`: a queue file of a wrong length is no error: `queue_faults` names its queue. `tolerant_index`: an
-        index file of a wrong length, or one that is not full although others follow, is removed with those behind it,
+        `tolerant`: a queue file of a wrong length is not an error: `queue_faults` returns its queue. `tolerant_index`:
+        an index file of a wrong length, or one that is not full although others follow, is removed with those after it,
         see `drop_index_from`."""
     def loaded_files(self) -> tuple[int, bool]:
-        """How many files of queues `load` found, and whether all of them are on the file system of consumequeue."""
+        """The number of queue files that `load` found, and whether all are on the file system of consumequeue."""
 
     def recover_queues(self) -> int:
-        """Finds each queue's end. Returns the greatest log position that any knows (`maxPhysicOffset`), -1 if none."""
+        """Finds each queue's end. Returns the greatest log position in any of them (`maxPhysicOffset`), or -1."""
     def truncate_queues(self, pos: int) -> None:
-        """Removes the entries of records at or behind `pos`."""
+        """Removes the queue entries of records at or after `pos`."""
     def queue_faults(self, log_end: int) -> list[tuple[bytes, int, str, int, bool]]:
         """Queues whose files cannot be right if the log ends at `log_end`: topic, queue id, reason, 0, whether it is
-        certain (else a power loss may have left it so, behind what was durable). After `recover_queues`."""
+        certain (otherwise a power loss may be the cause, after the durable part). After `recover_queues`."""
     def compare_queues(
         self, table: bytes, exact: bool, nothing_deleted: bool
     ) -> list[tuple[bytes, int, str, int, bool]]:
         """Queues that hold less than the table of `written_point` says: topic, queue id, reason, the next offset that
-        it had, True. `exact`: nothing was dispatched since. `nothing_deleted`: the log begins where it began then, so
-        that queues do, too. ValueError: it is no table."""
+        it had, True. `exact`: nothing was dispatched since the table was made. `nothing_deleted`: the log still begins
+        where it began then, so the queues must do so, too. ValueError: not a table."""
     def remove_queue(self, topic: bytes, queue: int) -> None:
         """Removes one queue with its files, and its extension."""
     def reserve(self, topic: bytes, queue: int, end: int, most: int) -> bool:
-        """The queue's next offset becomes `end` if it is less: up to there come placeholders, `most` of them at most
-        unless the queue is empty. Whether anything was changed."""
+        """Raises the queue's next offset to `end` with placeholders, at most `most` of them unless the queue is empty.
+        Returns whether anything was changed."""
     def hold(self, table: bytes, pos: int) -> None:
         """For a recovery: from now on `run` holds each record that does not claim its queue's next offset, until the
-        records behind it prove where it belongs. `table`: rows of the table of ends at position `pos` of the log, which
-        is -1 if there is none.
-        ValueError: the rows do not end where they should."""
+        records after it prove where it belongs. `table`: rows of the table of ends at position `pos` of the log, which
+        is -1 if there is none. ValueError: the rows are cut off."""
     def settle(self) -> list[tuple[bytes, int, int, int, int]]:
-        """Ends `hold`: places what is held. Returns the records that have no place where they claim one: topic, queue,
-        claimed queue offset, position, size; a thousand at most."""
+        """Ends `hold`: places the held records. Returns the records that do not fit at the place that they claim:
+        topic, queue, claimed queue offset, position, size; a thousand at most."""
     def claim_lost(self, pos: int, size: int) -> None:
-        """The damaged bytes at `pos` of the log are one record: a placeholder keeps its queue offset, if its fields can
-        be read and fit."""
+        """The damaged bytes at `pos` of the log are one record: a placeholder keeps its queue offset, if its fields are
+        readable and consistent."""
     def note_lost(self, pos: int, size: int) -> None:
-        """These bytes of the log are damaged: `run` keeps a gap between queue offsets in front of and behind them."""
+        """These bytes of the log are damaged: `run` keeps a gap between the queue offsets before and after them."""
     def rebuild(self, queues: list[tuple[bytes, int]] | None, index: bool = False) -> None:
-        """From now on `run` adds units to these queues alone, and with `index` entries to the index. None: that is
-        over."""
+        """From now on `run` adds units only to these queues, and with `index` entries to the index. None: to all
+        again."""
     def drop_index_from(self, name: str) -> int:
         """Removes the index files from `name` on; returns the log position from which to index again. "": removes
         nothing, and -1 is returned unless `load` removed files."""
     def audit(self, start: int, upto: int, max_bytes: int) -> AuditResult:
-        """Reads about `max_bytes` of the log from `start` (where a record or segment begins), below `upto`, with calls
-        instead of the map, and compares records with their CRCs and with the queues. Safe while the store is in use."""
+        """Reads about `max_bytes` of the log from `start` (where a record or segment begins), below `upto`, with system
+        calls instead of the map, and compares records with their CRCs and with the queues. The store may be in use."""
     def repair(
         self, topic: bytes, queue: int, offset: int, log_first: int, max_bytes: int
     ) -> tuple[int, int, int, int, list[tuple[int, int, str]]] | None:
-        """Writes the unit at `offset`, and wrong ones around it, again from the log; what cannot be set right is passed
-        over by readers from now on. Returns first and last offset that was looked at, units written, placeholders among
-        them, and damage of the log that was met (pos, size, reason). None: no such offset, or more than `max_bytes` of
-        the log would have to be read. Safe while the store is in use; dispatch waits meanwhile."""
+        """Rewrites the unit at `offset`, and wrong units around it, from the log; from now on readers skip what cannot
+        be repaired. Returns the first and last offset that was checked, units written, placeholders among them, and the
+        damage of the log that was found (pos, size, reason). None: no such offset, or more than `max_bytes` of the log
+        would have to be read. The store may be in use; dispatch waits in the meantime."""
     def end_checks(self) -> None:
-        """The store is being closed: from now on `audit` and `repair` end soon, and `repair` returns None."""
+        """The store is closing: from now on `audit` and `repair` return soon, and `repair` returns None."""
 
     def destroy_queues(self) -> None: ...
     def correct_min_offsets(self, min_pos: int) -> None:
-        """Each queue's first entry is the first one of a record at or behind `min_pos`."""
+        """Moves each queue's first entry to the first one of a record at or after `min_pos`."""
     def drop_index_after(self, timestamp_ms: int) -> int:
-        """Removes index files that end after `timestamp_ms`, and a last one that does not hold together.
+        """Removes index files that end after `timestamp_ms`, and a last one that is inconsistent.
 
-        Returns the log position from which to index again, -1 if none was removed."""
+        Returns the log position from which to index again, -1 if no file was removed."""
     def trim_index(self, name: str, count: int) -> bool:
         """Cuts the index back to the entries below `count` of the file `name`, the newest one then ("": to nothing).
 
-        Slots and chains are made again. False, and nothing is changed: there is no such file."""
+        Slots and chains are rebuilt. False, without a change: the file does not exist."""
     def trim_index_at(self, pos: int) -> None:
-        """Removes index entries of records at or behind `pos`."""
+        """Removes index entries of records at or after `pos`."""
     def start(self, pos: int) -> None:
-        """Dispatch goes on from `pos`."""
+        """Dispatch continues from `pos`."""
     def run(self, upto: int, max_bytes: int, check_crc: bool = False) -> RunResult:
         """Dispatches records from `position` on, below `upto`, about `max_bytes` at most; the GIL is released.
 
-        Repeating is harmless: queues and index know what they have."""
+        Repeating is harmless: queues and index skip what they have."""
     def redo(self, start: int, upto: int, index: bool) -> tuple[int, str | None]:
         """Dispatches [start, upto) again, as far as it was dispatched before: it could not be read then. Queues get the
-        units that they lack at their end (`repair` sets the others right). `index`: the index files from there on are
-        removed, and `position` goes back, so that `run` makes them again. Returns the records read, and why it stopped
-        before `upto`, if it did."""
+        units that are missing at their end (`repair` rewrites the others). `index`: the index files from there on are
+        removed, and `position` goes back, so that `run` rebuilds them. Returns the records read, and why it stopped
+        before `upto`, or None."""
     def write_out(self) -> None:
         """Writes the entries in memory to the queues' files."""
     def written_point(self, with_table: bool = False) -> tuple[int, int, int, int, str, int, bytes]:
-        """Writes out, and tells what the files then hold, between two records: position, store time of the last record
-        (0: none since the start), queues that have had messages, the sum of their max offsets, name of the newest index
-        file ("": none) and the number of its next entry; then, if asked for, the table of the queues' ends."""
+        """Writes out, and returns what the files then hold, between two records: position, store time of the last
+        record (0: no record since the start), queues that have had messages, the sum of their max offsets, name of the
+        newest index file ("": none) and the number of its next entry; then the table of the queues' ends, if
+        requested."""
     def sync(self) -> None:
-        """Makes durable what `write_out` has written (fdatasync of the files, and of new names)."""
+        """Makes the writes of `write_out` durable (fdatasync of the files, and of new names)."""
     def sync_index(self) -> int:
         """Makes the index durable; returns the store time of its last durable entry (the checkpoint's index time)."""
 
@@ -669,16 +675,17 @@ class Dispatch:
         stop_at_damage: bool = False,
         stop_at_wrong: bool = False,
     ) -> tuple[int, int, int, int, int, bytes, bool, int]:
-        """(status, next offset, min, max, count, records, reader is behind the memory, wrong): RocketMQ's getMessage.
+        """(status, next offset, min, max, count, records, whether the reader reads from disk, wrong): RocketMQ's
+        getMessage.
 
-        `wrong`: with `stop_at_wrong`, reading stopped in front of this offset, whose unit or record is wrong and was
-        not compared with the log: call `repair`, and ask again. -1: it did not.
+        `wrong`: with `stop_at_wrong`, reading stopped before this offset, whose unit or record is wrong and was not
+        compared with the log: call `repair`, and then `get` again. -1: it did not stop.
 
-        status: `GetStatus` in its order, from 0 (FOUND). `codes`: tag hashes wanted, None: all. `max_pos`: records that
-        end behind it are not served. `memory_bytes`: the log's end that is taken to be in memory. `limits`: (bytes,
-        count) of a batch in memory, then on disk. `correct`: name a better next offset when the one asked for is out
-        of range. `accept(tags code, properties)` has the last word on each record. `stop_at_damage`: end in
-        front of a damaged record instead of passing over it."""
+        status: `GetStatus` in its order, from 0 (FOUND). `codes`: wanted tag hashes, None: all. `max_pos`: records that
+        end after it are not served. `memory_bytes`: length of the log's end that counts as in memory. `limits`: (bytes,
+        count) of a batch in memory, then on disk. `correct`: return a better next offset when the requested one is out
+        of range. `accept(tags code, properties)` decides last on each record. `stop_at_damage`: stop before a damaged
+        record instead of skipping it."""
     def get_frame(
         self,
         topic: bytes,
@@ -694,15 +701,17 @@ class Dispatch:
     ) -> tuple[bytes, int, int] | None:
         """`get` as the whole frame that answers a pull (JSON header), with the count and bytes of its records.
 
-        None, and nothing is counted: no record was found, one is damaged, or the reader is behind the memory."""
+        None, and nothing is counted: no record was found, one is damaged, or the reader reads from disk."""
     def units(self, topic: bytes, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Entries (pos, size, tags code) from `offset` on; fewer at the queue's end, none below its min offset."""
+        """Entries (pos, size, tags code) from `offset` on; fewer at the queue's end, and no entry below its min
+        offset."""
     def usable_units(
         self, topic: bytes, queue: int, offset: int, count: int
     ) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int, int]]]:
-        """As `units`, each compared with the record that it leads to. The list ends in front of a unit that is wrong
-        and has to be compared with the log: its offset is the second value, -1 if there is none. A placeholder, and
-        what was compared already and is of no use, is (-1, 0, 0). Third: offset, position and size of the latter."""
+        """As `units`, each compared with the record that it points to. The list ends before a unit that is wrong and
+        has to be compared with the log: its offset is the second value, otherwise -1. (-1, 0, 0) stands for a
+        placeholder, and for a unit that was compared and is not usable. Third: offset, position and size of these
+        unusable units."""
     def offsets(self, topic: bytes, queue: int) -> tuple[int, int]:
         """(min, max) offset; (0, 0) for a queue that does not exist."""
     def queues(self) -> list[tuple[bytes, int, int, int, int, int]]:
@@ -713,51 +722,52 @@ class Dispatch:
         """RocketMQ's getOffsetInQueueByTime, and -1. `by_mtime`: choose the segment by its file's time, as RocketMQ
         does; otherwise by the store time of its last record, which copies and rebuilds do not change.
 
-        Only units that lead to the record of their place count. Others lead to an earlier offset; with `stop_at_wrong`
-        the search ends at one that was not compared with the log yet: its offset is the second value, and the first
-        one says nothing."""
+        Only units that point to the record of their place count. Others result in an earlier offset; with
+        `stop_at_wrong` the search ends at one that was not compared with the log yet: its offset is the second value,
+        and the first one has no meaning."""
     def record_at(self, pos: int, max_pos: int) -> bytes | None:
-        """The record that begins at `pos` and ends at or below `max_pos`; None if there is no sound one."""
+        """The record that begins at `pos` and ends at or below `max_pos`; None if no sound record begins there."""
     def log_bytes(self, pos: int, size: int) -> bytes | None:
-        """Bytes of the log as they are, within one segment; None if they are not there."""
+        """Bytes of the log, unchecked, within one segment; None if they do not exist."""
     def lookup(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> tuple[list[int], int, int]:
         """Positions of records with this `key_hash`, newest first; then the last entry's store time and position."""
     def index_file_of(self, key_hash: int, pos: int) -> str | None:
-        """The index file with the newest entry of this `key_hash` and record position; None: there is none."""
+        """The index file with the newest entry of this `key_hash` and record position; None: no file has one."""
     def distrust_index(self, name: str) -> bool:
-        """Removes the index files from `name` on. The position goes back to where they began, so that dispatch makes
-        them again; queues are not concerned. False: there is no such file."""
+        """Removes the index files from `name` on. The position goes back to where they began, so that dispatch rebuilds
+        them; queues do not change. False: no such file."""
     def ext_unit(self, topic: bytes, queue: int, address: int) -> tuple[int, int, int, bytes] | None:
         """An extension unit by its address (a tags code <= -2147483649): size, tags code, store time, bit map."""
     def index_files(self) -> list[tuple[str, int, int, int, int, int, int]]:
         """Per file: name, begin and end store time, begin and end position, slots in use, next entry number."""
 
-    # changes of what is there
+    # changes of existing files
     def watch(self, topic: bytes, queue: int) -> None:
-        """`run` reports when this queue grows."""
+        """From now on `run` reports when this queue grows."""
     def unwatch(self, topic: bytes, queue: int) -> None: ...
     def remove_topic(self, topic: bytes) -> None:
-        """Removes all queues of a topic, files included."""
+        """Removes all queues of a topic, with their files."""
     def delete_below(self, min_pos: int) -> int:
-        """Removes queue segments and index files that only name records below `min_pos`; returns how many files."""
+        """Removes queue segments and index files that only name records below `min_pos`; returns the number of
+        files."""
     def forget_log_segment(self, start: int) -> None:
-        """Lets go of a segment of the log that is about to be deleted, or was written again."""
+        """Releases the map of a log segment that will be deleted, or was rewritten."""
     def take_damaged(self) -> list[tuple[int, int]]:
-        """(position, bytes) of damaged records that `get` met since the last call; a hundred at most."""
+        """(position, bytes) of damaged records that `get` found since the last call; a hundred at most."""
     def index_again(self) -> int:
         """If a page of the index could not be read: removes its files from there on. Returns the position, which goes
-        back to their first record; `run` makes them again from there."""
+        back to their first record; `run` rebuilds them from there."""
 
 class SegmentScrub:
     """Reads one sealed segment of the log again, past the page cache. See store/kernel/src/scrub.rs."""
 
     pos: int
-    """Up to here, in the log, everything was checked."""
+    """The position in the log up to which everything was checked."""
     records: int
     ext_read: int
     """Bytes of ConsumeQueue extensions that were read."""
     direct: bool
-    """The page cache is passed by (O_DIRECT)."""
+    """Whether the reads bypass the page cache (O_DIRECT)."""
 
     def __init__(
         self, path: str | PathLike[str], file_start: int, begin: int, file_end: int, entry_header_bytes: int
@@ -766,8 +776,9 @@ class SegmentScrub:
     def step(
         self, max_bytes: int, dispatch: Dispatch | None = None
     ) -> tuple[bool, list[tuple[int, int, str]], list[tuple[bytes, int, int, str]]]:
-        """Checks at least `max_bytes` or the rest: whether that was the end, damage of the log (position, bytes,
-        reason), and units of ConsumeQueues that differ (topic, queue, offset, reason). The GIL is released. OSError."""
+        """Checks at least `max_bytes` or the rest. Returns whether that was the end, damage of the log (position,
+        bytes, reason), and units of ConsumeQueues that differ (topic, queue, offset, reason). The GIL is released.
+        OSError."""
 
 class IndexScrub:
     """Reads one index file again, with the records that it names, past the page cache. See
@@ -777,36 +788,36 @@ class IndexScrub:
     """Bytes of the index and of the log that were read."""
 
     def __init__(self, folder: str | PathLike[str], name: str, dispatch: Dispatch) -> None:
-        """`folder`: of the index. ValueError: no such file is in use. OSError."""
+        """`folder`: of the index. ValueError: unknown index file. OSError."""
     def step(self, max_bytes: int, begin: int, end: int) -> tuple[bool, list[tuple[int, int, str]]]:
-        """Checks at least `max_bytes` or the rest: whether that was the end, and what is wrong (byte of the file,
-        position in the log, reason; the position is -1 unless it is about the record there). Entries of records outside
-        of the log's bytes [begin, end) are not compared with them. The GIL is released. OSError, DamageError."""
+        """Checks at least `max_bytes` or the rest. Returns whether that was the end, and faults (byte of the file,
+        position in the log, reason; the position is -1 unless the fault concerns the record there). Entries of records
+        outside of the log's bytes [begin, end) are not compared with them. The GIL is released. OSError,
+        DamageError."""
 
 class MapGuard:
     """The registration of a file's map: a page that cannot be read is replaced, and does not end the process.
 
-    It must be dropped before the map is unmapped."""
+    Drop it before the map is unmapped."""
 
     def __init__(self, mapped: mmap, path: str | PathLike[str], writable: bool = False) -> None: ...
     def spoils(self, at: int, size: int) -> bool:
-        """Whether one of `size` bytes from `at` on could not be read. Ask after they were read."""
+        """Whether one of `size` bytes from `at` on could not be read. Call it after reading them."""
 
 def map_faults() -> int:
     """How often a page of a registered map could not be read, in this process."""
 
 def take_unread(folder: str | PathLike[str]) -> list[tuple[PathLike[str], int, int, bool]]:
-    """Ranges of files below `folder` that could not be read where they were mapped: path, offset, bytes, whether the
-    map was writable.
+    """Mapped ranges of files below `folder` that could not be read: path, offset, bytes, whether the map was writable.
 
-    The ranges of a map are told again, all of them, when one has been added."""
+    All ranges of a map are reported again when a new one is added."""
 
 class PullShapes:
-    """Headers of pulls that were read before: a later one that differs in three numbers only is known by its shape."""
+    """Headers of pulls that were read before: a later one that differs only in three numbers has a known shape."""
 
     def __init__(self) -> None: ...
     def read(self, header: bytes) -> tuple[int, int, int, int] | None:
         """(shape's number, queue offset, commit offset, opaque) of a JSON header of a known shape."""
 
     def learn(self, header: bytes) -> tuple[int, int, int, int] | None:
-        """As `read`, and its shape is known from now on. None: it has none (see store/kernel/src/pull.rs)."""
+        """As `read`, and its shape is known from now on. None: it has no shape (see store/kernel/src/pull.rs)."""
