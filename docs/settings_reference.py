@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from tallystick.node.core.configuration import GROUP_DEFAULTS, as_text
+from tallystick.node.core.rocketmq_settings import ROCKETMQ_SETTINGS
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.setting import Change, declaration_of
 from tallystick.store.settings import StoreSettings
@@ -81,6 +82,22 @@ def _row(table: str, kind: type, item: Field[object], defaults: dict[str, str]) 
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
+def _of_rocketmq() -> Iterator[str]:
+    yield from (
+        "## Settings of RocketMQ without a counterpart",
+        "",
+        "A configuration file can contain these settings of RocketMQ 4.8 and 4.9. They have no effect, and the process",
+        "logs a warning for each. Where the last column says *yes*, a RocketMQ broker with another value than its",
+        "default behaves differently.",
+        "",
+        "| setting | reason | differs |",
+        "| --- | --- | --- |",
+    )
+    for name, known in ROCKETMQ_SETTINGS.items():
+        yield f"| `{name}` | {known.reason} | {'yes' if known.is_visible else ''} |"
+    yield ""
+
+
 def page() -> str:
     """Returns the content of the page."""
     lines = [
@@ -91,7 +108,7 @@ def page() -> str:
         "[Operation](operation.md#configuration) describes how to set them and which source takes precedence. Names,",
         "units and defaults are RocketMQ 4.8's where RocketMQ has the setting. A process that gets an unknown setting",
         "or a wrong value does not start; it names the setting and the source. If it gets a setting without an effect,",
-        "it starts and logs a warning.",
+        "it starts and logs a warning. `tally config check FILE` says what each setting in a file does.",
         "",
         "The column *changes* says when a new value takes effect:",
         "",
@@ -116,7 +133,7 @@ def page() -> str:
             ]
             lines += [_row(table, kind, item, defaults) for item in items]
             lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_of_rocketmq()])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tallystick.node.broker.group.queue_ends import QueueEndsError
-from tallystick.node.commands import group, messages, store, topics
+from tallystick.node.commands import config, group, messages, store, topics
 from tallystick.node.commands.terminal import InputError, error_text
 from tallystick.node.core.client import RequestRefusedError
 from tallystick.node.core.configuration import ConfigurationError, Flag, Settings, load
@@ -130,7 +130,7 @@ def _parser() -> CommandParser:
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
-    for module in (topics, messages, store, group):
+    for module in (topics, messages, store, group, config):
         module.add_parsers(commands)
     return parser
 
@@ -143,7 +143,7 @@ def _process_options(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         default=os.environ.get("TALLY_CONFIG") or None,
-        help="TOML file with settings ($TALLY_CONFIG)",
+        help="file with settings: TOML, or a file of RocketMQ such as broker.conf ($TALLY_CONFIG)",
     )
     parser.add_argument("--log-level", choices=LEVELS, help="lowest level of lines to log (INFO)")
     parser.add_argument(
@@ -214,6 +214,7 @@ def _start(args: argparse.Namespace, flags: list[Flag], presets: list[Flag], **p
         assignments=args.assignments,
         flags=[flag for flag in flags if flag.value is not None],
         presets=presets,
+        nameserver_alone=not parts["with_broker"],
     )
     # Imported late: it loads the whole broker and the HTTP server, which takes a quarter of a second.
     from tallystick.node.run import run

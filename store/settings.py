@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tallystick.store.setting import Change, SettingsError, check, setting
 
-__all__ = ["BrokerRole", "FlushDiskType", "SettingsError", "StoreSettings"]
+__all__ = ["BrokerRole", "FlushDiskType", "SettingsError", "StoreSettings", "refuse_unsupported"]
 
 _INT = 2**31 - 1
 _LONG = 2**63 - 1
@@ -346,7 +346,7 @@ class StoreSettings:
     # -- replication ---------------------------------------------------------------------------------------------------
     brokerRole: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER,
-        "Role in master/slave replication. The broker refuses SYNC_MASTER: use a replicated group "
+        "Role in master/slave replication. The broker refuses SYNC_MASTER and SLAVE: use a replicated group "
         "(`enableDLegerCommitLog`).",
         operator=True,
     )
@@ -483,3 +483,15 @@ class StoreSettings:
                 raise SettingsError("deleteWhen", f"{part!r} is not an hour from 00 to 23")
             hours.add(int(part))
         return frozenset(hours)
+
+
+_USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"
+
+
+def refuse_unsupported(settings: StoreSettings) -> None:
+    """SettingsError: names the first setting of RocketMQ that a broker cannot have here, and what to use instead."""
+    if settings.brokerRole is not BrokerRole.ASYNC_MASTER:
+        raise SettingsError("brokerRole", f"{settings.brokerRole.name} is not supported: {_USE_A_GROUP}")
+    for key, unset in (("duplicationEnable", False), ("haMasterAddress", "")):
+        if getattr(settings, key) != unset:
+            raise SettingsError(key, f"{getattr(settings, key)!r} is not supported: {_USE_A_GROUP}")

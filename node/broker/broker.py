@@ -28,7 +28,7 @@ from tallystick.node.broker.services.holds import HoldTable
 from tallystick.node.broker.services.registration import Registration
 from tallystick.node.broker.services.schedule import ScheduleService
 from tallystick.node.broker.services.stats import BrokerStats
-from tallystick.node.broker.services.table_files import TableFiles, open_settings
+from tallystick.node.broker.services.table_files import TableFiles
 from tallystick.node.broker.services.transactions import TransactionService
 from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
@@ -37,7 +37,7 @@ from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.saving import SavedTable
 from tallystick.node.broker.tables.topics import TopicTable
-from tallystick.node.core import logs
+from tallystick.node.core import kept_settings, logs
 from tallystick.node.core.configuration import as_text, parse_text
 from tallystick.node.core.settings import PERMISSION_WRITE, UNDECIDED, BrokerSettings
 from tallystick.node.core.starting import RECOVERING, StartProgress
@@ -60,8 +60,6 @@ from tallystick.store.tables import JsonTable
 
 _logger = logging.getLogger("tallystick.broker")
 
-# Settings that UPDATE_BROKER_CONFIG changed. At the next start they override the configuration.
-_CHANGES_FILE = "tally-settings.json"
 _HAND_OVER_S = 10.0  # then a leader stops without a successor; a hand-over usually takes 0.1 s
 
 
@@ -191,8 +189,8 @@ class Broker:
         progress: StartProgress,
         findings: FindingLog,
     ) -> Broker:
-        changes = JsonTable(door, store_settings.root / "config" / _CHANGES_FILE)
-        kept = open_settings(changes, findings)
+        changes = JsonTable(door, store_settings.root / "config" / kept_settings.FILE_NAME)
+        kept = kept_settings.open_kept_settings(changes, findings)
         if kept:
             settings = parse_text(settings, kept, str(changes.path))
         host = await _store_host(settings)
@@ -445,7 +443,7 @@ class Broker:
         cases nothing changes.
         """
         changed = parse_text(self.settings, changes, "update")
-        self._changes.save((self._changes.load() or {}) | changes)
+        kept_settings.keep_settings(self._changes, changes)
         if changed.logLevel != self.settings.logLevel:
             logs.set_level(changed.logLevel)
         self.settings = changed

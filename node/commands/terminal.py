@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from tallystick.node.core.java_properties import parse_properties
 from tallystick.store.settings import SettingsError
 
 _RED, _GREEN, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[0m"
@@ -199,9 +200,11 @@ async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
 
 
 def properties(path: Path) -> dict[str, str]:
-    """Reads a settings file of RocketMQ's form: key=value lines, and `#` begins a comment."""
-    stripped = (line.strip() for line in path.read_text().splitlines())
-    return assignments([line for line in stripped if line and not line.startswith(("#", "!"))])
+    """Reads a settings file of RocketMQ's form. SettingsError: it cannot be parsed; OSError."""
+    try:
+        return parse_properties(path.read_bytes())
+    except ValueError as error:
+        raise SettingsError(str(path), str(error)) from error
 
 
 def assignments(texts: list[str]) -> dict[str, str]:

@@ -1,12 +1,17 @@
 """Reads the settings from files, environment and flags. Each layer overrides the one before:
 
-    presets  <  the file (TOML)  <  the environment (TALLY_*)  <  --set key=value  <  the named flags
+    presets  <  the file  <  the environment (TALLY_*)  <  --set key=value  <  the named flags
 
-Keys are RocketMQ's option names. In the file they stand in the tables `[broker]`, `[store]`, `[nameserver]` and
-`[http]`; in the environment as `TALLY_` and the name, in any case (`TALLY_FLUSHDISKTYPE=SYNC_FLUSH`); with `--set` as
+Keys are RocketMQ's option names. The file is TOML with the tables `[broker]`, `[store]`, `[nameserver]` and `[http]`,
+or a configuration file of RocketMQ: Java properties without tables. A file named `*.toml`, and one that contains one of
+the tables, is TOML. In properties, a name means the broker or the store; for a name server process, the name server.
+A setting of RocketMQ that this broker does not have is accepted in a file and reported (`rocketmq_settings`).
+
+In the environment, a key is `TALLY_` and the name, in any case (`TALLY_FLUSHDISKTYPE=SYNC_FLUSH`). With `--set` it is
 `name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ, or one of the few that
-could mean nothing else (`_ALONE_TOO`); the other parts' names are given with their table: `nameserver.listenPort`,
+could mean nothing else (`_ALONE_TOO`). The other parts' names are given with their table: `nameserver.listenPort`,
 `TALLY_HTTP_PORT`.
+
 Unknown keys and wrong values are errors, which name the key and its place; a process opens nothing before that check.
 
 A member of a replicated group (`enableDLegerCommitLog`) has other defaults than RocketMQ for a few settings
@@ -17,15 +22,18 @@ from __future__ import annotations
 
 import difflib
 import enum
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
+from tallystick.node.core.java_properties import parse_properties
+from tallystick.node.core.rocketmq_settings import ROCKETMQ_SETTINGS
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.store.setting import SettingsError, declarations
-from tallystick.store.settings import StoreSettings
+from tallystick.store.settings import StoreSettings, refuse_unsupported
 
 ENVIRONMENT_PREFIX = "TALLY_"
 # The commands read these variables themselves: they are not settings.
@@ -56,28 +64,29 @@ class Flag(NamedTuple):
     value: Any
 
 
-_TABLES: dict[str, type] = {
+TABLES: dict[str, type] = {
     "broker": BrokerSettings,
     "store": StoreSettings,
     "nameserver": NameServerSettings,
     "http": HttpSettings,
 }
-_FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for table, kind in _TABLES.items()}
+_FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for table, kind in TABLES.items()}
 # The broker's and the store's names are one list in RocketMQ: none of them stands in both.
 _ALONE_TOO = {"adminTokenFile": "http", "readTokenFile": "http", "externalListenPort": "nameserver"}
 _BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]} | _ALONE_TOO
-_BY_PLACE = {f"{table}.{key}": (table, key) for table in _TABLES for key in _FIELDS[table]}
+_TOML_TABLE = re.compile(rf"^\s*\[({'|'.join(TABLES)})\]", re.MULTILINE)
+_BY_PLACE = {f"{table}.{key}": (table, key) for table in TABLES for key in _FIELDS[table]}
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class GivenValue:
     """A value as it was given. `place` names the key and its place. Text is parsed; values of TOML have their type."""
 
     value: Any
     place: str
 
 
-Layer = dict[tuple[str, str], _Value]
+Layer = dict[tuple[str, str], GivenValue]
 
 GROUP_DEFAULTS: dict[tuple[str, str], Any] = {
     # An acknowledged message is on the disks of a majority; RocketMQ's DLedger mode acknowledges page caches.
@@ -101,31 +110,39 @@ def load(
     assignments: Iterable[str] = (),
     flags: Iterable[Flag] = (),
     presets: Iterable[Flag] = (),
+    nameserver_alone: bool = False,
 ) -> Settings:
     """Returns the settings of a process. ConfigurationError: one of them is wrong; OSError: the file cannot be read.
 
     `assignments`: the texts of `--set`; `flags`: the named flags; `presets`: defaults of a command, which all other
-    layers override (the folder of `tally run`).
+    layers override (the folder of `tally run`). `nameserver_alone`: the process runs no broker.
     """
     merged: Layer = {}
     merged.update(_from_flags(presets))
+    ignored: list[str] = []
     if file is not None:
-        merged.update(_from_file(file))
+        for entry in read_file(file, nameserver_alone=nameserver_alone):
+            if entry.table:
+                merged[entry.table, entry.key] = entry.value
+            elif entry.key in ROCKETMQ_SETTINGS:
+                ignored.append(f"{entry.value.place} has no effect: {ROCKETMQ_SETTINGS[entry.key].reason}")
+            else:
+                raise ConfigurationError(f"{file}: {entry.unknown}")
     merged.update(_from_environment(environment or {}))
     merged.update(_from_assignments(assignments))
     merged.update(_from_flags(flags))
     if _is_grouped(merged):
-        merged = {place: _Value(value, "group default") for place, value in GROUP_DEFAULTS.items()} | merged
+        merged = {place: GivenValue(value, "group default") for place, value in GROUP_DEFAULTS.items()} | merged
     built: dict[str, Any] = {}
-    for table, kind in _TABLES.items():
+    for table, kind in TABLES.items():
         chosen = {key: value for (where, key), value in merged.items() if where == table}
-        built[table] = _changed(kind(), chosen)
-    return Settings(**built, without_effect=tuple(_without_effect(merged)))
+        built[table] = changed_settings(kind(), chosen)
+    return Settings(**built, without_effect=(*_without_effect(merged), *ignored))
 
 
 def _without_effect(layer: Layer) -> Iterator[str]:
     for (table, key), value in layer.items():
-        reason = declarations(_TABLES[table])[key].no_effect
+        reason = declarations(TABLES[table])[key].no_effect
         if reason:
             yield f"{value.place} has no effect: {reason}"
 
@@ -137,7 +154,7 @@ def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:
     for key in changes:
         if key not in known:
             raise ConfigurationError(f"{source}: unknown key {key!r}{_suggestion(key, known)}")
-    return _changed(settings, {key: _Value(text, f"{source}: {key}") for key, text in changes.items()})
+    return changed_settings(settings, {key: GivenValue(text, f"{source}: {key}") for key, text in changes.items()})
 
 
 def as_text(settings: object) -> dict[str, str]:
@@ -145,12 +162,14 @@ def as_text(settings: object) -> dict[str, str]:
     return {item.name: _text(getattr(settings, item.name)) for item in fields(settings)}  # type: ignore[arg-type]
 
 
-def _changed(settings: Any, chosen: Mapping[str, _Value]) -> Any:
-    """Returns `settings` with the chosen values, after a check."""
+def changed_settings(settings: Any, chosen: Mapping[str, GivenValue]) -> Any:
+    """Returns `settings` with the chosen values, after a check. ConfigurationError: its cause is the SettingsError."""
     hints = get_type_hints(type(settings))
     try:
         changed = replace(settings, **{key: _parse(hints[key], key, value.value) for key, value in chosen.items()})
         changed.validate()
+        if isinstance(changed, StoreSettings):
+            refuse_unsupported(changed)
     except SettingsError as error:
         written = chosen.get(error.key)
         place = written.place if written is not None else error.key
@@ -159,25 +178,64 @@ def _changed(settings: Any, chosen: Mapping[str, _Value]) -> Any:
 
 
 def _from_flags(flags: Iterable[Flag]) -> Layer:
-    return {_BY_PLACE[flag.place]: _Value(flag.value, f"{flag.name} ({flag.place})") for flag in flags}
+    return {_BY_PLACE[flag.place]: GivenValue(flag.value, f"{flag.name} ({flag.place})") for flag in flags}
 
 
-def _from_file(path: Path) -> Layer:
+class FileEntry(NamedTuple):
+    """One setting in a configuration file."""
+
+    table: str
+    """Table of the setting; empty: this broker does not have it."""
+    key: str
+    value: GivenValue
+    has_tables: bool = True
+    """The file is TOML."""
+    unknown: str = ""
+    """The error if the setting is not one of RocketMQ's either."""
+
+
+def read_file(path: Path, *, nameserver_alone: bool = False) -> list[FileEntry]:
+    """Reads a configuration file. ConfigurationError: it is neither TOML nor Java properties; OSError."""
+    data = path.read_bytes()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-    layer: Layer = {}
+        text = _decoded(path, data)
+        if path.suffix == ".toml" or _TOML_TABLE.search(text):
+            return list(_from_toml(path, tomllib.loads(text)))
+        return list(_from_properties(path, parse_properties(text), nameserver_alone))
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError, too
+        raise error if isinstance(error, ConfigurationError) else ConfigurationError(f"{path}: {error}") from error
+
+
+def _decoded(path: Path, data: bytes) -> str:
+    """UTF-8; otherwise Latin-1, as Java reads properties. Only the comments of such a file are garbled."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        if path.suffix == ".toml":
+            raise
+        return data.decode("latin-1")
+
+
+def _from_toml(path: Path, content: Mapping[str, Any]) -> Iterator[FileEntry]:
     for table, values in content.items():
-        if table not in _TABLES or not isinstance(values, dict):
+        if table not in TABLES or not isinstance(values, dict):
             hint = f"; it belongs into [{_BY_NAME_ALONE[table]}]" if table in _BY_NAME_ALONE else ""
-            known = ", ".join(f"[{name}]" for name in _TABLES)
+            known = ", ".join(f"[{name}]" for name in TABLES)
             raise ConfigurationError(f"{path}: unknown table {table!r}{hint or f'; there are {known}'}")
         for key, value in values.items():
-            if key not in _FIELDS[table]:
-                raise ConfigurationError(f"{path}: unknown key {key!r} in [{table}]{_suggestion(key, _FIELDS[table])}")
-            layer[table, key] = _Value(value, f"{path}: [{table}] {key}")
-    return layer
+            given = GivenValue(value, f"{path}: [{table}] {key}")
+            if key in _FIELDS[table]:
+                yield FileEntry(table, key, given)
+            else:
+                unknown = f"unknown key {key!r} in [{table}]{_suggestion(key, _FIELDS[table])}"
+                yield FileEntry("", key, given, unknown=unknown)
+
+
+def _from_properties(path: Path, pairs: Mapping[str, str], nameserver_alone: bool) -> Iterator[FileEntry]:
+    tables = dict.fromkeys(_FIELDS["nameserver"], "nameserver") if nameserver_alone else _BY_NAME_ALONE
+    for key, text in pairs.items():
+        unknown = "" if key in tables else f"unknown key {key!r}{_suggestion(key, tables)}"
+        yield FileEntry(tables.get(key, ""), key, GivenValue(text, f"{path}: {key}"), False, unknown)
 
 
 def _from_environment(environment: Mapping[str, str]) -> Layer:
@@ -190,7 +248,7 @@ def _from_environment(environment: Mapping[str, str]) -> Layer:
         place = known.get(name.upper())
         if place is None:
             raise ConfigurationError(f"environment: unknown variable {name}{_suggestion(name.upper(), known)}")
-        layer[place] = _Value(value, f"environment variable {name} ({place[0]}.{place[1]})")
+        layer[place] = GivenValue(value, f"environment variable {name} ({place[0]}.{place[1]})")
     return layer
 
 
@@ -207,7 +265,7 @@ def _from_assignments(assignments: Iterable[str]) -> Layer:
             place = _BY_PLACE[name]
         else:
             raise ConfigurationError(f"--set: unknown key {name!r}{_suggestion(name, [*_BY_NAME_ALONE, *_BY_PLACE])}")
-        layer[place] = _Value(value.strip(), f"--set {name}")
+        layer[place] = GivenValue(value.strip(), f"--set {name}")
     return layer
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tallystick.node.core import logs
+from tallystick.node.core import kept_settings, logs
 from tallystick.node.core.configuration import parse_text
+from tallystick.node.core.java_properties import parse_properties
 from tallystick.node.core.settings import NameServerSettings
 from tallystick.node.nameserver.brokers import BrokerRequests
 from tallystick.node.nameserver.inquiry import ANSWER_S
@@ -66,7 +67,10 @@ class NameServer:
         self.settings = settings
         self._findings = findings or FindingLog()
         self.routes = RouteTable()
-        self.kv = KvConfig(JsonTable(door or Door(), Path(settings.kvConfigPath).expanduser()))
+        door, kv_path = door or Door(), Path(settings.kvConfigPath).expanduser()
+        self.kv = KvConfig(JsonTable(door, kv_path))
+        self._kept = JsonTable(door, kv_path.with_name(kept_settings.FILE_NAME))
+        self._changing = asyncio.Lock()
         self.brokers = BrokerRequests(self.routes, self.kv, now_ms, contest_s)
         limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
         self.server = RemotingServer(
@@ -91,8 +95,10 @@ class NameServer:
         self._scan: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
-        """Read the KV file and listen; returns the port. TableError, OSError."""
+        """Reads its files and listens. Returns the port. ConfigurationError, TableError, OSError."""
         self.kv.load(self._findings)
+        if kept := kept_settings.open_kept_settings(self._kept, self._findings):
+            self._use(parse_text(self.settings, kept, str(self._kept.path)))
         settings = self.settings
         port = await self.server.start(settings.bindAddress, settings.listenPort)
         if settings.externalListenPort:
@@ -225,22 +231,30 @@ class NameServer:
         lines = (f"{name}={_setting_text(value)}\n" for name, value in dataclasses.asdict(self.settings).items())
         return request.reply(body="".join(lines).encode())
 
-    def _update_config(self, connection: Connection, request: Command) -> Command:
-        """Until the next start: settings are kept where the process gets them from, not here."""
-        changes = _properties(request.body)
+    async def _update_config(self, connection: Connection, request: Command) -> Command:
+        """Changes all settings of the request, or none. They are on disk before the answer."""
+        try:
+            changes = parse_properties(request.body)
+        except ValueError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
         for name in changes:
             if name not in _CHANGEABLE:
                 reason = why_not_changeable(name, NameServerSettings)
                 raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{name} {reason}")
-        try:
-            changed: NameServerSettings = parse_text(self.settings, changes, "update")
-        except ValueError as error:  # ConfigurationError, which names the key
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        async with self._changing:
+            try:
+                changed: NameServerSettings = parse_text(self.settings, changes, "update")
+            except ValueError as error:  # ConfigurationError, which names the key
+                raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            await asyncio.to_thread(kept_settings.keep_settings, self._kept, changes)
+            self._use(changed)
+        _logger.warning("settings changed as %s asked: %s", connection.id, changes)
+        return request.reply()
+
+    def _use(self, changed: NameServerSettings) -> None:
         if changed.logLevel != self.settings.logLevel:
             logs.set_level(changed.logLevel)
         self.settings = changed
-        _logger.warning("settings changed as %s asked: %s", connection.id, changes)
-        return request.reply()
 
 
 def _json(request: Command, value: Any) -> Command:
@@ -253,13 +267,3 @@ def _topics(request: Command, topics: list[str], **more: str | None) -> Command:
 
 def _setting_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _properties(body: bytes) -> dict[str, str]:
-    """Lines `name=value` of a Java properties text; blank lines and comments are skipped."""
-    try:
-        lines = [line.strip() for line in body.decode().splitlines()]
-    except UnicodeDecodeError as error:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body is no text: {error}") from error
-    pairs = [line.partition("=") for line in lines if line and line[0] not in "#!"]
-    return {name.strip(): value.strip() for name, _, value in pairs}

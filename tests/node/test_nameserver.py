@@ -491,10 +491,20 @@ async def test_a_setting_that_cannot_be_set_is_named_and_nothing_changes(world: 
         (b"orderMessageEnable=true\nlistenPort=1", "listenPort cannot be changed while the process runs"),
         (b"orderMessageEnable=true\nbrokerExpirySeconds=soon", "brokerExpirySeconds"),
         (b"orderMessageEnable=true\nbrokerExpirySeconds=0", "brokerExpirySeconds"),
-        (b"\xff=1", "the body is no text"),
+        (b"\xff=1", "not UTF-8 text"),
     ):
         answer = await world.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
         assert answer.code == 1 and remark in (answer.remark or "")
     assert world.server.settings == world.settings
     await world.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"brokerExpirySeconds=60")
     assert world.server.settings == replace(world.settings, brokerExpirySeconds=60)
+
+
+async def test_changed_settings_are_kept_for_the_next_start(world: World) -> None:
+    answer = await world.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"brokerExpirySeconds=60\norderMessageEnable=true")
+    assert answer.code == 0
+    await world.restart()
+    assert (world.server.settings.brokerExpirySeconds, world.server.settings.orderMessageEnable) == (60, True)
+    (Path(world.settings.kvConfigPath).parent / "tally-settings.json").write_bytes(b"{damaged")
+    await world.restart()
+    assert world.server.settings == world.settings, "a damaged file is set aside, and the name server serves"

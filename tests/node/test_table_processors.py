@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from tallystick.node.broker.processors.admin import AdminProcessor, parse_properties
+from tallystick.node.broker.processors.admin import AdminProcessor
 from tallystick.node.broker.processors.broker_to_client import RelayProcessor
 from tallystick.node.broker.processors.clients import ClientProcessor
 from tallystick.node.broker.processors.consumption import ConsumptionProcessor
@@ -32,6 +32,7 @@ from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
+from tallystick.node.core.java_properties import parse_properties
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.node.remoting.errors import RemotingTimeout
@@ -672,7 +673,7 @@ async def test_settings_on_the_list_are_changed_and_others_refused() -> None:
         (b"brokerPermission=4\nstorePathRootDir=/etc\n", "storePathRootDir"),
         (b"rocketmqHome=/\n", "rocketmqHome"),
         (b"brokerPermission=99\n", "brokerPermission"),
-        (b"nonsense", "no ="),
+        (b"nonsense", "nonsense is not a setting"),
         (b"\xff\xfe", "not UTF-8 text"),
     ):
         refusal = await broker.ask(25, body=body)

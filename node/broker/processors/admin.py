@@ -19,6 +19,7 @@ from tallystick.node.broker.tables.administration import delete_group, delete_to
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
 from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.broker.tables.topics import TopicConfig, validate_topic_name
+from tallystick.node.core.java_properties import parse_properties
 from tallystick.node.core.settings import CHANGEABLE, BrokerSettings
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_str, opt_bool, opt_int
@@ -171,7 +172,7 @@ class AdminProcessor:
 
     def update_config(self, channel: Channel, command: Command) -> Command:
         """25: changes settings of the running broker; either all of the request or none."""
-        changes = parse_properties(command.body)
+        changes = parse_changes(command.body)
         for key in changes:
             if key not in CHANGEABLE:
                 reason = why_not_changeable(key, BrokerSettings, StoreSettings)
@@ -211,23 +212,9 @@ class AdminProcessor:
         return json_answer(command, {"offsetTable": dict(self._broker.schedule.offsets.offsets)})
 
 
-def parse_properties(body: bytes) -> dict[str, str]:
-    """Parses Java's `key=value` lines, as mqadmin sends settings. It skips blank lines and comments, and undoes
-    escapes.
-
-    ResponseError 1: the bytes are not UTF-8, or a line has no `=`.
-    """
+def parse_changes(body: bytes) -> dict[str, str]:
+    """Parses the settings that mqadmin sends, in Java's form. ResponseError 1: they cannot be parsed."""
     try:
-        lines = body.decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body is not UTF-8 text") from error
-    table = {}
-    for line in lines:
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, separator, value = line.partition("=")
-        if not separator:
-            raise refused(ResponseCode.SYSTEM_ERROR, f"string2Properties error: no = in {line[:80]!r}")
-        table[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=").replace("\\\\", "\\")
-    return table
+        return parse_properties(body)
+    except ValueError as error:
+        raise refused(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error

@@ -141,7 +141,7 @@ class Registration:
     def _hello(self) -> Command:
         body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._topic_wrapper()})
         ext = self._identity(self.settings.brokerId) | {
-            "haServerAddr": str(self._host._replace(port=self._host.port + 1)),
+            "haServerAddr": "",  # RocketMQ's port for slaves: nothing listens there
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             WHOLE_FIELD: "true",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tallystick.node.broker.services.rebuilding import Rebuilding
 from tallystick.node.broker.tables.saving import SavedTable
@@ -34,7 +34,6 @@ _LOST = {
     "consumerOffset.json": "committed offsets are lost, consumer groups begin at their consumeFromWhere",
     "delayOffset.json": "delayed messages that are still in the log are delivered again",
     "consumerFilter.json": "SQL92 filters come back with the consumers' heartbeats",
-    "tally-settings.json": "settings that were changed while the broker ran are as configured again",
 }
 
 
@@ -80,15 +79,3 @@ class TableFiles:
             _logger.warning(
                 "%d topics have messages and are not in topics.json: %s", len(topics), ", ".join(sorted(topics)[:20])
             )
-
-
-def open_settings(file: JsonTable, findings: FindingLog) -> dict[str, str]:
-    """The settings that were changed at run time, as text. Raises TableError or OSError."""
-
-    def make(content: OpenedFile) -> dict[str, str]:
-        settings: dict[Any, Any] = content.load() or {}
-        if any(isinstance(value, dict | list) or value is None for value in settings.values()):
-            raise ValueError("a setting is not a text")
-        return {str(key): str(value) for key, value in settings.items()}
-
-    return open_table(file, make, findings, lost=_LOST[file.path.name]).table
