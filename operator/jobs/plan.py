@@ -9,6 +9,7 @@ rejects unknown fields.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -77,11 +78,9 @@ def _http(job: Job, node: str, url_template: str) -> str:
     return url_template.format(node=name, namespace=job.namespace)
 
 
-def _arguments(given: Any) -> Json:
-    """Returns all arguments. Missing ones and empty lists are null, which means no limit."""
-    return {name: given.get(name) or None for name in ("topics", "queues", "from", "to", "key", "settings")} | {
-        "lagMillis": given.get("lagMillis")
-    }
+def _arguments(given: Mapping[str, Any]) -> Json:
+    """Returns the given arguments. Empty texts, lists and objects are left out: they mean no limit, as if missing."""
+    return {name: value for name, value in given.items() if value not in (None, "", [], {})}
 
 
 def _output(job: Job, choice: Choice) -> Json | None:

@@ -76,7 +76,7 @@ def choose(job: Job, scene: Scene) -> Choice | Refusal:
     found: list[_Member] = []
     for group in wanted:
         members = _members(job, scene, group)
-        chosen = members if job.spec.job == "audit" else members[:1]
+        chosen = members if job.spec.reads_all_members else members[:1]
         if problem := _unreadable(job, group, members, chosen):
             return problem
         found += chosen
@@ -117,7 +117,7 @@ def _members(job: Job, scene: Scene, group: int) -> list[_Member]:
                 trouble=_trouble(name, claim),
             )
         )
-    if job.spec.job == "audit":
+    if job.spec.reads_all_members:
         return sorted(found, key=lambda member: member.number)
     return sorted(found, key=lambda member: (bool(member.trouble), not member.formed, member.rank, member.number))
 

@@ -32,8 +32,7 @@ from tallystick.spark.cluster.plan import JobPlan, PlanError
 from tallystick.spark.cluster.progress import Progress, served
 from tallystick.spark.cluster.result import failure_of, fitting, result_of
 from tallystick.spark.cluster.work import output_of, places_of, run_job, save_summary
-from tallystick.spark.jobs.export import ExportError
-from tallystick.spark.jobs.report import text_of
+from tallystick.spark.jobs.registry import text_of
 from tallystick.spark.outputs import OutputError
 from tallystick.spark.runner import completed_tasks, executor_hosts, on_spark
 from tallystick.spark.store_client import StoreClientError
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1
 _GATEWAY_S = 120.0
 _END_S = 5.0
-_EXPECTED = (SourceError, VolumeError, OutputError, ExportError, StoreClientError, DamageError, OSError, ValueError)
-"""Exceptions of a job whose cause is outside the job."""
+_EXPECTED = (SourceError, VolumeError, OutputError, StoreClientError, DamageError, OSError, ValueError)
+"""Exceptions of any job whose cause is outside the job; a job can have more (`Job.failures`)."""
 
 
 class NotDoneError(Exception):
@@ -110,6 +109,8 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
         with _watched(plan, context, progress, driver) as lost:
             try:
                 summary = run_job(plan, runner, output)
+            except plan.job.failures as error:
+                raise NotDoneError(str(error) or repr(error)) from error
             except _EXPECTED:
                 raise
             except Exception as error:  # its text is in Java, which ends at the end of this block

@@ -1,8 +1,7 @@
 """The plan of a run: `plan.json`, which the operator writes, and the driver and every worker read.
 
     {"version": 1, "job": "audit", "name": "nightly", "attempt": 1,
-     "arguments": {"topics": ["orders"], "queues": [0], "from": "...", "to": "...", "key": "...", "lagMillis": 10000,
-                   "settings": {"name": "value"}},
+     "arguments": {"topics": ["orders"], "queues": [0], "from": "...", "to": "...", "lagMillis": 10000},
      "driver": {"host": "driver.nightly-job", "memoryMiB": 512}, "executor": {"cores": 1, "memoryMiB": 512},
      "executorsWaitSeconds": 60,
      "sources": [{"node": "c-0-1", "group": "c-0", "member": 1, "root": "/stores/c-0-1/store",
@@ -10,21 +9,23 @@
      "output": null | {"folder": "/out/sub", "shared": false}
                     | {"s3": {"uri": "s3://bucket/prefix", "endpoint": "http://...", "region": "us-east-1"}}}
 
-Every argument can be missing or null, and so can `endpoint`, `region` and `output`. An unknown key is an error, because
-the run would silently ignore it.
+A plan also has the arguments of its job (`jobs/job.py`). An argument can be missing or null, unless the job requires
+it, and so can `endpoint`, `region` and `output`. An unknown key is an error, because the run would silently ignore it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from tallystick.spark.jobs import registry
+from tallystick.spark.jobs.job import Argument, Job, Kind, OutputUse
 
 VERSION = 1
 LEAST_MEMORY_MIB = 480
 """Least memory in MiB with which Spark starts."""
-JOBS = ("stats", "audit", "export", "rebuild", "trace")
 T = TypeVar("T")
 
 
@@ -38,15 +39,14 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What to read and how. `from_` and `to`: queue offsets or times, as in the option; None: no limit."""
+    """What to read and how. `from_` and `to`: queue offsets or times, as in the option; None: no limit. `own`: a value
+    for each argument of the job, by name."""
 
     topics: tuple[str, ...] | None = None
     queues: tuple[int, ...] | None = None
     from_: str | None = None
     to: str | None = None
-    key: str | None = None
-    lag_ms: int | None = None
-    settings: tuple[tuple[str, str], ...] = ()
+    own: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class BucketPlace:
 class JobPlan:
     """The size of an executor. The memory is that of Java, in MiB."""
 
-    job: str
+    job: Job
     name: str
     attempt: int
     arguments: Arguments
@@ -107,7 +107,7 @@ class JobPlan:
             raise PlanError("", f"is not JSON: {error}") from error
         top = _Fields("", value)
         top.integer("version", least=VERSION, most=VERSION)
-        job = top.one_of("job", JOBS)
+        job = registry.jobs()[top.one_of("job", tuple(registry.jobs()))]
         driver, executor = top.fields("driver"), top.fields("executor")
         plan = cls(
             job=job,
@@ -128,27 +128,39 @@ class JobPlan:
         if not nodes or len(set(nodes)) < len(nodes):
             raise PlanError("sources", f"must name at least one node, each once, not {nodes}")
         groups = [place.group for place in plan.sources]
-        if job != "audit" and len(set(groups)) < len(groups):
-            raise PlanError("sources", f"must name one member of a group, for {job}, not {groups}")
-        if job == "export" and plan.output is None:
-            raise PlanError("output", f"is needed for {job}")
+        if not job.all_members and len(set(groups)) < len(groups):
+            raise PlanError("sources", f"must name one member of a group, for {job.name}, not {groups}")
+        if job.output is OutputUse.REQUIRED and plan.output is None:
+            raise PlanError("output", f"is needed for {job.name}")
         return plan
 
 
-def _arguments(fields: _Fields, job: str) -> Arguments:
+def _arguments(fields: _Fields, job: Job) -> Arguments:
+    given = {argument.name: _value(fields, argument) for argument in registry.arguments().values()}
     found = Arguments(
         topics=fields.optional("topics", fields.texts),
         queues=fields.optional("queues", fields.integers),
         from_=fields.optional("from", fields.text),
         to=fields.optional("to", fields.text),
-        key=fields.optional("key", fields.text),
-        lag_ms=fields.optional("lagMillis", fields.integer),
-        settings=fields.optional("settings", fields.table) or (),
+        own={
+            argument.name: argument.default if given[argument.name] is None else given[argument.name]
+            for argument in job.arguments
+        },
     )
     fields.end()
-    if job == "trace" and found.key is None:
-        raise PlanError("arguments.key", "is needed for trace")
+    for argument in job.arguments:
+        if argument.required and found.own[argument.name] is None:
+            raise PlanError(fields.place(argument.name), f"is needed for {job.name}")
     return found
+
+
+def _value(fields: _Fields, argument: Argument) -> Any:
+    match argument.kind:
+        case Kind.NUMBER:
+            return fields.optional(argument.name, fields.integer)
+        case Kind.TABLE:
+            return fields.optional(argument.name, fields.table)
+    return fields.optional(argument.name, fields.text)
 
 
 def _place(fields: _Fields) -> Place:
@@ -249,12 +261,12 @@ class _Fields:
                 raise PlanError(f"{self.place(name)}[{number}]", f"must be {word}, not {_shown(item)}")
         return tuple(items)
 
-    def table(self, name: str) -> tuple[tuple[str, str], ...]:
-        table = self.take(name, dict, "an object")
+    def table(self, name: str) -> dict[str, str]:
+        table: dict[str, str] = self.take(name, dict, "an object")
         for key, value in table.items():
             if not isinstance(value, str):
                 raise PlanError(f"{self.place(name)}.{key}", f"must be a text, not {_shown(value)}")
-        return tuple(table.items())
+        return table
 
     def fields(self, name: str) -> _Fields:
         return _Fields(self.place(name), self.take(name, dict, "an object"))

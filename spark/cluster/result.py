@@ -5,21 +5,22 @@
      "sources": [{"node": "c-0-1", "bound": 3175433, "records": 3313, "via": "local"}],
      "differences": ["..."], "output": null, "error": "only if it was not done"}
 
-`verdict`: see `jobs/verdicts.py`.
+`verdict`: see `jobs/job.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan
-from tallystick.spark.jobs.report import bytes_text, difference_text
-from tallystick.spark.jobs.verdicts import CLEAN, DAMAGE, Summary, verdict_of
+from tallystick.spark.jobs.job import DAMAGE, Summary
+from tallystick.spark.jobs.registry import job_of, verdict_of
 
 MOST_BYTES = 4096  # fixed by Kubernetes, for the termination messages of a container
 _SHORT = 160
+_MOST_FINDINGS = 40
 
 
 def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None], seconds: float) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None],
         "seconds": seconds,
         "figures": figures,
         "sources": _sources(plan, summary, via),
-        "differences": _differences(summary),
+        "differences": list(job_of(summary).findings(summary)[:_MOST_FINDINGS]),
         "output": output_name(plan),
     }
 
@@ -63,43 +64,12 @@ def _cut(text: str, most: int = 3 * _SHORT) -> str:
 def figures_of(summary: Summary) -> dict[str, int]:
     """Returns the figures. `records` and `bytes`: read from the log; `rows` and `files`: written or found; `differing`:
     places."""
-    figures = dict.fromkeys(("records", "bytes", "rows", "files", "differing"), 0)
-    match summary["job"]:
-        case "stats":
-            figures |= {"records": summary["messages"], "bytes": summary["bytes"]}
-        case "audit":
-            for name in ("records", "bytes"):
-                figures[name] = sum(source[name] for source in summary["sources"])
-            figures["differing"] = summary["differing"]
-        case "export":
-            figures |= {"rows": summary["added_rows"], "files": summary["added_files"]}
-            figures["bytes"] = sum(source["added_bytes"] for source in summary["sources"])
-        case "rebuild":
-            for each in summary["volumes"]:
-                figures["records"] += each["records"]
-                figures["files"] += each["files"]
-                figures["differing"] += len(each["differing"]) + len(each["missing"])
-        case "trace":
-            figures["rows"] = len(summary["events"])
-    return figures
+    return dict.fromkeys(("records", "bytes", "rows", "files", "differing"), 0) | dict(job_of(summary).figures(summary))
 
 
 def message_of(verdict: str, figures: Mapping[str, int], summary: Summary) -> str:
     """Returns one line for users."""
-    match summary["job"]:
-        case "stats":
-            text = f"{figures['records']:,} messages, {bytes_text(figures['bytes'])}, {len(summary['topics'])} topics"
-        case "audit":
-            stores = len(summary["sources"])
-            found = "clean" if verdict == CLEAN else f"{figures['differing']:,} differences"
-            text = f"{found}: {figures['records']:,} records of {stores} {'store' if stores == 1 else 'stores'}"
-        case "export":
-            text = f"{figures['rows']:,} rows in {figures['files']:,} files added"
-        case "rebuild":
-            differ = f", {figures['differing']:,} differ" if figures["differing"] else ""
-            text = f"{figures['files']:,} files rebuilt of {figures['records']:,} records{differ}"
-        case _:
-            text = f"{figures['rows']:,} events of {summary['sought']}"
+    text = job_of(summary).message(summary, figures)
     if verdict == DAMAGE:
         text += f", {summary.get('damaged') or 'some'} damaged places"
     return text
@@ -117,8 +87,9 @@ def _sources(plan: JobPlan, summary: Summary, via: Callable[[str], str | None]) 
 
 
 def source_name(plan: JobPlan, node: str) -> str:
-    """Returns the name of a node's store in the job: an audit reads members, other jobs read one member per group."""
-    return node if plan.job == "audit" else next(place.group for place in plan.sources if place.node == node)
+    """Returns the name of a node's store in the job: that of the member or, if the job reads one of a group, the
+    group's."""
+    return node if plan.job.all_members else next(place.group for place in plan.sources if place.node == node)
 
 
 def output_name(plan: JobPlan) -> str | None:
@@ -128,9 +99,3 @@ def output_name(plan: JobPlan) -> str | None:
         case BucketPlace(uri):
             return uri
     return None
-
-
-def _differences(summary: Summary) -> Sequence[str]:
-    if summary["job"] == "audit":
-        return [difference_text(each) for each in summary["differences"][:40]]
-    return [str(each) for each in summary.get("damage", ())[:40]]

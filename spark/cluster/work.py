@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan, Place
-from tallystick.spark.jobs import audit, export, rebuild, stats, trace
-from tallystick.spark.jobs.report import page_of
+from tallystick.spark.jobs.job import Call
+from tallystick.spark.jobs.registry import page_of
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput, Output
 from tallystick.spark.runner import Runner
@@ -35,7 +35,7 @@ def options_of(plan: JobPlan) -> ReadOptions:
 
 def places_of(plan: JobPlan) -> dict[str, Place]:
     """Returns the stores by their names in the items of the job."""
-    return {place.node if plan.job == "audit" else place.group: place for place in plan.sources}
+    return {place.node if plan.job.all_members else place.group: place for place in plan.sources}
 
 
 def output_of(plan: JobPlan) -> Output | None:
@@ -52,24 +52,13 @@ def output_of(plan: JobPlan) -> Output | None:
 
 def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, Any]:
     """Runs the job and returns its summary. It raises the job's exceptions."""
-    options, given = options_of(plan), plan.arguments
-    match plan.job:
-        case "stats":
-            return stats.run(options, runner)
-        case "audit":
-            return audit.run(options, runner, audit.LAG_MS if given.lag_ms is None else given.lag_ms)
-        case "trace":
-            assert given.key is not None, "JobPlan.parse checks it"
-            return trace.run(options, runner, given.key)
-        case "export":
-            return export.run(options, runner, output)
-    return rebuild.run(options, runner, output, dict(given.settings))
+    return plan.job.run(Call(options_of(plan), runner, output, plan.arguments.own))
 
 
 def save_summary(plan: JobPlan, output: Output, summary: Mapping[str, Any]) -> None:
     """Writes the summary, and its HTML page if the job has one, to the output. OSError."""
     name = f"{SUMMARIES}/{plan.name}-{plan.attempt}"
     output.write(f"{name}.json", json.dumps(summary).encode())
-    page = page_of(dict(summary))
+    page = page_of(summary)
     if page is not None:
         output.write(f"{name}.html", page.encode())

@@ -21,12 +21,15 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tallystick.spark.jobs.audit_index import check_index
 from tallystick.spark.jobs.audit_queues import QueueAudit, QueueSpan, check_ends
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
+from tallystick.spark.jobs.job import CLEAN, DIFFERENCES, Argument, Job, Kind, Summary
+from tallystick.spark.jobs.report import MOST_ROWS, bars, html_table, page, table_text
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import PlanTask, plan_source, plan_tasks
 from tallystick.spark.presence import bring, release
@@ -340,3 +343,95 @@ def audit_volume(task: VolumeTask) -> VolumeAudit:
     check_ends(task.volume, task.spans, found.findings)
     check_index(task.volume, task.settled_ms, found.findings)
     return found
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def _audit_text(summary: Summary) -> str:
+    word = "clean" if summary["clean"] else f"differences: {summary['differing']:,}"
+    names = ("source", "records", "queues", "begin", "bound")
+    rows = [[source[name] for name in names] for source in summary["sources"]]
+    lines = [word, "", table_text(names, rows), *_replica_lines(summary)]
+    for source in summary["sources"]:
+        if source["expired_bytes"]:
+            lines.append(f"expired before they were read: {source['expired_bytes']:,} bytes of {source['source']}")
+    lines += [f"behind: {count} {what}" for what, count in summary["behind"].items()]
+    lines += [difference_text(each) for each in summary["differences"][:MOST_ROWS]]
+    if summary["differing"] > MOST_ROWS:
+        lines.append(f"... and {summary['differing'] - MOST_ROWS} more")
+    return "\n".join(lines)
+
+
+def _replica_lines(summary: Summary) -> list[str]:
+    lines = []
+    for each in summary["replicas_compared"]:
+        name = f" of {each['group']}" if each["group"] else ""
+        if each["members"] > 1:
+            lines.append(f"{each['members']} replicas{name} compared from {each['begin']:,} to {each['end']:,}")
+        lines += [f"{source} holds nothing yet: it was not compared" for source in each["empty"]]
+    return lines
+
+
+def difference_text(each: dict[str, Any]) -> str:
+    place = f"{each['file']} at byte {each['offset']}" if each["file"] else f"position {each['offset']}"
+    return f"{each['source']}: {each['what']}: {place}: {each['reason']}"
+
+
+def _audit_page(summary: Summary) -> str:
+    word = (
+        '<p class="good">Clean: log, queues, index and replicas agree.</p>'
+        if summary["clean"]
+        else f'<p class="bad">Differences: {summary["differing"]:,}.</p>'
+    )
+    kinds: dict[str, int] = {}
+    for each in summary["differences"]:
+        kinds[each["what"]] = kinds.get(each["what"], 0) + 1
+    names = ("source", "records", "queues", "begin", "bound")
+    parts = [
+        word,
+        "<h2>Records read</h2>",
+        bars([(source["source"], source["records"]) for source in summary["sources"]]),
+        html_table(names, [[source[name] for name in names] for source in summary["sources"]]),
+        *(f"<p>{escape(line)}</p>" for line in _replica_lines(summary)),
+    ]
+    if summary["behind"]:
+        parts += ["<h2>Behind the log, for moments</h2>", bars(sorted(summary["behind"].items()))]
+    if kinds:
+        rows = [
+            [each["source"], each["what"], each["file"], each["offset"], each["reason"]]
+            for each in summary["differences"]
+        ]
+        heads = ("source", "what", "file", "byte", "difference")
+        parts += ["<h2>Differences by kind</h2>", bars(sorted(kinds.items())), html_table(heads, rows)]
+    return page("Audit of the stores", parts)
+
+
+def _figures(summary: Summary) -> dict[str, int]:
+    read = {name: sum(source[name] for source in summary["sources"]) for name in ("records", "bytes")}
+    return read | {"differing": summary["differing"]}
+
+
+def _message(summary: Summary, figures: Mapping[str, int]) -> str:
+    stores = len(summary["sources"])
+    found = "clean" if summary["clean"] else f"{figures['differing']:,} differences"
+    return f"{found}: {figures['records']:,} records of {stores} {'store' if stores == 1 else 'stores'}"
+
+
+JOB = Job(
+    name="audit",
+    help="compare log, queues, index and replicas with each other",
+    run=lambda call: run(call.options, call.runner, call.arguments["lagMillis"]),
+    text=_audit_text,
+    page=_audit_page,
+    figures=_figures,
+    message=_message,
+    arguments=(
+        Argument(
+            "lagMillis", "ms that derived files may be behind the log", "--lag-ms", kind=Kind.NUMBER, default=LAG_MS
+        ),
+    ),
+    all_members=True,
+    verdict=lambda summary: CLEAN if summary["clean"] else DIFFERENCES,
+    findings=lambda summary: [difference_text(each) for each in summary["differences"]],
+)

@@ -20,9 +20,8 @@ try:
 except ImportError:
     sys.exit("tally-job: pyarrow is not installed: run pip install 'tallystick[spark]'")
 
-from tallystick.spark.jobs import audit, export, rebuild, stats, trace
-from tallystick.spark.jobs.report import page_of, text_of
-from tallystick.spark.jobs.verdicts import is_wrong
+from tallystick.spark.jobs.job import Argument, Call, Job, Kind, OutputUse
+from tallystick.spark.jobs.registry import is_wrong, jobs, page_of, text_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
 from tallystick.spark.runner import Runner, inline, on_spark
@@ -30,13 +29,7 @@ from tallystick.spark.volume import VolumeError
 from tallystick.store.command_line import CommandParser
 from tallystick.store.standard_output import while_it_is_read
 
-_HELP = {
-    "stats": "count messages and bytes by topic, queue, tag and hour; list sizes and producers",
-    "audit": "compare log, queues, index and replicas with each other",
-    "export": "write messages as Parquet files; a later run adds the new messages",
-    "rebuild": "build queues and index from the log in another place, and compare them with those of the store",
-    "trace": "show all records of a key or message id",
-}
+_EXPECTED: tuple[type[Exception], ...] = (OptionError, VolumeError, OutputError, OSError, ValueError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,90 +39,87 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     args = _parser().parse_args(argv)
+    job = jobs()[args.job]
+    expected = (*_EXPECTED, *job.failures)
     try:
         options = ReadOptions.parse(_options(args))
         with _runner(args.master) as runner:
-            summary = _run(args, options, runner)
+            summary = job.run(_call(args, job, options, runner))
         if args.html is not None:
             args.html.write_text(page_of(summary) or "")
         if args.summary is not None:
             args.summary.write_text(json.dumps(summary))
-    except (OptionError, VolumeError, export.ExportError, OutputError, OSError, ValueError) as error:
+    except expected as error:
         print(f"tally-job: {error}", file=sys.stderr)
         return 2
     print(json.dumps(summary) if args.json else text_of(summary))
     return 1 if is_wrong(summary) else 0
 
 
-def _run(args: argparse.Namespace, options: ReadOptions, runner: Runner) -> dict[str, Any]:
-    match args.job:
-        case "stats":
-            return stats.run(options, runner)
-        case "audit":
-            return audit.run(options, runner, args.lag_ms)
-        case "export":
-            return export.run(options, runner, output_at(args.out))
-        case "rebuild":
-            return rebuild.run(
-                options,
-                runner,
-                None if args.out is None else output_at(args.out),
-                dict(item.split("=", 1) for item in args.set),
-            )
-        case "trace":
-            return trace.run(options, runner, args.sought)
-    raise AssertionError(args.job)
+def _call(args: argparse.Namespace, job: Job, options: ReadOptions, runner: Runner) -> Call:
+    out = getattr(args, "out", None)
+    given = {argument.name: _value(argument, getattr(args, _dest(argument))) for argument in job.arguments}
+    return Call(options, runner, None if out is None else output_at(out), given)
+
+
+def _value(argument: Argument, given: Any) -> Any:
+    if argument.kind is Kind.TABLE and given is not None:
+        given = dict(item.split("=", 1) for item in given)
+    return argument.default if given is None else given
+
+
+def _dest(argument: Argument) -> str:
+    return f"argument_{argument.name}"
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(prog="tally-job", description="Runs a job on the files of brokers' stores.")
     parser.add_version()
-    jobs = parser.add_subparsers(dest="job", metavar="NAME", required=True)
-    for name, text in _HELP.items():
-        job = jobs.add_parser(name, help=text)
-        job.add_argument(
+    names = parser.add_subparsers(dest="job", metavar="NAME", required=True)
+    with_page = ", ".join(name for name, job in jobs().items() if job.page is not None)
+    for job in jobs().values():
+        command = names.add_parser(job.name, help=job.help)
+        command.add_argument(
             "--path", required=True, metavar="DIR[,DIR]", help="folders of stores; NAME=DIR names a source"
         )
-        job.add_argument(
+        command.add_argument(
             "--master", default="local[2]", help="Spark master; `none`: run in this process without Spark (local[2])"
         )
-        job.add_argument("--json", action="store_true", help="print the summary as JSON")
-        job.add_argument("--summary", type=Path, metavar="FILE", help="write the summary to this file, as JSON")
-        job.add_argument(
-            "--html", type=Path, metavar="FILE", help="write the summary to this file, as an HTML page (stats, audit)"
+        command.add_argument("--json", action="store_true", help="print the summary as JSON")
+        command.add_argument("--summary", type=Path, metavar="FILE", help="write the summary to this file, as JSON")
+        command.add_argument(
+            "--html", type=Path, metavar="FILE", help=f"write the summary to this file, as an HTML page ({with_page})"
         )
-        job.add_argument(
+        command.add_argument(
             "--option",
             action="append",
             default=[],
             metavar="NAME=VALUE",
             help="an option of the data source; can be repeated",
         )
-        if name not in ("audit", "rebuild", "trace"):  # these read the whole store
-            for option in ("topic", "queue", "from", "to"):
-                job.add_argument(
-                    f"--{option}", dest=f"read_{option}", metavar="X", help=f"option `{option}` of the data source"
-                )
-        if name in ("export", "rebuild"):
-            place = "folder or s3://bucket/prefix for the result" + (
-                "" if name == "export" else "; without it the job only compares"
-            )
-            job.add_argument("--out", required=name == "export", metavar="PLACE", help=place)
-        if name == "audit":
-            job.add_argument(
-                "--lag-ms", type=int, default=audit.LAG_MS, help="ms that derived files may be behind the log"
-            )
-        if name == "rebuild":
-            job.add_argument(
-                "--set",
-                action="append",
-                default=[],
-                metavar="KEY=VALUE",
-                help="a setting of the store; can be repeated",
-            )
-        if name == "trace":
-            job.add_argument("sought", metavar="KEY", help="key, unique key or message id")
+        _add_own(command, job)
     return parser
+
+
+def _add_own(command: argparse.ArgumentParser, job: Job) -> None:
+    """Adds the options that not all jobs have."""
+    for option in ("topic", "queue", "from", "to") if job.reads_a_part else ():
+        command.add_argument(
+            f"--{option}", dest=f"read_{option}", metavar="X", help=f"option `{option}` of the data source"
+        )
+    if job.output is not OutputUse.NONE:
+        needed = job.output is OutputUse.REQUIRED
+        command.add_argument("--out", required=needed, metavar="PLACE", help=job.output_help)
+    for argument in job.arguments:
+        more: dict[str, Any] = {"help": argument.help, "metavar": argument.metavar}
+        if argument.kind is Kind.NUMBER:
+            more["type"] = int
+        if argument.kind is Kind.TABLE:
+            more["action"] = "append"
+        if argument.flag:
+            command.add_argument(argument.flag, dest=_dest(argument), **more)
+        else:
+            command.add_argument(_dest(argument), **more)
 
 
 def _options(args: argparse.Namespace) -> dict[str, str]:

@@ -36,6 +36,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from tallystick.spark.columns import SCHEMA, schema_of
+from tallystick.spark.jobs.job import Job, OutputUse, Summary
+from tallystick.spark.jobs.report import bytes_text, counted, table_text
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import Output, writing
 from tallystick.spark.planning import plan_sources
@@ -278,3 +280,34 @@ def file_name(source: str) -> str:
 def _filter_of(wanted: Wanted) -> Mapping[str, Any]:
     named = {name: getattr(wanted, name) for name in ("topics", "queues", "queue_offsets", "store_times_ms", "keys")}
     return {name: list(value) for name, value in named.items() if value is not None}
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def _export_text(summary: Summary) -> str:
+    rows = [
+        [each["source"], each["added_rows"], bytes_text(each["added_bytes"]), str(each["ranges"])]
+        for each in summary["sources"]
+    ]
+    rows_text, files_text = counted(summary["added_rows"], "row"), counted(summary["added_files"], "file")
+    head = f"{rows_text} in {files_text} added to {summary['out']}"
+    return "\n".join([head, "", table_text(("source", "rows", "of log", "ranges now"), rows), *summary["damage"]])
+
+
+def _figures(summary: Summary) -> dict[str, int]:
+    added = {"rows": summary["added_rows"], "files": summary["added_files"]}
+    return added | {"bytes": sum(source["added_bytes"] for source in summary["sources"])}
+
+
+JOB = Job(
+    name="export",
+    help="write messages as Parquet files; a later run adds the new messages",
+    run=lambda call: run(call.options, call.runner, call.output),
+    text=_export_text,
+    figures=_figures,
+    message=lambda summary, figures: f"{figures['rows']:,} rows in {figures['files']:,} files added",
+    reads_a_part=True,
+    output=OutputUse.REQUIRED,
+    failures=(ExportError,),
+)

@@ -35,6 +35,7 @@ import pyarrow as pa
 from tallystick.spark.jobs.audit import LAG_MS, last_store_ms
 from tallystick.spark.jobs.findings import SETTLED
 from tallystick.spark.jobs.index_files import geometry_of
+from tallystick.spark.jobs.job import CLEAN, DAMAGE, DIFFERENCES, Argument, Job, Kind, OutputUse, Summary
 from tallystick.spark.jobs.rebuild_compare import Comparison, Snapshot, compare
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import ASIDE, FolderOutput, Output
@@ -459,3 +460,66 @@ def _kept_in(task: BuildTask) -> Path:
 def forget(task: BuildTask) -> None:
     """What was kept for pieces is not needed any more. A worker's temporary folder goes with it anyway."""
     shutil.rmtree(_kept_in(task).parent, ignore_errors=True)
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def _rebuild_text(summary: Summary) -> str:
+    lines = []
+    for each in summary["volumes"]:
+        place = f" into {each['folder']}" if each["folder"] else ""
+        lines.append(f"{each['source']}: {each['records']:,} records up to {each['end']:,}{place}")
+        lines.append(f"  {each['same']} of {each['files']} files are as the store has them")
+        lines += [f"  differs: {name}" for name in each["differing"]]
+        lines += [f"  not in the store: {name}" for name in each["missing"]]
+        lines += [f"  behind: {count:,} {what}" for what, count in each["behind"].items()]
+        compared = each["compared"]
+        words = "every byte" if compared["to_the_byte"] else "what lies below the bound and is kept"
+        counts = f"{compared['queue_units']:,} queue units, {compared['index_entries']:,} index entries"
+        lines.append(f"  compared: {words}; {counts}")
+        if each["stopped"]:
+            lines.append(f"  stopped: {each['stopped']}")
+    return "\n".join(lines)
+
+
+def _verdict(summary: Summary) -> str:
+    if any(each["stopped"] or each["skipped"] for each in summary["volumes"]):
+        return DAMAGE
+    return DIFFERENCES if any(each["differing"] or each["missing"] for each in summary["volumes"]) else CLEAN
+
+
+def _figures(summary: Summary) -> dict[str, int]:
+    volumes = summary["volumes"]
+    return {
+        "records": sum(each["records"] for each in volumes),
+        "files": sum(each["files"] for each in volumes),
+        "differing": sum(len(each["differing"]) + len(each["missing"]) for each in volumes),
+    }
+
+
+def _message(summary: Summary, figures: Mapping[str, int]) -> str:
+    differ = f", {figures['differing']:,} differ" if figures["differing"] else ""
+    return f"{figures['files']:,} files rebuilt of {figures['records']:,} records{differ}"
+
+
+JOB = Job(
+    name="rebuild",
+    help="build queues and index from the log in another place, and compare them with those of the store",
+    run=lambda call: run(call.options, call.runner, call.output, call.arguments["settings"]),
+    text=_rebuild_text,
+    figures=_figures,
+    message=_message,
+    arguments=(
+        Argument(
+            "settings",
+            "a setting of the store; can be repeated",
+            "--set",
+            kind=Kind.TABLE,
+            metavar="KEY=VALUE",
+        ),
+    ),
+    output=OutputUse.OPTIONAL,
+    output_help="folder or s3://bucket/prefix for the result; without it the job only compares",
+    verdict=_verdict,
+)

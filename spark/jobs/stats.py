@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from tallystick.spark.jobs.job import Job, Summary
+from tallystick.spark.jobs.report import MOST_ROWS, bars, bytes_text, counted, html_table, page, table_text, time_text
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import plan_sources
 from tallystick.spark.runner import Runner
@@ -110,3 +112,73 @@ def percentile(buckets: dict[int, int], percent: int) -> int:
         if seen >= wanted:
             return round(2 ** ((bucket + 0.5) / _BUCKETS_A_DOUBLING))
     return 0
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+_TOPIC_HEADS = ("topic", "queues", "messages", "size", "p50", "p90", "p99", "producers")
+
+
+def _topic_rows(summary: Summary) -> list[list[object]]:
+    return [
+        [
+            topic["topic"],
+            topic["queues"],
+            topic["messages"],
+            bytes_text(topic["bytes"]),
+            topic["size_p50"],
+            topic["size_p90"],
+            topic["size_p99"],
+            len(topic["producers"]),
+        ]
+        for topic in summary["topics"]
+    ]
+
+
+def _stats_text(summary: Summary) -> str:
+    head = f"{counted(summary['messages'], 'message')}, {bytes_text(summary['bytes'])}"
+    head += f", {counted(len(summary['topics']), 'topic')}"
+    if summary["damaged"]:
+        head += f", {counted(summary['damaged'], 'damaged place')}"
+    return "\n".join([head, "", table_text(_TOPIC_HEADS, _topic_rows(summary)), *summary["damage"]])
+
+
+def _stats_page(summary: Summary) -> str:
+    hours: dict[int, int] = {}
+    tags: dict[str, int] = {}
+    for row in summary["groups"]:
+        hours[row["hour_ms"]] = hours.get(row["hour_ms"], 0) + row["messages"]
+        tags[row["tags"] or "(none)"] = tags.get(row["tags"] or "(none)", 0) + row["messages"]
+    top = sorted(tags.items(), key=lambda item: (-item[1], item[0]))[:MOST_ROWS]
+    shown = sorted(hours.items())[-72:]
+    return page(
+        "What is in the stores",
+        [
+            f"<p>{summary['messages']:,} messages, {bytes_text(summary['bytes'])}.</p>",
+            "<h2>Messages by topic</h2>",
+            bars([(topic["topic"], topic["messages"]) for topic in summary["topics"][:MOST_ROWS]]),
+            "<h2>Messages by hour of storing (UTC)</h2>",
+            bars([(time_text(hour)[:16], count) for hour, count in shown]),
+            "<h2>Messages by tag</h2>",
+            bars(top),
+            "<h2>Topics</h2>",
+            html_table(_TOPIC_HEADS, _topic_rows(summary)),
+        ],
+    )
+
+
+def _message(summary: Summary, figures: Mapping[str, int]) -> str:
+    return f"{figures['records']:,} messages, {bytes_text(figures['bytes'])}, {len(summary['topics'])} topics"
+
+
+JOB = Job(
+    name="stats",
+    help="count messages and bytes by topic, queue, tag and hour; list sizes and producers",
+    run=lambda call: run(call.options, call.runner),
+    text=_stats_text,
+    page=_stats_page,
+    figures=lambda summary: {"records": summary["messages"], "bytes": summary["bytes"]},
+    message=_message,
+    reads_a_part=True,
+)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from tallystick.spark.jobs.job import Argument, Job, Summary
+from tallystick.spark.jobs.report import table_text, time_text
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import plan_sources
 from tallystick.spark.runner import Runner
@@ -130,3 +132,34 @@ def what_happened(topic: str, sys_flag: int, attempts: int, properties: dict[str
     if "DELAY" in properties:
         return f"delivered after delay level {properties['DELAY']}"
     return "sent"
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def _trace_text(summary: Summary) -> str:
+    rows = [
+        [
+            time_text(event["stored_ms"]),
+            event["what"],
+            event["topic"],
+            f"{event['queue_id']}/{event['queue_offset']}",
+            event["message_id"],
+            ",".join(event["sources"]),
+        ]
+        for event in summary["events"]
+    ]
+    if not rows:
+        return f"nothing is known of {summary['sought']}"
+    return table_text(("stored (UTC)", "what", "topic", "queue/offset", "message id", "on"), rows)
+
+
+JOB = Job(
+    name="trace",
+    help="show all records of a key or message id",
+    run=lambda call: run(call.options, call.runner, call.arguments["key"]),
+    text=_trace_text,
+    figures=lambda summary: {"rows": len(summary["events"])},
+    message=lambda summary, figures: f"{figures['rows']:,} events of {summary['sought']}",
+    arguments=(Argument("key", "key, unique key or message id", metavar="KEY"),),
+)

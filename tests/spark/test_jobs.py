@@ -17,8 +17,8 @@ import pytest
 from golden_rows import expected
 from s3_lab import S3Lab
 
-from tallystick.spark.jobs import audit, cli, export, rebuild, report, stats, trace
-from tallystick.spark.jobs.report import page_of, text_of
+from tallystick.spark.jobs import audit, cli, export, rebuild, stats, trace
+from tallystick.spark.jobs.registry import page_of, text_of
 from tallystick.spark.jobs.stats import percentile
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import FolderOutput
@@ -94,10 +94,10 @@ def test_a_member_that_holds_nothing_is_told_and_stops_nobody(golden: Golden, tm
     (compared,) = summary["replicas_compared"]
     assert (compared["members"], compared["empty"]) == (others, ["new"])
     assert compared["end"] == (570323 if others > 1 else 0)
-    lines = report.text_of(summary).splitlines()
+    lines = text_of(summary).splitlines()
     assert "new holds nothing yet: it was not compared" in lines
     assert any("replicas compared" in line for line in lines) == (others > 1)
-    page = report.page_of(summary)
+    page = page_of(summary)
     assert page is not None and "<p>new holds nothing yet" in page
 
 

@@ -47,7 +47,7 @@ def test_the_runtime_reads_every_plan(spec: dict[str, Any]) -> None:
     lab.put("persistentvolumeclaims", "lake", {"spec": {"accessModes": ["ReadWriteMany"]}})
     lab.job("audit", **spec)
     plan = plan_of(lab)
-    assert (plan.job, plan.name, plan.attempt) == (spec.get("job", "audit"), "audit", 1)
+    assert (plan.job.name, plan.name, plan.attempt) == (spec.get("job", "audit"), "audit", 1)
     pods = lab.pods()
     assert {place.node for place in plan.workers} == {
         pod["metadata"]["labels"]["tallystick.dev/job-node"] for name, pod in pods.items() if "-w-" in name

@@ -177,7 +177,7 @@ def test_a_secret_is_of_one_storejob_and_not_of_the_next_of_its_name() -> None:
 def test_the_plan_is_the_contract() -> None:
     wanted = job(
         job="export",
-        arguments={"topics": ["a"], "from": "2026-01-01T00:00:00Z", "lagMillis": 0},
+        arguments={"topics": ["a"], "queues": [], "from": "2026-01-01T00:00:00Z", "lagMillis": 0},
         executor={"cores": 2, "memory": "1Gi"},
         output={"claim": {"name": "lake", "path": "a"}},
     )
@@ -187,15 +187,7 @@ def test_the_plan_is_the_contract() -> None:
         "job": "export",
         "name": "nightly",
         "attempt": 3,
-        "arguments": {
-            "topics": ["a"],
-            "queues": None,
-            "from": "2026-01-01T00:00:00Z",
-            "to": None,
-            "key": None,
-            "lagMillis": 0,
-            "settings": None,
-        },
+        "arguments": {"topics": ["a"], "from": "2026-01-01T00:00:00Z", "lagMillis": 0},
         "driver": {"host": "driver.nightly-job", "memoryMiB": 512},
         "executor": {"cores": 2, "memoryMiB": 1024},
         "executorsWaitSeconds": 60,

@@ -23,7 +23,8 @@ from tallystick.spark.cluster.place import PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
 from tallystick.spark.jobs import audit, export, rebuild, stats
-from tallystick.spark.jobs.verdicts import CLEAN, DIFFERENCES, verdict_of
+from tallystick.spark.jobs.job import CLEAN, DIFFERENCES
+from tallystick.spark.jobs.registry import verdict_of
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput
 from tallystick.spark.runner import inline

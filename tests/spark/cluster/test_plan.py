@@ -13,8 +13,8 @@ from tallystick.spark.cluster.work import options_of, places_of
 
 def test_a_plan_says_what_to_read_and_where() -> None:
     plan = parsed()
-    assert (plan.job, plan.name, plan.attempt, plan.executor_memory_mib) == ("audit", "nightly", 2, 600)
-    assert plan.arguments.lag_ms == 5000 and plan.arguments.topics is None
+    assert (plan.job.name, plan.name, plan.attempt, plan.executor_memory_mib) == ("audit", "nightly", 2, 600)
+    assert plan.arguments.own == {"lagMillis": 5000} and plan.arguments.topics is None
     assert [place.node for place in plan.workers] == ["c-0-0", "c-0-1"]
     assert sorted(places_of(plan)) == ["c-0-0", "c-0-1", "c-0-2"], "an audit's sources are members"
     sources = options_of(plan).sources(members=True)
@@ -45,7 +45,7 @@ def test_other_jobs_name_a_store_by_its_group() -> None:
     [
         ("version", 2, "version", "must be 1, not 2"),
         ("version", ..., "version", "is missing"),
-        ("job", "repair", "job", "one of stats, audit"),
+        ("job", "repair", "job", "one of audit, export"),
         ("name", "", "name", "must not be empty"),
         ("attempt", 0, "attempt", "at least 1"),
         ("attempt", True, "attempt", "a whole number, not true"),

@@ -1,0 +1,105 @@
+"""A job as one object. `registry.py` finds it; the command and the processes of a StoreJob run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tallystick.spark.options import ReadOptions
+from tallystick.spark.outputs import Output
+from tallystick.spark.runner import Runner
+
+Summary = Mapping[str, Any]
+"""What a job found, as a JSON object. `job` is the name of the job."""
+CLEAN, DIFFERENCES, DAMAGE, DONE = "Clean", "DifferencesFound", "DamageFound", "Done"
+"""Verdicts. `Clean` and `DifferencesFound` are those of a job that compares."""
+
+
+class Kind(Enum):
+    """The type of an argument: its name in messages."""
+
+    TEXT = "a text"
+    NUMBER = "a whole number"
+    TABLE = "an object of texts"
+    """On the command line an option that can be repeated, KEY=VALUE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a job, beyond the stores and what to read of them.
+
+    `name`: its key in `spec.arguments` of a StoreJob, in the plan of a run, and in `Call.arguments`. `flag`: the option
+    of `tally-job`, such as `--lag-ms`; empty: a positional argument, which is always required. `default`: its value if
+    it is not given.
+    """
+
+    name: str
+    help: str
+    flag: str = ""
+    kind: Kind = Kind.TEXT
+    metavar: str | None = None
+    default: Any = None
+
+    @property
+    def required(self) -> bool:
+        return not self.flag
+
+
+class OutputUse(Enum):
+    """Whether a job writes files: never, if it is given a place, or always."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a job is called with. `arguments`: a value for each argument of the job, by name."""
+
+    options: ReadOptions
+    runner: Runner
+    output: Output | None
+    arguments: Mapping[str, Any]
+
+
+def damage_verdict(summary: Summary) -> str:
+    """Returns the verdict of a job that does not compare."""
+    return DAMAGE if summary.get("damaged") else DONE
+
+
+def damage_listed(summary: Summary) -> Sequence[str]:
+    """Returns the damaged places that a summary lists."""
+    return [str(each) for each in summary.get("damage", ())]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One of the jobs. All functions of a summary are pure.
+
+    `run` raises OptionError, VolumeError, OutputError, OSError, ValueError, or an exception of `failures`. `figures`:
+    the counters of a StoreJob's result that this job has (`cluster/result.py`). `message`: one line for users, without
+    damaged places. `findings`: differences or damage, one line each. `page`: the summary as an HTML page, None: it has
+    none.
+    """
+
+    name: str
+    help: str
+    run: Callable[[Call], dict[str, Any]]
+    text: Callable[[Summary], str]
+    figures: Callable[[Summary], Mapping[str, int]]
+    message: Callable[[Summary, Mapping[str, int]], str]
+    arguments: tuple[Argument, ...] = ()
+    reads_a_part: bool = False
+    """It can be limited to topics, queues, and a range of offsets or times. Other jobs read the whole store."""
+    all_members: bool = False
+    """It reads each member of a group; other jobs read one, because all have the same log."""
+    output: OutputUse = OutputUse.NONE
+    output_help: str = "folder or s3://bucket/prefix for the result"
+    verdict: Callable[[Summary], str] = damage_verdict
+    findings: Callable[[Summary], Sequence[str]] = damage_listed
+    page: Callable[[Summary], str] | None = None
+    failures: tuple[type[Exception], ...] = ()
+    """Its own exceptions whose cause is outside the job."""
