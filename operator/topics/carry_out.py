@@ -70,7 +70,7 @@ class Work(Generic[S]):
 
 
 class Pass(Generic[S]):
-    """One pass over one kind of one cluster. `now`: the time in the format of the API."""
+    """One pass over one kind of one cluster. `now`: the time in seconds since 1970."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Pass(Generic[S]):
         kind: Kind[S],
         cluster: ClusterView[S],
         addresses: Mapping[str, GroupAddress],
-        now: str,
+        now: float,
         claim: Callable[[Claims], Awaitable[None]],
     ) -> None:
         self._hands = hands

@@ -18,7 +18,6 @@ from typing import Any
 
 from tallystick.operator.core import kube
 from tallystick.operator.core.events import Events
-from tallystick.operator.core.times import timestamp
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.carry_out import FAILED_SECONDS, Hands, Pass
 from tallystick.operator.topics.claims import Claims, claims_manifest, claims_name, needed, parse_claims, with_claims
@@ -103,7 +102,7 @@ class TopicsReconciler:
         turns = self._turns.setdefault(key, Turns())
         turns.forget_all_but({each.uid for each in declared})
         view = await self._observer.observe(kind, namespace, name, cluster, addresses)
-        first, now = holders(declared), timestamp(self._now())
+        first, now = holders(declared), self._now()
         decisions = [decide(kind, each, view, first.get(each.subject)) for each in declared]
         due = [each for each in decisions if each.acts or _speaks(kind, each, now)]
         chosen, left = turns.take(due, self._clock(), PER_PASS)
@@ -125,7 +124,7 @@ class TopicsReconciler:
         return 0.0 if left else min((RESYNC_SECONDS, *(wait for wait in waits if wait > 0)))
 
 
-def _speaks(kind: Kind[S], decision: Decision[S], now: str) -> bool:
+def _speaks(kind: Kind[S], decision: Decision[S], now: float) -> bool:
     """Whether the status would change."""
     if decision.nothing:
         return False

@@ -7,22 +7,21 @@ topic with more queues than declared is Ready but not Synced.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from tallystick.operator.core.conditions import Condition, merged
+from tallystick.operator.core.kube import Json
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.decide import Decision
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, S
 from tallystick.operator.topics.reasons import Phase, Problem
 
-Json = dict[str, Any]
-MAX_MESSAGE = 1000
 FIGURES = frozenset(TOPIC.figures) | frozenset(CONSUMER_GROUP.figures)
 
 
 def concluded(
     decision: Decision[S],
     failures: Mapping[str, Problem],
-    now: str,
+    now: float,
     name_field: str,
     figures: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Json:
@@ -58,37 +57,27 @@ def _worst(problem: Problem | None, failures: Mapping[str, Problem]) -> Problem 
     return Problem(worst.phase, worst.reason, told)
 
 
-def _verdict(decision: Decision[S], problem: Problem | None, excess: str, now: str) -> Json:
+def _verdict(decision: Decision[S], problem: Problem | None, excess: str, now: float) -> Json:
     if problem is not None:
         there = ", ".join(sorted(decision.confirmed.keys() - decision.writes.keys()))
         told = problem.message + (f" (it matches the spec on {there})" if there else "")
-        rows = [("Ready", "False", problem.reason, told), ("Synced", "False", problem.reason, told)]
+        ready = Condition("Ready", False, problem.reason, told)
+        synced = Condition("Synced", False, problem.reason, told)
         phase = problem.phase
     else:
         there = ", ".join(sorted(decision.confirmed.keys() | set(decision.silent)))
-        ready = ("Ready", "True", reasons.RECONCILED, f"available on {there}")
-        synced = ("Synced", "True", reasons.RECONCILED, "it matches the spec on all groups")
+        ready = Condition("Ready", True, reasons.RECONCILED, f"available on {there}")
+        synced = Condition("Synced", True, reasons.RECONCILED, "it matches the spec on all groups")
         if excess:
             told = f"{excess}; queues are never removed because they may hold messages"
-            synced = ("Synced", "False", reasons.QUEUES_NOT_LOWERED, told)
-        rows, phase = [ready, synced], Phase.READY
+            synced = Condition("Synced", False, reasons.QUEUES_NOT_LOWERED, told)
+        phase = Phase.READY
+    declaration = decision.declaration
+    before = declaration.status.get("conditions") or ()
     return {
-        "observedGeneration": decision.declaration.generation,
+        "observedGeneration": declaration.generation,
         "phase": str(phase),
-        "conditions": [_condition(decision, *row, now=now) for row in rows],
-    }
-
-
-def _condition(decision: Decision[S], type_: str, status: str, reason: str, message: str, *, now: str) -> Json:
-    old = decision.declaration.condition(type_) or {}
-    changed = old.get("status") != status
-    return {
-        "type": type_,
-        "status": status,
-        "reason": reason,
-        "message": message[:MAX_MESSAGE],
-        "lastTransitionTime": now if changed else old.get("lastTransitionTime", now),
-        "observedGeneration": decision.declaration.generation,
+        "conditions": merged(before, now, declaration.generation, (ready, synced)),
     }
 
 
