@@ -123,24 +123,18 @@ int rename(const char *from, const char *to) {
     NEXT(rename);
     return path_fails(RENAME, to) ? -1 : next(from, to);
 }
-int open64(const char *path, int flags, ...) {
-    NEXT(open64);
-    va_list rest;
-    va_start(rest, flags);
-    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0;
-    va_end(rest);
-    if ((flags & (O_CREAT | O_WRONLY | O_RDWR)) && path_fails(OPEN, path)) return -1;
-    return next(path, flags, mode);
+#define OPENS(name) \
+int name(const char *path, int flags, ...) { \
+    NEXT(name); \
+    va_list rest; \
+    va_start(rest, flags); \
+    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0; \
+    va_end(rest); \
+    if ((flags & (O_CREAT | O_WRONLY | O_RDWR)) && path_fails(OPEN, path)) return -1; \
+    return next(path, flags, mode); \
 }
-int open(const char *path, int flags, ...) {
-    NEXT(open);
-    va_list rest;
-    va_start(rest, flags);
-    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0;
-    va_end(rest);
-    if ((flags & (O_CREAT | O_WRONLY | O_RDWR)) && path_fails(OPEN, path)) return -1;
-    return next(path, flags, mode);
-}
+OPENS(open64)
+OPENS(open)
 """
 
 
