@@ -17,6 +17,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tallystick.store.replace_file import replace_file
+
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
 
@@ -37,10 +39,8 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def write_properties(door: Door, path: Path, pairs: dict[str, object]) -> None:
     """Replaces the file; a crash leaves the old or the new one. It is not durable on return. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
     text = "".join(f"{key}={value}\n" for key, value in pairs.items())
-    door.write_file(temporary, text.encode("latin-1"))
-    door.rename(temporary, path)
+    replace_file(door, path, text.encode("latin-1"), durable=False)
 
 
 def read_committed_index(folder: Path) -> int:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from tallystick.replication.bounds import TERM_JUMP_MAX, TERM_MAX
 from tallystick.replication.durable import HardState, PossibleLoss
 from tallystick.replication.ledger.mark import LedgerMark
+from tallystick.store.replace_file import replace_file
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
@@ -194,9 +195,6 @@ class VoteFile:
             self._replace(replace(self.record, possible_loss=PossibleLoss.NONE, membership_index=membership_index))
 
     def _replace(self, record: VoteRecord) -> None:
-        path, temporary = self._folder / FILE_NAME, self._folder / (FILE_NAME + ".tmp")
         self._door.mkdir(self._folder)
-        self._door.write_file(temporary, record.encode())
-        self._door.rename(temporary, path)
-        self._door.sync_dir(self._folder)
+        replace_file(self._door, self._folder / FILE_NAME, record.encode())
         self.record = record

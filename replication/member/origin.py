@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.replication.member.errors import DiskError
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
+from tallystick.store.replace_file import replace_file
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
@@ -62,8 +63,5 @@ class Origin:
             "learners": sorted(entry.membership.learners),
             "asynchronous": self.asynchronous,
         }
-        path, temporary = folder / FILE_NAME, folder / (FILE_NAME + ".tmp")
         door.mkdir(folder)
-        door.write_file(temporary, json.dumps(fields).encode())
-        door.rename(temporary, path)
-        door.sync_dir(folder)
+        replace_file(door, folder / FILE_NAME, json.dumps(fields).encode())

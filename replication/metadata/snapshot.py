@@ -25,6 +25,7 @@ import orjson
 
 from tallystick.replication.metadata.entry import MetadataError
 from tallystick.replication.metadata.tables import ReplicatedTables
+from tallystick.store.replace_file import replace_file
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
@@ -87,8 +88,5 @@ def load(folder: Path) -> ReplicatedTables | None:
 
 def save(door: Door, folder: Path, data: bytes) -> None:
     """Durably replaces the file by `encode`'s bytes. Blocks. OSError: the previous file can still be loaded."""
-    temporary = folder / f"{FILE_NAME}.tmp"
-    door.mkdir(str(folder))
-    door.write_file(str(temporary), data)
-    door.rename(str(temporary), str(folder / FILE_NAME))
-    door.sync_dir(str(folder))
+    door.mkdir(folder)
+    replace_file(door, folder / FILE_NAME, data)

@@ -41,6 +41,7 @@ from tallystick.store._kernel import DamageError, IndexScrub, SegmentScrub
 from tallystick.store.clock import wall_ms
 from tallystick.store.findings import FindingKind
 from tallystick.store.formats.segment_files import segment_name
+from tallystick.store.replace_file import replace_file
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, Door
@@ -285,9 +286,7 @@ class Scrub:
 
     def _save(self) -> None:
         data = json.dumps(asdict(self.state)).encode()
-        temporary = self._path.with_name(FILE_NAME + ".tmp")
-        self._door.write_file(temporary, data)
-        self._door.rename(temporary, self._path)
+        replace_file(self._door, self._path, data, durable=False)  # a pass that was lost is made again
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -22,6 +22,8 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tallystick.store.replace_file import replace_file
+
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
 
@@ -63,10 +65,7 @@ class QueueTable(NamedTuple):
 
     def save(self, door: Door, root: Path) -> None:
         """Durably replaces the file. Blocks. OSError: the previous file stays valid."""
-        temporary = root / f"{FILE_NAME}.tmp"
-        door.write_file(str(temporary), self.encode())
-        door.rename(str(temporary), str(root / FILE_NAME))
-        door.sync_dir(str(root))
+        replace_file(door, root / FILE_NAME, self.encode())
 
     @classmethod
     def load(cls, root: Path) -> QueueTable | None:

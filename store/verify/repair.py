@@ -38,6 +38,7 @@ from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
 from tallystick.store.formats.progress import ProgressKeeper
 from tallystick.store.formats.queue_table import FILE_NAME as QUEUES_NAME
 from tallystick.store.formats.segment_files import SegmentFiles, segment_start
+from tallystick.store.replace_file import replace_file
 from tallystick.store.settings import StoreSettings
 from tallystick.store.tables import JsonTable
 from tallystick.store.verify.dump import committed_end, overridden, settings_of
@@ -203,10 +204,7 @@ class StoreRepair:
                 continue
             content = backup.read_bytes()
             kept = JsonTable(self._door, path).set_aside(path).name
-            temporary = path.with_name(path.name + ".tmp")
-            self._door.write_file(temporary, content)
-            self._door.rename(temporary, path)
-            self._door.sync_dir(path.parent)
+            replace_file(self._door, path, content)
             reason = f"its backup {backup.name} took its place; the damaged file is kept as {kept}"
             self.findings.add(FindingKind.REPAIRED, path, reason)
 
@@ -240,11 +238,7 @@ class StoreRepair:
         settings = self.settings()
         sizes = {name: str(getattr(settings, name)) for name in _SIZES}
         note = RepairNote({key: 0 if cutting else plan.ends.get(key, 0) for key in plan.queues}, plan.index_from, sizes)
-        path = self.root / NOTE_NAME
-        temporary = path.with_name(NOTE_NAME + ".tmp")
-        self._door.write_file(temporary, note.encode())
-        self._door.rename(temporary, path)
-        self._door.sync_dir(self.root)
+        replace_file(self._door, self.root / NOTE_NAME, note.encode())
 
     def _rebuild(self, plan: RepairPlan, was_open: bool, progress: Progress | None) -> None:
         root, settings, report = self.root, self.settings(), plan.report

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from tallystick.store.replace_file import replace_file
+
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
 
@@ -69,11 +71,8 @@ def parted(state: bytes) -> tuple[dict[tuple[str, int], int], bytes]:
 
 def save(door: Door, folder: Path, ends: QueueEnds) -> None:
     """Durably replaces the file. Blocks. OSError: the previous file stays valid."""
-    temporary = folder / f"{FILE_NAME}.tmp"
-    door.mkdir(str(folder))
-    door.write_file(str(temporary), encode(ends))
-    door.rename(str(temporary), str(folder / FILE_NAME))
-    door.sync_dir(str(folder))
+    door.mkdir(folder)
+    replace_file(door, folder / FILE_NAME, encode(ends))
 
 
 def load(folder: Path) -> dict[tuple[str, int], int]:
