@@ -1,4 +1,5 @@
-"""A log that a flood of bad input cannot fill: one line per kind of event and interval, with a count of the rest."""
+"""Logs that a flood cannot fill: of bad input, one line per kind of event and interval, with a count of the rest; of
+work that fails each time it is tried, one line per error."""
 
 from __future__ import annotations
 
@@ -53,3 +54,22 @@ class LimitedLog:
             message, args = message + " (and %d more since the last such line)", (*args, silent)
         self._logger.log(level, message, *args, exc_info=exc_info)
         return True
+
+
+class RepeatedError:
+    """Logs the errors of work that is retried: a line at level ERROR when the text of the error changes, and after a
+    success again. `message` says what failed, and what follows from it."""
+
+    def __init__(self, logger: logging.Logger, message: str) -> None:
+        self._logger = logger
+        self._message = message
+        self._last = ""
+
+    def failed(self, error: Exception) -> None:
+        text = str(error)
+        if text != self._last:
+            self._logger.error("%s: %s", self._message, text)
+        self._last = text
+
+    def worked(self) -> None:
+        self._last = ""

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tallystick.store.limited_log import LimitedLog
+from tallystick.store.limited_log import LimitedLog, RepeatedError
 
 
 def test_one_line_per_kind_and_interval_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,4 +51,15 @@ def test_a_burst_comes_at_once_and_then_one_line_an_interval(caplog: pytest.LogC
         "at 11 (and 1 more since the last such line)",
         "at 21 (and 1 more since the last such line)",
         *("at 100",) * 3,
+    ]
+
+
+def test_an_error_of_retried_work_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    errors = RepeatedError(logging.getLogger("test.repeated"), "cannot save x")
+    for text in ("full", "full", "gone", "full"):
+        errors.failed(OSError(text))
+    errors.worked()
+    errors.failed(OSError("full"))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"cannot save x: {text}" for text in ("full", "gone", "full", "full")
     ]

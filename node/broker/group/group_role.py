@@ -31,7 +31,7 @@ from tallystick.replication.member.errors import MemberError, ReadError
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store.formats.ledger_format import EntryKind
 from tallystick.store.formats.message import PutStatus
-from tallystick.store.limited_log import LimitedLog
+from tallystick.store.limited_log import LimitedLog, RepeatedError
 
 if TYPE_CHECKING:
     from tallystick.node.broker.tables.topics import TopicTable
@@ -120,7 +120,9 @@ class BrokerGroup:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._say: asyncio.Task[None] | None = None
-        self._saved_error = ""
+        self._save_errors = RepeatedError(
+            _logger, "cannot save the group's tables; the next start applies more of the log"
+        )
         self._limited = LimitedLog(_logger, time.monotonic, interval_s=60.0)
         self._superseded = False  # a snapshot replaced the log of the store
         self._no_room: str | None = None
@@ -441,11 +443,9 @@ class BrokerGroup:
             await asyncio.sleep(SAVE_PERIOD_S)
             try:
                 await self.tables.save()
-                self._saved_error = ""
+                self._save_errors.worked()
             except OSError as error:
-                if str(error) != self._saved_error:
-                    _logger.error("cannot save the group's tables; the next start applies more of the log: %s", error)
-                self._saved_error = str(error)
+                self._save_errors.failed(error)
 
 
 def with_role(settings: BrokerSettings, broker_id: int) -> BrokerSettings:

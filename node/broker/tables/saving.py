@@ -25,8 +25,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from tallystick.node.broker.tables.row_gate import RowGate
+from tallystick.store.limited_log import RepeatedError
 
-logger = logging.getLogger("tallystick.broker")
+_logger = logging.getLogger("tallystick.broker")
 
 
 class TableFile(Protocol):
@@ -60,7 +61,7 @@ class SavedTable(ABC):
         self._soon: asyncio.Task[None] | None = None
         self.save_error = ""
         """Why the last write of the file failed; empty if it succeeded."""
-        self._last_error = ""
+        self._errors = RepeatedError(_logger, f"cannot save {self.what}")
         self._unsaved: dict[str, int] = {}  # rows that changed and are not in the file, with the number of the change
         self.gate = RowGate(self.row_durable, self.save_soon)
         """What depends on a row passes here first."""
@@ -144,15 +145,13 @@ class SavedTable(ABC):
         try:
             while self.dirty:  # also for changes during the write
                 await self.saved()
-            self._last_error = ""
+            self._errors.worked()
         except OSError as error:
             # Not lost: it is still dirty, and the broker's timer retries.
-            if str(error) != self._last_error:  # one line, not one for each refused send
-                logger.error("cannot save %s: %s", self.what, error)
-            self._last_error = str(error)
+            self._errors.failed(error)
             self.gate.fail(error)
         except Exception as error:  # an internal error must not block callers
-            logger.exception("cannot save %s", self.what)
+            _logger.exception("cannot save %s", self.what)
             self.gate.fail(OSError(f"{type(error).__name__}: {error}"))
         finally:
             self._soon = None
