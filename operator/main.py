@@ -62,7 +62,7 @@ from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 DISCOVER_SECONDS = 30.0
 """Interval of listing all clusters and jobs, to find those whose events were lost."""
@@ -146,7 +146,7 @@ async def _key(kube: Kube, settings: Settings) -> bytes:
         try:
             return await load_key(kube, settings.pod_namespace)
         except KubeError as error:
-            logger.warning("could not read the key of the operator: %s", error)
+            _logger.warning("could not read the key of the operator: %s", error)
             await asyncio.sleep(wait)
             wait = min(2 * wait, 15.0)
             if wait >= 15.0:
@@ -220,16 +220,16 @@ async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, 
     failed = [(task, task.exception()) for task in done if not task.cancelled()]
     for task, error in failed:
         if error is not None:
-            logger.error("task %s failed: %s", task.get_name(), error, exc_info=error)
+            _logger.error("task %s failed: %s", task.get_name(), error, exc_info=error)
             return 1
-    logger.info("shutting down")
+    _logger.info("shutting down")
     return 0
 
 
 def _end_if_lost(keeping: asyncio.Task[None]) -> None:
     """Ends the process at once: a thread may be about to send a request that only the holder of the lease may send."""
     if not keeping.cancelled() and isinstance(keeping.exception(), LeaseLostError):
-        logger.critical("lost the lease: %s", keeping.exception())
+        _logger.critical("lost the lease: %s", keeping.exception())
         logging.shutdown()
         os._exit(LEASE_LOST)
 
@@ -249,7 +249,7 @@ async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
                         if key not in queue.schedule:
                             queue.add(key)
             except KubeError as error:
-                logger.warning("could not list %s: %s", resource.plural, error)
+                _logger.warning("could not list %s: %s", resource.plural, error)
         await asyncio.sleep(DISCOVER_SECONDS)
 
 

@@ -22,7 +22,7 @@ _LOOKS = 3
 _PATIENCE_S = 3.0
 """If the broker does not answer within this time, the files determine the bound."""
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +97,5 @@ def broker_bound(http: str) -> int | None:
         with StoreClient(http, patience_s=_PATIENCE_S) as client:
             return client.store().committed
     except StoreClientError as error:
-        logger.warning("the broker gave no bound, the files determine it: %s", error)
+        _logger.warning("the broker gave no bound, the files determine it: %s", error)
         return None

@@ -33,7 +33,7 @@ from tallystick.spark.splits import Split, plan
 NAME = "tallystick"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
@@ -129,7 +129,7 @@ def read_partition(split: Split, options: ReadOptions, wanted: Wanted, schema: p
     if options.damage_path is not None:
         write_damage(Path(options.damage_path), split, scan.damage)
     for damage in scan.damage:
-        logger.warning("skipped %s", damage)
+        _logger.warning("skipped %s", damage)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.fastjson import FastjsonError
 
-_log = logging.getLogger("tallystick.store.tables")
+_logger = logging.getLogger("tallystick.store.tables")
 
 
 class TableError(ValueError):
@@ -88,7 +88,7 @@ class JsonTable:
             if path == self.path:
                 self._whole = True
             elif faults:
-                _log.warning("%s cannot be read, using its backup: %s", self.path, faults[0])
+                _logger.warning("%s cannot be read, using its backup: %s", self.path, faults[0])
             return table
         if faults:
             raise TableError(self.path, "; ".join(faults))

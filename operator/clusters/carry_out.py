@@ -18,7 +18,7 @@ from tallystick.operator.core.kube import ConflictError, NotFoundError, Unavaila
 from tallystick.operator.core.names import LEFT, REPLACE, Names
 from tallystick.operator.core.node_api import NodeName
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 CHANGE_SECONDS = 15.0
 """Timeout for a transfer of leadership or a membership change."""
@@ -32,7 +32,7 @@ async def carry_out(context: Context, cluster: Cluster, objects: Objects, observ
     """Carries out a step. KubeError, NodeError, BlockedError: the step is not done, or only in part."""
     names = Names(cluster.namespace, cluster.name)
     name = names.node(step.group, step.member)
-    logger.info("%s %s: %s", step.action.value, name, step.message, extra={"step": step.action.value, "node": name})
+    _logger.info("%s %s: %s", step.action.value, name, step.message, extra={"step": step.action.value, "node": name})
     await _tell(context, objects, name, step)
     member = next(
         (each for each in observed.members if (each.group, each.number) == (step.group, step.member)),

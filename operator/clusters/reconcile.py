@@ -31,7 +31,7 @@ from tallystick.operator.core.names import LEFT, REPLACE, Names
 from tallystick.operator.core.node_api import NodeError
 from tallystick.operator.core.work_queue import Key
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 ROUNDS = 4
 """Limit of observations in one pass. Writes produce new values, such as the UID of a BrokerNode."""
@@ -128,7 +128,7 @@ class ClusterReconciler:
         if again is None or (again.action, again.group, again.member, again.uid) != (
             *(step.action, step.group, step.member, step.uid),
         ):
-            logger.info("step is no longer needed: %s n%d of group %d", step.action.value, step.member, step.group)
+            _logger.info("step is no longer needed: %s n%d of group %d", step.action.value, step.member, step.group)
             return
         if step.action is Action.RESTART and step.reason == "Stuck":
             name = Names(cluster.namespace, cluster.name).node(step.group, step.member)
@@ -138,7 +138,7 @@ class ClusterReconciler:
             memory.blocked = ""
         except (NodeError, BlockedError) as error:
             memory.blocked = str(error)
-            logger.warning("%s failed: %s", step.action.value, error)
+            _logger.warning("%s failed: %s", step.action.value, error)
 
     async def _write_status(
         self, cluster: Cluster, sight: Sight, observed: Observed, plan: Layout, decision: Decision, memory: _Memory

@@ -25,7 +25,7 @@ from tallystick.operator.core.kube import (
     NotFoundError,
 )
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS = 60.0
 """Interval of retries of a rejected object."""
@@ -106,13 +106,13 @@ class Writer:
         except (ForbiddenError, InvalidError) as error:
             self._refused[name] = (text, self._context.now() + REFUSED_SECONDS, str(error))
             self._note(outcome, wanted, str(error))
-            logger.warning("the API server rejected an object: %s", error)
+            _logger.warning("the API server rejected an object: %s", error)
             return
         self._refused.pop(name, None)
         self._settled[name] = mark(made, wanted)
         self._context.metrics.writes.labels(wanted["kind"]).inc()
         outcome.written += 1
-        logger.info("applied %s %s/%s", *name)
+        _logger.info("applied %s %s/%s", *name)
 
     def _note(self, outcome: Outcome, wanted: Json, message: str) -> None:
         where = outcome.resize_refusals if wanted["kind"] == "PersistentVolumeClaim" else outcome.refusals
@@ -126,7 +126,7 @@ class Writer:
             )
         except NotFoundError:
             return
-        logger.info(
+        _logger.info(
             "deleted %s %s/%s: the spec no longer enables it", body["kind"], metadata["namespace"], metadata["name"]
         )
 

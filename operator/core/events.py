@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tallystick.operator.core.kube import EVENTS, FIELD_MANAGER, Json, Kube, KubeError
 from tallystick.operator.core.times import timestamp
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 SAME_SECONDS = 600.0
 REMEMBERED = 1000
@@ -61,7 +61,7 @@ class Events:
                 self._recent[same] = (made["metadata"]["name"], 1, now)
         except KubeError as error:
             self._recent.pop(same, None)
-            logger.warning("could not write an event: %s", error, extra={"reason": reason})
+            _logger.warning("could not write an event: %s", error, extra={"reason": reason})
         while len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from tallystick.operator.core.kube import LEASES, ConflictError, Json, Kube, KubeError
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 RENEWALS = 3
 """Number of renewals during the duration of the lease."""
@@ -83,7 +83,7 @@ class Lease:
             except ConflictError as error:
                 raise LeaseLostError("another process changed the lease") from error
             except (KubeError, TimeoutError) as error:
-                logger.warning("could not renew the lease: %s", error or "timed out")
+                _logger.warning("could not renew the lease: %s", error or "timed out")
                 if self._clock() - self._renewed >= self._seconds * GIVE_UP:
                     raise LeaseLostError("the lease could not be renewed in time") from error
 
@@ -96,7 +96,7 @@ class Lease:
             async with asyncio.timeout(3.0):
                 await self._replace(record, "")
         except (KubeError, TimeoutError) as error:
-            logger.warning("could not release the lease: %s", error or "timed out")
+            _logger.warning("could not release the lease: %s", error or "timed out")
 
     async def _try(self, watched: Watched) -> bool:
         began = self._clock()
@@ -111,10 +111,10 @@ class Lease:
         except ConflictError:
             return False  # another operator was first
         except KubeError as error:
-            logger.warning("could not read the lease: %s", error)
+            _logger.warning("could not read the lease: %s", error)
             return False
         self._renewed = began
-        logger.info("acquired the lease %s/%s", self._namespace, self._name)
+        _logger.info("acquired the lease %s/%s", self._namespace, self._name)
         return True
 
     async def _replace(self, record: Json, holder: str) -> Json:

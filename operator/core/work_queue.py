@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 MIN_GAP_SECONDS = 0.2
 """Minimum time between two passes of a key, because the writes of a pass cause events."""
@@ -185,7 +185,7 @@ class WorkQueue:
         except Exception as failure:
             error = failure
             wait = self.schedule.failed(key, self._now())
-            logger.warning(
+            _logger.warning(
                 "reconciliation failed: %s",
                 failure or type(failure).__name__,
                 extra={"key": str(key), "again_seconds": wait},

@@ -10,7 +10,7 @@ import orjson
 from tallystick.operator.jobs.manifests import DRIVER_HTTP
 from tallystick.operator.jobs.observed import Progress, progress_of
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 2.0
 MAX_BYTES = 16 << 10
@@ -33,5 +33,5 @@ class DriverHttp:
                 content = await answer.content.read(MAX_BYTES)
             return progress_of(orjson.loads(content))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            logger.debug("could not read the progress of the driver at %s: %s", address, error)
+            _logger.debug("could not read the progress of the driver at %s: %s", address, error)
             return None

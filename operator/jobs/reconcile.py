@@ -40,7 +40,7 @@ from tallystick.operator.jobs.spec import Job, JobSpecError
 from tallystick.operator.jobs.status import refused_status, run_status
 from tallystick.operator.jobs.template import run_manifest, run_of, template_status, turn
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 MOVING_SECONDS = 1.0
 WAITING_SECONDS = 10.0
@@ -158,7 +158,7 @@ class JobsReconciler:
                 )
                 self._context.look_at(Key(job.namespace, made["metadata"]["name"], Kind.JOB))
             except ConflictError as error:
-                logger.warning("%s/%s: the name of the run already exists: %s", job.namespace, job.name, error)
+                _logger.warning("%s/%s: the name of the run already exists: %s", job.namespace, job.name, error)
         for told in chosen.told:
             if (told.reason, told.message) not in memory.told:
                 await self._context.events.post(about, told.reason, told.message, warning=told.warning)
@@ -182,7 +182,7 @@ class JobsReconciler:
         before, job = job, replace(job, status=status)
         self._metrics.saw(job.namespace, job.name, str(decision.phase))
         if before.phase != job.phase:
-            logger.info("%s/%s: %s %s", job.namespace, job.name, job.phase, status.get("message", ""))
+            _logger.info("%s/%s: %s %s", job.namespace, job.name, job.phase, status.get("message", ""))
             await self._tell_phase(before, job, body, decision)
         return job
 

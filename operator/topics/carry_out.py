@@ -26,7 +26,7 @@ from tallystick.operator.topics.reasons import Phase, Problem
 from tallystick.operator.topics.spec import Policy
 from tallystick.operator.topics.status import concluded
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 FAILED_SECONDS = 3.0
 IN_USE_SECONDS = 10.0
@@ -111,7 +111,7 @@ class Pass(Generic[S]):
                 work.lost = True
             except kube.KubeError as error:
                 work.stuck = True
-                logger.warning("%s %s: %s", self._kind.kind, work.decision.declaration.name, error)
+                _logger.warning("%s %s: %s", self._kind.kind, work.decision.declaration.name, error)
 
         await asyncio.gather(*(one(work) for work in works))
 
@@ -129,7 +129,7 @@ class Pass(Generic[S]):
         try:
             await self._note_claims({work.decision.declaration.uid: work.decision.owned for work in new})
         except kube.KubeError as error:
-            logger.warning("could not record %d claims: %s", len(new), error)
+            _logger.warning("could not record %d claims: %s", len(new), error)
             for work in new:
                 work.stuck = True
 
@@ -191,7 +191,7 @@ class Pass(Generic[S]):
             async with self._hands.broker_limit:
                 refused = await self._hands.brokers.write(self._kind, self._addresses[group], settings)
         except BrokerError as error:
-            logger.warning("%s: could not write %d objects: %s", group, len(works), error)
+            _logger.warning("%s: could not write %d objects: %s", group, len(works), error)
             for work in works:
                 work.failures[group] = self._failure(group, error)
             written.labels(self._kind.kind, "failed").inc(len(works))
@@ -226,7 +226,7 @@ class Pass(Generic[S]):
             except InUseError:
                 self._in_use(work, group)
             except BrokerError as error:
-                logger.warning("%s: could not delete %s: %s", group, work.decision.declaration.subject, error)
+                _logger.warning("%s: could not delete %s: %s", group, work.decision.declaration.subject, error)
                 failure = self._failure(group, error)
                 work.failures[group] = Problem(Phase.DELETING, failure.reason, failure.message)
         return done
@@ -257,7 +257,7 @@ class Pass(Generic[S]):
                         self._kind, self._addresses[group], work.decision.declaration.subject
                     )
             except BrokerError as error:
-                logger.info("%s: could not read the counters: %s", group, error)  # the previous number is kept
+                _logger.info("%s: could not read the counters: %s", group, error)  # the previous number is kept
 
     def _failure(self, group: str, error: BrokerError) -> Problem:
         if isinstance(error, RefusedError):

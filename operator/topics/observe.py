@@ -11,7 +11,7 @@ from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.observed import ClusterView, GroupView, formed_groups, group_names
 from tallystick.operator.topics.ports import BrokerError, Brokers, GroupAddress
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Observer:
@@ -55,7 +55,7 @@ class Observer:
             found = await self._brokers.read(kind, address)
         except BrokerError as error:
             since = self._silent_since.setdefault(key, self._clock())
-            logger.info("%s does not respond: %s", address.name, error)
+            _logger.info("%s does not respond: %s", address.name, error)
             return GroupView(address.name, None, "no leader responds", self._clock() - since)
         self._silent_since.pop(key, None)
         return GroupView(address.name, found)

@@ -30,7 +30,7 @@ from tallystick.operator.topics.spec import cluster_of, declaration
 from tallystick.operator.topics.status import concluded
 from tallystick.operator.topics.turns import Turns
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 PER_PASS = 60
 RESYNC_SECONDS = 20.0

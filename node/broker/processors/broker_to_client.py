@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.remoting.endpoint import Handler
 
-logger = logging.getLogger("tallystick.broker")
+_logger = logging.getLogger("tallystick.broker")
 
 CALL_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 5.0
@@ -193,7 +193,7 @@ async def _status(channel: Channel, topic: str, group: str) -> dict[JsonObjectKe
         table = status.get("messageQueueTable") if isinstance(status, dict) else None
         return fastjson.object_keys(table) if isinstance(table, dict) else None
     except (RemotingError, ValueError) as error:  # FastjsonError is a ValueError
-        logger.info("got no status from a consumer of %s: %s", group, error)
+        _logger.info("got no status from a consumer of %s: %s", group, error)
         return None
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
     from tallystick.node.remoting.server import Connection, Handler
 
-logger = logging.getLogger("tallystick.pull")
+_logger = logging.getLogger("tallystick.pull")
 
 MAX_BODY = 16 * 1024 * 1024 - 1024
 """Bytes of records above which the general encoder decides whether a frame can carry them."""
@@ -74,7 +74,7 @@ class PullProcessor:
         self._broker = broker
         self._moved = OffsetMovedEvents(broker)
         self._checks = PullChecks(broker)
-        self._log = LimitedLog(logger, time.monotonic)
+        self._log = LimitedLog(_logger, time.monotonic)
         broker.holds.retry = self.retry
 
     def routes(self) -> dict[int, Handler]:

@@ -36,7 +36,7 @@ from tallystick.store.formats.message import Message, PutResult, PutStatus
 from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 
-logger = logging.getLogger("tallystick.broker.schedule")
+_logger = logging.getLogger("tallystick.broker.schedule")
 
 WINDOW = 32
 """How many messages of a level are put at once: one flush covers all of them."""
@@ -226,14 +226,14 @@ class LevelQueue:
         self._tries = self._tries + 1 if outcome is _Outcome.HOPELESS else 0
         if self._tries < MAX_TRIES:
             return RETRY_MS
-        logger.error("delayed message at %d of the log cannot be delivered: skipped", pos)
+        _logger.error("delayed message at %d of the log cannot be delivered: skipped", pos)
         self.passed_over += 1
         self._advance()
         return 0
 
     async def _deliver(self, pos: int) -> _Outcome:
         if pos < 0:
-            logger.error("a delayed message of level %d is lost from the log: skipped", self.level)
+            _logger.error("a delayed message of level %d is lost from the log: skipped", self.level)
             self.passed_over += 1
             return _Outcome.DONE
         record = read_record(self._store, pos)
@@ -245,7 +245,7 @@ class LevelQueue:
             message = None
         if message is None or message.topic == HALF_TOPIC:
             # RocketMQ leaves such records when a half message had a delay; they cannot be delivered.
-            logger.error("delayed message %s does not name its topic: skipped", record.message_id)
+            _logger.error("delayed message %s does not name its topic: skipped", record.message_id)
             self.passed_over += 1
             return _Outcome.DONE
         result = await self._store.put(message)
@@ -325,7 +325,7 @@ class ScheduleService:
                 wait_ms = await queue.step(self._now_ms())
             except Exception:
                 # The offset is before the message: it is tried again, never skipped.
-                logger.exception("delay level %d: a delivery failed", queue.level)
+                _logger.exception("delay level %d: a delivery failed", queue.level)
                 wait_ms = RETRY_MS
             await pause(self._stopping, min(wait_ms, MAX_SLEEP_MS))
 
@@ -344,4 +344,4 @@ class ScheduleService:
             await self.offsets.saved()
         except OSError as error:
             # It stays dirty: the next turn tries again.
-            logger.error("cannot save %s: %s", self.offsets.what, error)
+            _logger.error("cannot save %s: %s", self.offsets.what, error)

@@ -40,7 +40,7 @@ from tallystick.store.formats.record import Record
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
 
-logger = logging.getLogger("tallystick.broker.transactions")
+_logger = logging.getLogger("tallystick.broker.transactions")
 
 ROUND_LIMIT_MS = 60_000
 """A round stops after this time and continues with the next one."""
@@ -149,7 +149,7 @@ class TransactionService:
             elif not await self._act(step):
                 break
         if current.unreadable:
-            logger.warning("%d half messages could not be read and were skipped", current.unreadable)
+            _logger.warning("%d half messages could not be read and were skipped", current.unreadable)
         self._offsets = current.half_offset, current.op_offset
         self.settle()
 
@@ -213,12 +213,12 @@ class TransactionService:
         try:
             await self._broker.topics.gate.passed(CHECK_MAX_TOPIC)
         except OSError as error:
-            logger.error("half message %d is not given up yet: cannot save its topic: %s", step.offset, error)
+            _logger.error("half message %d is not given up yet: cannot save its topic: %s", step.offset, error)
             return False
         result = await self._broker.store.put(to_discard(step.half))
         if result.status.stored:
             self.discarded += 1
-            logger.warning("half message %d given up (%s): see %s", step.offset, step.reason, CHECK_MAX_TOPIC)
+            _logger.warning("half message %d given up (%s): see %s", step.offset, step.reason, CHECK_MAX_TOPIC)
         return result.status.stored
 
     async def _check_forever(self) -> None:
@@ -227,4 +227,4 @@ class TransactionService:
                 await self.check(self._broker.now_ms())
             except Exception:
                 # After any error the offsets stay where the last successful step left them: the next round retries.
-                logger.exception("a round of transaction checks failed")
+                _logger.exception("a round of transaction checks failed")

@@ -31,7 +31,7 @@ from tallystick.node.core.settings import BrokerSettings
 from tallystick.store.formats import properties
 from tallystick.store.formats.properties import RETRY_TOPIC
 
-logger = logging.getLogger("tallystick.filters")
+_logger = logging.getLogger("tallystick.filters")
 
 Accept = Callable[[int, bytes], bool]
 """Given a unit's tags code and a record's stored properties: whether the record passes."""
@@ -180,14 +180,14 @@ class ConsumerFilterTable(SavedTable):
     def _load(self, topic: str, group: str, row: Mapping[str, Any]) -> None:
         positions = self.bloom.positions(f"{group}#{topic}")
         if row.get("bloomFilterData") != {"bitNum": self.bloom.bits, "bitPos": list(positions)}:
-            logger.info("the filter of %s on %s was made with other bloom settings: ignored", group, topic)
+            _logger.info("the filter of %s on %s was made with other bloom settings: ignored", group, topic)
             return
         try:
             expression = _compiled(str(row.get("expression")), str(row.get("expressionType")))
             born, version = int(row.get("bornTime") or 0), int(row.get("clientVersion") or 0)
             dead = int(row.get("deadTime") or 0)
         except ValueError as error:  # also Sql92Error, SubscriptionError: a heartbeat restores it
-            logger.warning("the filter of %s on %s cannot be read: %s", group, topic, error)
+            _logger.warning("the filter of %s on %s cannot be read: %s", group, topic, error)
             return
         data = FilterData(topic, group, expression, born, version, positions)
         data.dead_time = dead or max(born, self._now_ms() - DEAD_AT_LOAD_MS)
@@ -239,7 +239,7 @@ class ConsumerFilterTable(SavedTable):
             expression = _compiled(subscription.sub_string, subscription.expression_type)
         except ValueError as error:
             # The client was told when it started (46), and is told again with each pull (27)
-            logger.info("the filter of %s on %s is refused: %s", group, topic, error)
+            _logger.info("the filter of %s on %s is refused: %s", group, topic, error)
             if old is not None:
                 self._remove(old)
             return
