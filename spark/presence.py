@@ -1,6 +1,6 @@
 """Fetches bytes before they are read, if a store is not mounted but behind HTTP.
 
-All code of this part calls these functions before it reads bytes of a file of a store. Usually they do nothing. If a
+All code of `spark` calls these functions before it reads bytes of a file of a store. Usually they do nothing. If a
 task reads a store that is not mounted, its files are holes of the right length under the right names
 (`cluster/mirror.py`), and these functions fetch the bytes before they return.
 """

@@ -63,7 +63,7 @@ class TallystickSource(DataSource):
         return (PushingReader if options.pushdown else MessageReader)(options, schema)
 
     def streamReader(self, schema: StructType):  # type: ignore[no-untyped-def]  # noqa: N802
-        from tallystick.spark.stream import MessageStreamReader  # Spark 4.1 lacks what it imports
+        from tallystick.spark.stream import MessageStreamReader  # Spark 4.1 does not have its imports
 
         return MessageStreamReader(ReadOptions.parse(self.options), schema)
 
@@ -87,7 +87,7 @@ class MessageReader(DataSourceReader):
         return [SplitPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SplitPartition):  # Spark's own, in place of an empty list
+        if not isinstance(partition, SplitPartition):  # Spark's default, instead of an empty list
             return iter(())
         return read_partition(partition.split, self.options, self.wanted, self.schema)
 

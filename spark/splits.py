@@ -67,7 +67,7 @@ def _stretches(
     low, stop = max(begin, file.start), min(end, file.end)
     while low < stop:
         high = stop
-        if stop - low > split_bytes + split_bytes // 2:  # a small rest belongs to the last split
+        if stop - low > split_bytes + split_bytes // 2:  # a small remainder belongs to the last split
             high = boundaries.behind(low + split_bytes, stop, file.entry_header_bytes) or stop
         yield low, high
         low = high

@@ -79,7 +79,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stop = end.get(volume.source, begin)
             if begin < min(volume.begin, stop):
                 lost[volume.source] = min(volume.begin, stop) - begin
-            # The bound may lie behind what it was when `stop` was taken; files below `stop` are all there.
+            # The bound may be higher than when `stop` was determined; all files below `stop` exist.
             splits += plan(volume, begin, stop, self.options.split_bytes)
         if lost and self.options.fail_on_data_loss:
             raise DataLossError(lost)

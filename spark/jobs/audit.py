@@ -42,7 +42,7 @@ from tallystick.store.formats.derive import SCHEDULE_TOPIC
 CHUNK_BYTES = 1 << 20
 _DIGEST_BYTES = 256 << 20
 LAG_MS = 60_000
-"""A broker writes units to their files about once a second. On a slow disk it rests ten seconds between two writes."""
+"""A broker writes units to their files about once a second. On a slow disk it waits ten seconds between two writes."""
 
 
 class _Settling(Protocol):
@@ -63,7 +63,7 @@ Spans = dict[tuple[str, int], QueueSpan]
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """`settled_ms`: records stored at or after it may still lack what is derived of them."""
+    """`settled_ms`: records stored at or after this time may not have their units and entries yet."""
 
     volume: Volume
     splits: tuple[Split, ...]
@@ -83,7 +83,7 @@ class SplitTask:
 
 @dataclass(frozen=True)
 class VolumeTask:
-    """`spans`: what its log has of each queue."""
+    """`spans`: the queue offsets in its log, by queue."""
 
     volume: Volume
     settled_ms: int
@@ -96,7 +96,7 @@ class VolumeTask:
 
 @dataclass(frozen=True)
 class DigestTask:
-    """Bytes [begin, end) of a replica's file, cut alike for all replicas."""
+    """Bytes [begin, end) of a replica's file, with the same boundaries for all replicas."""
 
     source: str
     path: str
@@ -113,7 +113,7 @@ class SplitAudit:
     findings: Findings = field(default_factory=Findings)
     queues: Spans = field(default_factory=dict)
     expired_end: int = 0
-    """Not 0: it was gone when it was to be read, and everything before this position with it."""
+    """Not 0: the file had expired when it was to be read, and with it everything before this position."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class VolumeAudit:
 def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str, Any]:
     """The summary as JSON's values. VolumeError, OSError; OptionError: two members have one name.
 
-    Replicas are the members of a named group; stores without a group's name are taken for members of one.
+    Replicas are the members of a named group; stores without a group's name count as members of one group.
     """
     groups = {source.source: source.group for source in options.sources(members=True)}
     plans = runner(partial(plan_audit, lag_ms=lag_ms), plan_tasks(options, members=True))
@@ -180,9 +180,9 @@ def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str,
 
 
 def looked_at_twice(runner: Runner, function: Callable[[Task], Found], tasks: Sequence[Task]) -> list[Found]:
-    """`function` of each task, and once more of those that found something in a store that was not closed.
+    """Runs `function` of each task, and again for tasks that found a difference in a store that was not closed.
 
-    Its broker may have been just about to write what was missed: what it has written now is no difference.
+    Its broker may not have written the missing bytes yet: bytes that it has written by now are no difference.
     """
     found = runner(function, tasks)
     again = [
@@ -196,7 +196,7 @@ def looked_at_twice(runner: Runner, function: Callable[[Task], Found], tasks: Se
 
 
 def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
-    """What is left of it after splits were gone when they were to be read."""
+    """The remaining part of it, after some splits had expired when they were to be read."""
     begin = max([volume.begin, *(part.expired_end for part in parts if part.source == volume.source)])
     files = tuple(file for file in volume.files if file.end > begin)
     return replace(volume, begin=begin, bound=max(begin, volume.bound), files=files)
@@ -204,10 +204,10 @@ def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Members that hold one log, and what all of them have of it: from the greatest begin to the smallest bound.
+    """Members with the same log, and the range that all of them have: from the greatest begin to the smallest bound.
 
-    `empty`: members without anything below their bound, as one is before it was let in, or with a new disk. They do
-    not keep the others from being compared.
+    `empty`: members without anything below their bound, such as a member that was not added yet or has a new disk. The
+    others are compared without them.
     """
 
     group: str | None
@@ -222,7 +222,7 @@ class ReplicaGroup:
 
 
 def replica_groups(volumes: Iterable[Volume], groups: Mapping[str, str | None]) -> list[ReplicaGroup]:
-    """Those of several members. Only dledger's layout is replicated."""
+    """The groups of several members. Only dledger's layout is replicated."""
     members: dict[str | None, list[Volume]] = {}
     empty: dict[str | None, list[str]] = {}
     for volume in volumes:
@@ -258,14 +258,15 @@ def plan_audit(task: PlanTask, lag_ms: int) -> AuditPlan:
 
 
 def _settled_ms(volume: Volume, lag_ms: int) -> int:
-    """Of a store that was closed in order everything is settled; of another one what is older than its last seconds."""
+    """In a store that was closed in order everything is settled; in another one, everything older than its last
+    seconds."""
     if not (Path(volume.root) / "abort").exists():
         return SETTLED
     return last_store_ms(volume) - lag_ms
 
 
 def last_store_ms(volume: Volume) -> int:
-    """Store time of the newest record below the bound, or of one in the last of its splits."""
+    """Store time of the newest record below the bound, or of a record in its last split."""
     newest = 0
     for split in plan(volume, split_bytes=1 << 20)[-1:]:
         for batch in SplitScan(split, ["store_timestamp_ms"]):
@@ -288,7 +289,7 @@ def audit_split(task: SplitTask) -> SplitAudit:
         reason = "the file is gone, and older ones are there" if damage.reason == EXPIRED else damage.reason
         found.findings.add(Difference(split.source, "log", damage.file, at, reason))
     found.findings.count += scan.damaged - len(scan.damage)
-    if has_expired(split):  # also if only its queues' files were gone already: they go after the log's
+    if has_expired(split):  # also if only its queues' files were removed already: they are removed after the log's
         return SplitAudit(split.source, expired_end=split.file_end)
     return found
 
@@ -312,7 +313,7 @@ def digests(task: DigestTask) -> tuple[str, dict[int, int]]:
 
 
 def compared(digested: Iterable[tuple[str, dict[int, int]]]) -> Findings:
-    """Chunks of one group's replicas side by side; one that differs from what most have is named."""
+    """Compares the chunks of one group's replicas; reports each one that differs from the majority."""
     findings = Findings()
     by_pos: dict[int, dict[str, int]] = {}
     for source, chunks in digested:
@@ -338,7 +339,7 @@ def _spans(parts: Iterable[SplitAudit], source: str) -> Spans:
 
 
 def audit_volume(task: VolumeTask) -> VolumeAudit:
-    """What is not of one stretch of the log: where queues end, and the index."""
+    """The checks that do not belong to one range of the log: the ends of queues, and the index."""
     found = VolumeAudit()
     check_ends(task.volume, task.spans, found.findings)
     check_index(task.volume, task.settled_ms, found.findings)

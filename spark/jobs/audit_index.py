@@ -31,18 +31,21 @@ _COLUMNS = ("physical_offset", "store_timestamp_ms", "index_hashes")
 _STRETCH_BYTES = 32 << 20
 _BATCH_ENTRIES = 1 << 16
 _SURE_RUN = 1024
-"""So many entries in a row of later records: what follows is of no earlier one. A damaged entry may name any record."""
+"""After this many entries in a row of later records, no entry of an earlier record follows. A damaged entry may name
+any record."""
 _SURE_ENTRIES = 16
-"""The files do not say how many slots they have. In one that is being written, fewer entries can look like another."""
+"""The files do not contain their number of slots. In a file that is being written, fewer entries can suggest another
+number."""
 _PIECE = 1 << 20
 _MAX_SECONDS = 2**31 - 1
 
 
 def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
-    """What is on one side only, stretch by stretch of the log, is a difference; then what follows from the entries."""
+    """Reports entries that are on one side only, range by range of the log; then checks what follows from the
+    entries."""
     paths = [path for path in sorted((Path(volume.root) / "index").glob("*")) if path.is_file()]
     if _unreadable(volume, paths, findings):
-        return  # entries name each other, and other files: nothing can be said of those that are left
+        return  # entries name each other, and other files: the remaining ones cannot be checked
     closed = settled_ms == SETTLED
     geometry = geometry_of(paths, 1 if closed else _SURE_ENTRIES)
     if geometry is None:
@@ -78,7 +81,7 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
 
 
 def _unreadable(volume: Volume, paths: Sequence[Path], findings: Findings) -> bool:
-    """Names what the disk does not give of the files; whether there was any."""
+    """Reports the bytes of the files that the disk does not return; returns whether there were any."""
     before = findings.count
     for path in paths:
         try:
@@ -93,7 +96,8 @@ def _unreadable(volume: Volume, paths: Sequence[Path], findings: Findings) -> bo
     return findings.count > before
 
 
-# -- what the log asks for ---------------------------------------------------------------------------------------------
+# -- the entries that the log requires
+# ---------------------------------------------------------------------------------------------
 
 
 _RECORDS = pa.schema(
@@ -107,7 +111,7 @@ _RECORDS = pa.schema(
 
 @dataclass(frozen=True)
 class _Records:
-    """Of one stretch of the log. `positions` and `times_ms`: of all its records."""
+    """The keys of one range of the log. `positions` and `times_ms`: of all its records."""
 
     positions: pa.ChunkedArray
     times_ms: pa.ChunkedArray
@@ -126,18 +130,19 @@ class _Records:
         return self.keys.filter(pc.greater_equal(self.keys["position"], first))
 
 
-# -- what is there -----------------------------------------------------------------------------------------------------
+# -- the entries of the files
+# -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _File:
-    """`header`: with the times of the records that it is about, should it have others."""
+    """`header`: with the times of its records, if the file has other times."""
 
     path: Path
     header: IndexHeader
     growing: bool
     first_from_ms: int | None
-    """Time from which its first entry counts its seconds: the end of the file before it. None: it is unknown."""
+    """Time from which its first entry counts its seconds: the end of the previous file. None: unknown."""
 
 
 def _readable(
@@ -151,7 +156,7 @@ def _readable(
                     continue
                 header = IndexHeader(*INDEX_HEADER.unpack_from(data))
                 if path == paths[-1] and not closed and len(data) != geometry.file_bytes:
-                    continue  # it is just being made
+                    continue  # it is being created
                 if len(data) != geometry.file_bytes or not 0 <= header.next_entry <= geometry.entries:
                     reason = "its size or header is not as the others'"
                     findings.add(Difference(volume.source, "index", str(path), 0, reason))
@@ -167,9 +172,9 @@ def _readable(
 def _checked_header(
     volume: Volume, logs: Logs, data: mmap, header: IndexHeader, geometry: IndexGeometry, growing: bool
 ) -> tuple[IndexHeader, list[tuple[int, str]]]:
-    """Compares what queries by time go by with the records of the first and, unless it changes, of the last entry.
+    """Compares the times that queries use with the records of the first and, unless it changes, of the last entry.
 
-    Returns the header as it should be, and the bytes of the file that are wrong, with reasons.
+    Returns the expected header, and the wrong bytes of the file, with reasons.
     """
     last = header.next_entry - 1
     ends = [("first", 1, header.begin_pos, header.begin_timestamp_ms, 0)]
@@ -194,7 +199,7 @@ def _checked_header(
 
 
 def _check_empty(source: str, paths: Sequence[Path], findings: Findings) -> None:
-    """Of files in which no number of slots can be found: that is as it should be if they have no entries."""
+    """Checks files whose number of slots is unknown: that is correct if they have no entries."""
     for path in paths:
         with mapped_index(path) as data:
             if data is None:
@@ -210,15 +215,15 @@ _ENTRIES = pa.schema(
         pa.field("key_hash", pa.int32()),
         pa.field("position", pa.int64()),
         pa.field("seconds", pa.int32()),
-        pa.field("from_ms", pa.int64()),  # when its seconds begin; null: unknown
-        pa.field("file", pa.int32()),  # the number of the file among those that are read
+        pa.field("from_ms", pa.int64()),  # the time from which its seconds count; null: unknown
+        pa.field("file", pa.int32()),  # the number of the file in the list
         pa.field("number", pa.int32()),
     ]
 )
 
 
 class _Entries:
-    """The entries of all files in their order, once; without those in front whose records are gone."""
+    """The entries of all files in their order, once; without the first ones whose records have expired."""
 
     def __init__(self, volume: Volume, files: Sequence[_File], geometry: IndexGeometry) -> None:
         self._volume = volume
@@ -228,17 +233,17 @@ class _Entries:
         self._ahead = _ENTRIES.empty_table()
         self._beyond = [self._ahead]
         self._last = (0, 0)
-        """The place (file, number) of the last one that was of this log."""
+        """The place (file, number) of the last entry that belongs to this log."""
 
     def first_position(self) -> int:
-        """Of the records that the index has; older ones went with its older files."""
+        """The first record that the index has; older ones expired with its older files."""
         self._fill(_SURE_RUN)
         positions = self._ahead["position"]
         first: int | None = pc.min(positions.filter(pc.greater_equal(positions, self._volume.begin))).as_py()
         return self._volume.bound if first is None else first
 
     def pass_if_equal(self, keys: pa.Table, end: int) -> bool:
-        """Passes the next entries if they are those of `keys`, and the one behind them names nothing below `end`."""
+        """Skips the next entries if they are those of `keys`, and the entry after them names nothing below `end`."""
         self._fill(keys.num_rows + 1)
         next_ones, behind = self._ahead.slice(0, keys.num_rows), self._ahead.slice(keys.num_rows, 1)
         if behind.num_rows and behind["position"][0].as_py() < end:
@@ -252,7 +257,8 @@ class _Entries:
         return True
 
     def take_below(self, end: int) -> pa.Table:
-        """Takes those that name a position below `end` out of the next ones, up to a sure run of later ones."""
+        """Removes the entries that name a position below `end` from the next ones, up to a certain run of later
+        ones."""
         taken, kept, found = [self._ahead.slice(0, 0)], [], True
         while found:
             self._fill(_SURE_RUN)
@@ -269,7 +275,7 @@ class _Entries:
         return below
 
     def take_misplaced(self) -> pa.Table:
-        """Those that name something at or behind the bound, and stand before one of this log."""
+        """The entries that name a position at or after the bound, and stand before an entry of this log."""
         beyond = pa.concat_tables(self._beyond)
         file, number = self._last
         is_before = pc.or_(
@@ -298,7 +304,7 @@ class _Entries:
                 try:
                     rows = table_of(_kernel.index_entries(file.path, self._slots, first, count))
                 except FileNotFoundError:
-                    break  # expired, and the records that it names are gone
+                    break  # expired, with the records that it names
                 from_ms = pa.repeat(pa.scalar(file.header.begin_timestamp_ms, pa.int64()), count)
                 if first == 1:
                     from_ms = pa.concat_arrays([pa.array([file.first_from_ms], pa.int64()), from_ms[1:]])
@@ -310,7 +316,7 @@ class _Entries:
                 yield rows
 
     def _without_expired(self, rows: pa.Table) -> tuple[pa.Table, bool]:
-        """Without those whose records are gone; and whether no more of these may come: two in a row are not gone."""
+        """Returns the entries whose records exist, and whether no more expired ones may follow: two in a row exist."""
         is_there = pc.greater_equal(rows["position"], self._volume.begin).combine_chunks()
         at = pc.index(pc.and_(is_there[:-1], is_there[1:]), True).as_py()
         if at < 0:
@@ -319,7 +325,7 @@ class _Entries:
 
 
 def _seconds(times_ms: pa.ChunkedArray, entries: pa.Table) -> pa.ChunkedArray:
-    """What these entries should say of records stored at these times."""
+    """The seconds that these entries should have for records stored at these times."""
     from_ms = entries["from_ms"]
     counted = pc.divide(pc.subtract(pc.max_element_wise(times_ms, from_ms), from_ms), 1000)
     seconds = pc.if_else(pc.greater(from_ms, 0), pc.min_element_wise(counted, _MAX_SECONDS), 0)
@@ -331,7 +337,7 @@ def _seconds(times_ms: pa.ChunkedArray, entries: pa.Table) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A stretch of the log in which something differs."""
+    """A range of the log in which something differs."""
 
     source: str
     settled_ms: int
@@ -377,7 +383,8 @@ class _Stretch:
         return wrong
 
 
-# -- what follows from the entries -------------------------------------------------------------------------------------
+# -- chains and slots, which follow from the entries
+# -------------------------------------------------------------------------------------
 
 
 def _check_chains(source: str, file: _File, geometry: IndexGeometry, findings: Findings) -> None:

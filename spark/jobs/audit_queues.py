@@ -1,7 +1,7 @@
-"""Records against the units of their ConsumeQueues, and what they say of other records.
+"""Compares records with the units of their ConsumeQueues, and with the records to which they refer.
 
-A batch's records of one queue are made into the units that should be there, and compared as bytes; only where those
-differ are units looked at one by one.
+The expected units of a batch's records of one queue are compared as bytes; only where those differ are units compared
+one by one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXT_CODE_AT = 2
 
 @dataclass(frozen=True)
 class QueueSpan:
-    """Queue offsets of a queue's records in some stretch of the log: [first, last], and how many there are."""
+    """Queue offsets of a queue's records in some range of the log: [first, last], and the number of records."""
 
     first: int
     last: int
@@ -104,7 +104,7 @@ class QueueAudit:
         file = files.folder if start is None else files.path(start)
         place = (self.source, "queue", str(file), 0 if start is None else at - start)
         what = f"{topic} queue {queue}, unit {offset}"
-        there = files.read(at, UNIT.size)  # once more: a young one may have been written just then
+        there = files.read(at, UNIT.size)  # again: a recent unit may have been written in between
         if there is None or there == _EMPTY:
             if time >= self.settled_ms:
                 self.findings.add_behind("queue units")
@@ -127,14 +127,15 @@ class QueueAudit:
             if tag not in self._codes:
                 self._codes[tag] = _kernel.string_hash(tag.encode())
             codes.append(self._codes[tag])
-        if topic == SCHEDULE_TOPIC:  # theirs is a time, see `check_deliveries`
+        if topic == SCHEDULE_TOPIC:  # their code is a time, see `check_deliveries`
             for number, (queue, offset) in enumerate(zip(rows["queue_id"], rows["queue_offset"], strict=True)):
                 there = self._open(topic, queue.as_py()).read(offset.as_py() * UNIT.size, UNIT.size)
                 codes[number] = 0 if there is None else self._code(topic, queue.as_py(), UNIT.unpack(there)[2])
         return codes
 
     def check_deliveries(self, batch: pa.RecordBatch) -> None:
-        """Delayed records: a unit's code is the time of delivery, so what a level's first unit says, all others say."""
+        """Delayed records: a unit's code is the time of delivery, so all units of a level must have the delay of the
+        first."""
         for queue, offset, pos, time, pairs in zip(*(column.to_pylist() for column in batch), strict=True):
             properties = dict(pairs)
             level = properties.get("DELAY", "")
@@ -152,7 +153,7 @@ class QueueAudit:
                 self.findings.add(Difference(self.source, "delay", "", pos, reason))
 
     def _outcomes(self, committed: pa.Table) -> None:
-        """A committed transaction's record names its half message, unless that has expired."""
+        """The record of a committed transaction must name its half message, unless that has expired."""
         for pos, half in zip(
             committed["physical_offset"].to_pylist(), committed["prepared_transaction_offset"].to_pylist(), strict=True
         ):
@@ -181,7 +182,7 @@ class QueueAudit:
 
 
 def check_ends(volume: Volume, spans: dict[tuple[str, int], QueueSpan], findings: Findings) -> None:
-    """Units that name something below the bound, where the log has no record of the queue."""
+    """Reports units that name a position below the bound where the log has no record of the queue."""
     for topic, queue, folder in queue_folders(Path(volume.root)):
         span = spans.get((topic, queue))
         with Segments(folder) as files:
@@ -189,7 +190,7 @@ def check_ends(volume: Volume, spans: dict[tuple[str, int], QueueSpan], findings
                 try:
                     data = files.buffer(start)
                 except FileNotFoundError:
-                    continue  # it expired
+                    continue  # expired
                 count, base = units_written(data), start // UNIT.size
                 first, last = (base + count, base + count) if span is None else (span.first, span.last + 1)
                 before, behind = range(min(first - base, count)), range(max(last - base, 0), count)

@@ -6,7 +6,7 @@
 A run exports the messages below the present bound that are in no piece yet, so a second run adds exactly the new ones.
 It adds all of them or none, without a rename, because a bucket does not support that:
 
-    1. it deletes files whose piece is not in the book: a killed run left them
+    1. it deletes files whose piece is not in the book: they are left over from a killed run
     2. it writes files under their final names, which contain their piece
     3. it checks that the book is unchanged and all files exist; then it writes the book, and the files are valid
 
@@ -47,11 +47,12 @@ from tallystick.spark.splits import Split
 
 DAY_MS = 86_400_000
 CARRIED_BYTES = 16 << 20
-"""About so much of the log becomes the files of one task whose result the driver has to hold."""
+"""Approximate bytes of the log for the files of one task, if the driver has to hold its result."""
 _BOOKS = "_tally"
 _NAME = re.compile(r"topic=[^/]*/day=[^/]*/(?P<source>[^/~]+)(?:~\d+)?-(?P<begin>\d{20})-(?P<end>\d{20})\.parquet")
 _MOST_OPEN = 256
-"""Parquet files a task writes at a time; a split of more topics and days closes the oldest and begins another part."""
+"""Parquet files that a task writes at the same time; with more topics and days it closes the oldest and begins another
+part."""
 
 Ranges = list[tuple[int, int]]
 
@@ -73,12 +74,12 @@ class Exported:
 
 
 class ExportError(Exception):
-    """The output is not what an export left behind, or another one is at work in it."""
+    """The output was not written by an export, or another export is writing to it."""
 
 
 def run(options: ReadOptions, runner: Runner, output: Output | None) -> dict[str, Any]:
-    """Brings the output up to date. OptionError: there is none; VolumeError, OSError, OutputError; ExportError: its
-    books cannot be read, name another filter, or changed meanwhile."""
+    """Brings the output up to date. OptionError: no output is given; VolumeError, OSError, OutputError; ExportError:
+    its books are unreadable, name another filter, or changed in the meantime."""
     if output is None:
         raise OptionError("out", "an export needs a place for its files")
     books = {each.source: Book.load(output, each.source, options.wanted) for each in options.sources()}
@@ -123,7 +124,7 @@ def run(options: ReadOptions, runner: Runner, output: Output | None) -> dict[str
 
 
 def cut(split: Split) -> list[Split]:
-    """The split in pieces of about `CARRIED_BYTES`, at the ends of records: where no queue knew a boundary."""
+    """Splits a split into pieces of about `CARRIED_BYTES` at the ends of records, if no queue had a boundary."""
     if split.bytes <= 2 * CARRIED_BYTES:
         return [split]
     pieces = []
@@ -136,7 +137,7 @@ def cut(split: Split) -> list[Split]:
 
 
 def write_split(split: Split, output: Output, wanted: Wanted) -> Exported:
-    """The split's messages. What an earlier try of the task wrote has the same names."""
+    """Writes the split's messages. The files of an earlier attempt of the task have the same names."""
     scan = SplitScan(split, SCHEMA.names, wanted, check_crc=True)
     rows = 0
     with _Files(output, split) as files:
@@ -153,7 +154,7 @@ def write_split(split: Split, output: Output, wanted: Wanted) -> Exported:
 
 
 class _Files:
-    """The files of one split. A context manager: leaving it completes them, unless that is by an error."""
+    """The files of one split. A context manager: leaving it without an exception completes them."""
 
     _SCHEMA = schema_of(name for name in SCHEMA.names if name != "topic")
 
@@ -192,7 +193,7 @@ class _Files:
 
 
 def day_name(number: int) -> str:
-    """The day so many days after 1970-01-01; `beyond`: a clock was so wrong that the calendar has no such day."""
+    """The date of this number of days after 1970-01-01; `beyond`: outside of the calendar, because of a wrong clock."""
     try:
         return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
     except OverflowError:
@@ -203,7 +204,7 @@ def day_name(number: int) -> str:
 
 
 class Book:
-    """What of one source is in the output. ExportError: see `run`."""
+    """The pieces of one source in the output. ExportError: see `run`."""
 
     def __init__(self, source: str, chosen: Mapping[str, Any], pieces: Iterable[tuple[int, int]]) -> None:
         self.source = source
@@ -234,7 +235,7 @@ class Book:
         return joined(self.pieces)
 
     def unrecorded(self, names: Iterable[str]) -> list[str]:
-        """Files of this source that are of no piece."""
+        """Files of this source without a piece in the book."""
         pieces = set(self.pieces)
         return [name for name in names if (piece := self._piece_of(name)) is not None and piece not in pieces]
 
@@ -245,7 +246,7 @@ class Book:
         return int(match["begin"]), int(match["end"])
 
     def add(self, output: Output, exported: list[Exported]) -> None:
-        """What was exported counts from now on. All files were written."""
+        """Records the exported pieces as valid. All files were written."""
         done = [each for each in exported if not each.expired]
         if not done:
             return
@@ -273,7 +274,7 @@ def joined(ranges: Ranges) -> Ranges:
 
 
 def file_name(source: str) -> str:
-    """As a part of a file's name; `~` begins the number of a part there."""
+    """Returns it escaped for a file's name; `~` begins the number of a part there."""
     return quote(source, safe="").replace("~", "%7E")
 
 

@@ -61,9 +61,9 @@ _CLAIMS = "_tally/rebuilding"
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """`same`, `differing`, `missing`: files of the store that are as rebuilt, are not, or are not there at all;
-    `beyond`: that hold nothing of what was rebuilt. `behind`: units and entries that the newest records of a store that
-    is open still lack."""
+    """`same`, `differing`, `missing`: files of the store that equal the rebuilt ones, differ, or do not exist;
+    `beyond`: files without any rebuilt units or entries. `behind`: units and entries that the newest records of an open
+    store do not have yet."""
 
     source: str
     folder: str | None
@@ -84,7 +84,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class BuildTask:
-    """`token`: of this run; `place`: folder in which to make it aside, None: a temporary one; `keep`: for pieces."""
+    """`token`: of this run; `place`: folder to build it in, None: a temporary one; `keep`: for pieces."""
 
     of: PlanTask
     settings: tuple[tuple[str, str], ...]
@@ -100,7 +100,7 @@ class BuildTask:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes [begin, end) of a file of what was built from [log_begin, log_bound) of the log, by these settings."""
+    """Bytes [begin, end) of a file that was built from [log_begin, log_bound) of the log, with these settings."""
 
     task: BuildTask
     chosen: StoreSettings
@@ -116,12 +116,12 @@ class Piece:
 
 
 Files = list[tuple[str, int, list[tuple[int, int]]]]
-"""Name, bytes, and the stretches that hold something, each of about `PIECE_BYTES` of it."""
+"""Name, size, and the ranges that are not zeros, in pieces of about `PIECE_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """`files`: those that are kept for pieces."""
+    """`files`: the files that are kept for pieces."""
 
     rebuilt: Rebuilt
     chosen: StoreSettings
@@ -135,17 +135,17 @@ def run(
     settings: Mapping[str, str] | None = None,
     lag_ms: int = LAG_MS,
 ) -> dict[str, Any]:
-    """Rebuilds each store. OptionError: the output lies in a store, or has something where a result would go;
+    """Rebuilds each store. OptionError: the output lies in a store, or already has files at the place of a result;
     VolumeError, OSError, DamageError, SettingsError, OutputError."""
     if output is not None:
         for source in options.sources():
             _prepare(output, source.source, Path(source.root))
         output.clear_aside()
-    # Tasks write to the one themselves, or else what they made is carried to the other.
+    # Either the tasks write to the output themselves, or their files are sent to the driver.
     shared = output if output is not None and output.shared else None
     carried_to = output if shared is None else None
     planned = plan_tasks(options)
-    # First, in a separate task: a store that is read over HTTP has what was settled when its task began.
+    # First, in a separate task: a store that is read over HTTP has the state that was settled when its task began.
     volumes = runner(volume_of, planned)
     tasks = [
         BuildTask(
@@ -177,7 +177,7 @@ def run(
 
 
 def folder_name(source: str) -> str:
-    """Of a source's results in the output."""
+    """The place of a source's results in the output."""
     return source.strip("/").replace("/", "_")
 
 
@@ -190,7 +190,7 @@ def _claim(source: str) -> str:
 
 
 def _prepare(output: Output, source: str, root: Path) -> None:
-    """Nothing is where the result will go; what a killed run left there, it had claimed."""
+    """Checks that the place of the result is free. A claim marks the files of a killed run, which are removed."""
     if isinstance(output, FolderOutput) and output.folder.resolve().is_relative_to(root.resolve()):
         raise OptionError("out", f"{output.place} is within the store {root}")
     there = output.names(folder_name(source))
@@ -206,7 +206,7 @@ def _prepare(output: Output, source: str, root: Path) -> None:
 
 
 def build(task: BuildTask, output: Output | None) -> Built:
-    """Makes and compares one store's files, and brings them to the output, unless that is not reached from here."""
+    """Builds and compares one store's files, and moves them to the output, if it can be reached from here."""
     with _building(task) as folder:
         rebuilt, chosen = _built(task, folder)
         files: Files = []
@@ -217,7 +217,7 @@ def build(task: BuildTask, output: Output | None) -> Built:
         elif task.place is not None:
             target = Path(task.place) / folder_name(task.source)
             for empty, _, _ in os.walk(target, topdown=False):
-                Path(empty).rmdir()  # there were no files in it when we began
+                Path(empty).rmdir()  # it had no files at the beginning
             folder.rename(target)
         elif output is not None:
             for name in _names(folder):
@@ -234,8 +234,8 @@ def _built(task: BuildTask, folder: Path) -> tuple[Rebuilt, StoreSettings]:
         comparison = compare(folder, Path(volume.root), _snapshot(volume, task.lag_ms, chosen.enableConsumeQueueExt))
         if _chosen(task) == chosen and (stats.end >= volume.bound or _log_begin(volume) <= volume.begin):
             return _rebuilt(volume, stats, comparison), chosen
-        # Retention took the beginning while it was read: what was made of it may be half of something. Or the store is
-        # so young that the first file that tells a size was made meanwhile.
+        # Retention removed the beginning while it was read, so the files may be incomplete. Or the store is so new that
+        # the first file that determines a size was created in the meantime.
         for path in folder.iterdir():
             shutil.rmtree(path)
     raise VolumeError(f"{task.of.of.root}: its files change faster than its log is read")
@@ -243,7 +243,7 @@ def _built(task: BuildTask, folder: Path) -> tuple[Rebuilt, StoreSettings]:
 
 @contextmanager
 def _building(task: BuildTask) -> Iterator[Path]:
-    """A folder that is gone afterwards, unless it was renamed."""
+    """A folder that is removed afterwards, unless it was renamed."""
     parent = None if task.place is None else Path(task.place) / ASIDE
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +264,7 @@ class _Stats:
 
 
 def _made(volume: Volume, chosen: StoreSettings, folder: Path) -> _Stats:
-    """Queues and index in `folder`."""
+    """Builds queues and index in `folder`."""
     if len({file.entry_header_bytes for file in volume.files}) > 1:
         raise VolumeError(f"{volume.root}: a log that dledger went on with is not rebuilt: it is two")
     stats = _dispatched(volume, chosen, folder)
@@ -290,7 +290,7 @@ def _log_begin(volume: Volume) -> int:
 
 
 def _settings_of(root: Path) -> StoreSettings:
-    """As `settings_of`; of a store that is open, whose newest index file may be written to while it is looked at."""
+    """As `settings_of`, for an open store, whose newest index file may change during the read."""
     bring_folder(root / "index")
     chosen = settings_of(root)
     for _ in range(_LOOKS):
@@ -323,7 +323,7 @@ def _dispatched(volume: Volume, chosen: StoreSettings, folder: Path) -> _Stats:
 
 
 def _bring_log(volume: Volume, pos: int) -> None:
-    """What one step reads, and a largest record more."""
+    """The bytes that one step reads, and one record of the largest size."""
     for file in volume.files:
         begin, end = max(file.start, pos), min(file.end, pos + 2 * _STEP_BYTES, volume.bound)
         if file.start < pos:
@@ -332,7 +332,7 @@ def _bring_log(volume: Volume, pos: int) -> None:
             try:
                 bring(file.path, begin - file.start, end - file.start)
             except FileNotFoundError:
-                return  # it expired: the dispatcher will not find it either
+                return  # expired: the dispatcher will not find it either
 
 
 def _snapshot(volume: Volume, lag_ms: int, extended: bool) -> Snapshot:
@@ -361,7 +361,7 @@ def _rebuilt(volume: Volume, stats: _Stats, found: Comparison) -> Rebuilt:
 
 
 def _name_index_files(folder: Path) -> None:
-    """By the time of their first record, not of their making: another try makes the same names."""
+    """Named by the time of their first record, not of their creation: another attempt creates the same names."""
     last, renamed = "", []
     for path in sorted(folder.glob("index/*")):
         with path.open("rb") as file:
@@ -382,7 +382,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _blocks(path: Path, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of the blocks of [begin, end) that are not all zeros; holes are not read."""
+    """Yields (offset, bytes) of the blocks of [begin, end) that are not all zeros; holes are not read."""
     with path.open("rb") as file:
         length = os.fstat(file.fileno()).st_size
         end = length if end is None else min(end, length)
@@ -392,7 +392,7 @@ def _blocks(path: Path, begin: int = 0, end: int | None = None) -> Iterator[tupl
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
-                return  # a hole up to the end
+                return  # the rest is a hole
             if begin >= end:
                 return
             block = os.pread(file.fileno(), min(_BLOCK_BYTES, end - begin), begin)
@@ -414,7 +414,7 @@ def _stretches(path: Path) -> list[tuple[int, int]]:
 
 
 def _compressed(path: Path) -> Iterator[bytes]:
-    """Frames of zstd: one behind the other they are the file."""
+    """Frames of zstd: one after the other they make up the file."""
     codec = pa.Codec("zstd")
     with path.open("rb") as file:
         while block := file.read(_FRAME_BYTES):
@@ -443,7 +443,7 @@ def _carry(runner: Runner, output: Output, tasks: Sequence[BuildTask], built: Se
 
 
 def blocks_of(piece: Piece) -> list[tuple[int, bytes]]:
-    """What of the piece is not zero. Made once more, where another task than the one before gets to do it."""
+    """Returns the parts of the piece that are not zeros. Builds the files again if another worker built them before."""
     kept = _kept_in(piece.task)
     if not kept.exists():
         with _building(piece.task) as folder:
@@ -458,7 +458,7 @@ def _kept_in(task: BuildTask) -> Path:
 
 
 def forget(task: BuildTask) -> None:
-    """What was kept for pieces is not needed any more. A worker's temporary folder goes with it anyway."""
+    """Removes the files that were kept for pieces. A worker's temporary folder is removed with the worker anyway."""
     shutil.rmtree(_kept_in(task).parent, ignore_errors=True)
 
 

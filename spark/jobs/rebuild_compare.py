@@ -1,19 +1,20 @@
-"""Rebuilt queues and index beside the broker's: the same files, as far as the log that was read can tell.
+"""Compares rebuilt queues and index with the broker's, as far as the log that was read determines them.
 
-Byte for byte, of a store that was closed and has its log from the beginning. Two things allow less, and no more:
+If the store was closed and has its log from the beginning, all bytes must be equal. Two cases allow differences:
 
-    open       the broker goes on, so its files also have what lies behind the bound, and may lack what was just written
-    trimmed    retention took the log's beginning, so its files also name records that are gone
+    open       the broker continues, so its files also have data after the bound, and may lack the newest data
+    trimmed    retention removed the log's beginning, so its files also name expired records
 
 Queues, unit by unit. One that names a record between the log's begin and the bound must be the rebuilt one. Any other
-must name a record below the begin, or at or behind the bound. A unit that lacks is `behind` if the store is open and
-its record is one of the newest, else a difference. In queues with extensions tags codes are looked up on both sides.
+unit must name a record below the begin, or at or after the bound. A missing unit is `behind` if the store is open and
+its record is one of the newest, otherwise a difference. In queues with extensions the tags codes are looked up on both
+sides.
 
-Index, entry by entry. Entries are never changed once they are written, and a file's chains are made of them alone. So
-of a file with more entries than were rebuilt (or fewer) the common ones must be equal bytes, each with the older entry
-that it points at; and each slot, followed back to the first entry that both have, must lead to the same one: that is
-the file as it was with so many entries. Of a trimmed store the files begin at other records, so entries have other
-numbers: these are compared in their order by key hash and position, and by time to the second that the format has.
+Index, entry by entry. Written entries never change, and they alone determine a file's chains. If a file has more
+entries than were rebuilt (or fewer), the common ones must be equal bytes, each with the older entry that it names; and
+each slot, followed back to the first common entry, must lead to the same one: this is the state of the file with that
+number of entries. The files of a trimmed store begin at other records, so their entries have other numbers: these are
+compared in their order by key hash and position, and by time in the format's unit, a second.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from tallystick.store.verify.queues import queue_folders
 
 _EMPTY = bytes(UNIT.size)
 _UNITS = 3200
-"""Compared as one run of bytes, before any is looked at by itself."""
+"""Units that are compared as one run of bytes, before single ones are compared."""
 _LOOKS, _PAUSE_S = 5, 0.01
 _EXT_HEAD = struct.Struct(">hqq")
 Extended = tuple[int, int, int, int | None]
@@ -56,7 +57,7 @@ Extended = tuple[int, int, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`volume`: the log that was read; `settled_ms`: records stored before it have all that is derived of them;
+    """`volume`: the log that was read; `settled_ms`: records stored before this time have all their units and entries;
     `extended`: units may have extensions."""
 
     volume: Volume
@@ -65,7 +66,7 @@ class Snapshot:
 
     @property
     def is_open(self) -> bool:
-        """It was not closed in order, so it may be written to. As it was when the bound was taken."""
+        """Whether it may be in use, because it was not closed in order; as of the time of the bound."""
         return self.settled_ms != SETTLED
 
 
@@ -77,10 +78,10 @@ class Comparison:
     beyond: int = 0
     behind: dict[str, int] = field(default_factory=dict)
     units: int = 0
-    """Of the log, compared one with one."""
+    """Files that correspond one to one."""
     entries: int = 0
     to_the_byte: bool = True
-    """Not only as far as an open or trimmed store allows."""
+    """Whether all bytes must be equal: the store is neither open nor trimmed."""
 
     def compared(self) -> dict[str, Any]:
         return {"queue_units": self.units, "index_entries": self.entries, "to_the_byte": self.to_the_byte}
@@ -91,7 +92,7 @@ class Comparison:
 
 
 def compare(ours: Path, theirs: Path, snapshot: Snapshot) -> Comparison:
-    """`ours`: what was rebuilt of the log in `snapshot`; `theirs`: the store's root. OSError."""
+    """`ours`: the files rebuilt from the log in `snapshot`; `theirs`: the store's root. OSError."""
     found = Comparison()
     with _Records(snapshot) as records:
         mine = {(topic, queue): folder for topic, queue, folder in queue_folders(ours)}
@@ -104,7 +105,7 @@ def compare(ours: Path, theirs: Path, snapshot: Snapshot) -> Comparison:
 
 
 class _Records:
-    """What the log says of a record. A context manager."""
+    """Looks up records in the log. A context manager."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -118,16 +119,16 @@ class _Records:
         self._logs.__exit__()
 
     def may_lack(self, pos: int) -> bool:
-        """What is derived of the record at `pos` may not be there (yet, or any more)."""
+        """Whether the unit or entries of the record at `pos` may be missing (not written yet, or expired)."""
         if not self.snapshot.is_open:
             return False
         if not any(Path(file.path).exists() for file in self.snapshot.volume.files if file.start <= pos < file.end):
-            return True  # it expired while we worked, and what names it may have gone first
+            return True  # it expired during the run, and the files that name it may have been removed first
         record = self._logs.record_at(pos)
         return record is not None and record.store_timestamp_ms >= self.snapshot.settled_ms
 
     def is_elsewhere(self, pos: int) -> bool:
-        """No record that was rebuilt from lies there."""
+        """Whether no rebuilt record lies there."""
         return pos < self.begin or (pos >= self.bound and self.snapshot.is_open)
 
 
@@ -159,14 +160,14 @@ class _Queue:
 
     def compare(self) -> None:
         strange = [path.name for path, _ in self._theirs.strange if path.is_file() and not self._is_being_made(path)]
-        self._found.differing += [f"{self._name}/{name}" for name in strange]  # of another length, or no segment
+        self._found.differing += [f"{self._name}/{name}" for name in strange]  # of another length, or not a segment
         for start in sorted({*self._ours.starts, *self._theirs.starts}):
             path = self._theirs.path(start)
             if path.name not in strange:
                 self._file(f"{self._name}/{path.name}", start)
 
     def _is_being_made(self, path: Path) -> bool:
-        """Its broker has not given it its length yet: it is the newest one of an open store."""
+        """Whether its broker has not given it its length yet: it is the newest one of an open store."""
         start = segment_start(path.name)
         return self._records.snapshot.is_open and start is not None and start >= self._theirs.end
 
@@ -220,7 +221,7 @@ class _Queue:
         )
 
     def _extended(self, unit: bytes, extension: SegmentFiles) -> Extended:
-        """(pos, size, tags code, store time or None) of a unit, whether or not it has an extension."""
+        """Returns (pos, size, tags code, store time or None) of a unit, with or without an extension."""
         pos, size, code = UNIT.unpack(unit)
         if code > MAX_EXT_ADDRESS:
             return pos, size, code, None
@@ -237,13 +238,13 @@ def _part(data: mmap.mmap | None, at: int, length: int) -> bytes:
 
 
 def _is_record(unit: bytes) -> bool:
-    """It names a record, and is neither empty nor a blank in front of the first one."""
+    """Whether it names a record, so it is neither empty nor a blank unit before the first one."""
     size = int.from_bytes(unit[8:12], "big", signed=True)
     return unit != _EMPTY and not (size == BLANK_UNIT_SIZE and unit[:8] == _EMPTY[:8])
 
 
 def _without(units: bytes) -> int:
-    """How many of these name no record. They stand at the front and at the end."""
+    """The number of units that name no record. They stand at the beginning and at the end."""
     count = 0
     for ends in (range(0, len(units), UNIT.size), range(len(units) - UNIT.size, -1, -UNIT.size)):
         for at in ends:
@@ -269,7 +270,7 @@ class _Indexes:
         self._found = found
         self._ours = sorted((ours / "index").glob("*"))
         self._theirs = [path for path in sorted((theirs / "index").glob("*")) if path.is_file()]
-        # What was made of another number of slots and entries cannot be compared: it differs in its length.
+        # A file with another number of slots or entries cannot be compared: its length differs.
         self._geometry = geometry_of(self._ours)
 
     def compare(self) -> None:
@@ -291,7 +292,7 @@ class _Indexes:
                 self._end(path, has is None or self._only_beyond(has, 1, self._geometry), beyond=True)
 
     def _begins_before(self) -> bool:
-        """Their first file has entries of records that are gone."""
+        """Whether their first file has entries of expired records."""
         assert self._geometry is not None
         for path in self._theirs[:1]:
             with mapped_index(path) as data:
@@ -310,7 +311,7 @@ class _Indexes:
             self._found.same += 1
 
     def _only_beyond(self, data: mmap.mmap, number: int, geometry: IndexGeometry | None) -> bool:
-        """Whether the entries from `number` on are of records behind the bound. They are in the log's order."""
+        """Whether the entries from `number` on belong to records after the bound. They are in the log's order."""
         if _header(data).next_entry <= number:
             return True
         if geometry is None or len(data) != geometry.file_bytes:
@@ -329,7 +330,7 @@ class _Indexes:
             else:
                 self._found.missing.append(f"index/{path.name}")
             return
-        header = self._settled_header(has, mine)  # first: entries below its count, and slots that name them, are there
+        header = self._settled_header(has, mine)  # first: entries below its count exist, and their slots
         if len(has) == len(mine) and header == _header(mine) and _equal(mine, has):
             self._found.entries += count - 1
             self._end(there, True)
@@ -354,7 +355,7 @@ class _Indexes:
         self._end(there, good)
 
     def _settled_header(self, has: mmap.mmap, mine: mmap.mmap) -> IndexHeader:
-        """Not one whose end was written and whose count will be in a moment."""
+        """Excludes an entry that was written but not counted in the header yet."""
         for _ in range(_LOOKS):
             header = _header(has)
             if header == _header(mine) or header.next_entry != _header(mine).next_entry:
@@ -363,7 +364,7 @@ class _Indexes:
         return header
 
     def _in_order(self, geometry: IndexGeometry) -> None:
-        """All their entries that name what was rebuilt from, beside all of ours."""
+        """Compares all their entries that name rebuilt records with all of ours."""
         ours = self._timed(self._ours, geometry)
         for path in self._theirs:
             with mapped_index(path) as data:
@@ -387,7 +388,7 @@ class _Indexes:
                 self._found.entries += compared
                 self._end(path, good, beyond=good and not compared)
                 if not good:
-                    return  # what follows is not in step any more
+                    return  # the later entries no longer correspond
         rest = next(ours, None)
         if rest is not None:
             if self._records.may_lack(rest[0].pos):
@@ -445,7 +446,8 @@ def _same_slots(mine: mmap.mmap, has: mmap.mmap, geometry: IndexGeometry, common
 
 
 def _older(data: mmap.mmap, geometry: IndexGeometry, number: int, common: int) -> int:
-    """The first entry of a chain below `common`, going back from entry `number`. A chain goes back, or it is broken."""
+    """Returns the first entry of a chain below `common`, going back from entry `number`. A chain that does not go back
+    is broken."""
     while number >= common:
         if number >= geometry.entries:
             return -1
