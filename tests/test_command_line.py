@@ -52,8 +52,11 @@ def test_help_says_what_the_program_does(program: str) -> None:
 def test_a_reader_may_close_the_output(program: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with os.fdopen(writer, "wb") as closed:
-        shown = subprocess.run(line(program, "--help"), stdout=closed, stderr=subprocess.PIPE, timeout=120)
+        shown = subprocess.run(
+            line(program, "--help"), stdout=closed, stderr=subprocess.PIPE, timeout=120, env=buffered
+        )
     assert (shown.returncode, shown.stderr) == (0, b"")
 
 

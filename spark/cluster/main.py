@@ -14,10 +14,15 @@ except ImportError:
 
 from tallystick.spark.cluster.java import Ports
 from tallystick.store.command_line import CommandParser
+from tallystick.store.standard_output import while_it_is_read
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the process and returns its exit status: see `driver.py` and `worker.py`."""
+    return while_it_is_read("tally-spark", lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     args = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     match args.role:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 from group_lab import NAME, GroupLab, until
-from tally_process import tally
 
 from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.replication.ledger.mark import LedgerMark
@@ -64,11 +62,7 @@ async def test_a_member_with_a_damaged_entry_of_a_table_leads_with_all_topics(tm
             flip(data, entry_of_topic(data, "second") + offset)
             lab.start(number)
             await lab.ready()
-            places = lab.members[await lab.leader()].places
-            answer = await asyncio.to_thread(
-                tally, "group", "transfer", f"n{number}", "--http", places["http"], cwd=lab.folder
-            )
-            assert answer.returncode == 0, answer.stderr
+            await lab.hand_over(number)
             assert await lab.leader() == number
             await lab.master(client, number)
             ledger.check(await ledger.read(lab.address(number)))
@@ -108,11 +102,7 @@ async def test_queues_and_index_that_were_built_over_damage_get_what_was_repaire
                 (store / name).unlink(missing_ok=True)
             lab.start(number)
             await lab.ready()
-            places = lab.members[await lab.leader()].places
-            answer = await asyncio.to_thread(
-                tally, "group", "transfer", f"n{number}", "--http", places["http"], cwd=lab.folder
-            )
-            assert answer.returncode == 0, answer.stderr
+            await lab.hand_over(number)
             await lab.master(client, number)
             ledger.check(await ledger.read(lab.address(number)))
             await ledger.produce(5, 1, b"behind")

@@ -129,6 +129,24 @@ class GroupLab:
         found: dict[str, Any] = json.loads(text)
         return found
 
+    async def hand_over(self, number: int) -> None:
+        """Makes a member the leader with `tally group transfer`. A leader that is not done in time, as on a busy
+        machine, stays the leader and is asked again."""
+
+        async def moved() -> bool | None:
+            leader = await self.leader()
+            if leader == number:
+                return True
+            http = self.members[leader].places["http"]
+            answer = await asyncio.to_thread(tally, "group", "transfer", f"n{number}", "--http", http, cwd=self.folder)
+            if answer.returncode == 0:
+                assert answer.stdout == f"n{number} leads\n"
+                return True
+            assert "not done in time" in answer.stderr, answer.stderr
+            return None
+
+        await until(f"n{number} leads", moved)
+
     async def ready(self, *numbers: int) -> None:
         """Returns when /readyz of these members says yes: each leads, or follows closely."""
         for number in numbers or tuple(self.members):
