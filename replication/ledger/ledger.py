@@ -228,13 +228,9 @@ class Ledger:
         """The last written entry that ends at or before `pos`; `base.index` if there is none."""
         return self.log.index_of(pos, self.first_index)
 
-    def read_range(self, first: int, last: int) -> bytes:
-        """Written entries as they are on the disk, as a follower's `check` takes them. Not verified. Raises
-        EntryError."""
-        return self.log.read_range(first, last)
-
     def verified_range(self, first: int, last: int) -> Entries:
-        """Like `read_range`, but checked against the entry before. EntryError: the disk is damaged, see `rewrite`."""
+        """Written entries as they are on the disk, as a follower's `check` takes them; checked against the entry
+        before. EntryError: the disk is damaged, see `rewrite`."""
         before = self.point(first - 1)
         data = self.log.read_range(first, last)
         return check_entries(data, self.segment_bytes, before.index, before.term, before.chain)

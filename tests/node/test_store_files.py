@@ -21,6 +21,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from engine_lab import HOST, SYNC, message, opened, small, turns, until
 from ledger_lab import open_ledger_of
+from ledger_replica import LedgerReplica
 from tally_process import TallyProcess
 from yarl import URL
 
@@ -29,7 +30,6 @@ from tallystick.node.http import store_files_api
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.server import Probes, application
 from tallystick.node.http.store_files_api import StoreFilesApi
-from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.formats.segment_files import segment_name

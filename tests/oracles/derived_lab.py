@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from engine_lab import HOST, SYNC, message, records_of, small
 from ledger_lab import open_ledger_of
+from ledger_replica import LedgerReplica
 
-from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.formats.message import GetStatus

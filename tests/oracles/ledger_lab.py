@@ -93,7 +93,7 @@ def assert_is(ledger: Ledger, twin: TwinLedger, last: int | None = None) -> None
     if last > ledger.base.index:
         first = ledger.first_index
         header = twin.entries[last][0]
-        assert ledger.read_range(first, last) == twin.span(first, last)
+        assert ledger.log.read_range(first, last) == twin.span(first, last)
         assert ledger.log.written_point()[1:] == (last, header.term, header.chain_crc)
         for index in range(first, last + 1):
             header = twin.entries[index][0]

@@ -260,7 +260,7 @@ class Group:
         first = max(ledger.first_index for ledger in ledgers)
         last = min(node.up.committed_index for node in nodes)
         if first <= last:
-            images = {ledger.read_range(first, last) for ledger in ledgers}
+            images = {ledger.log.read_range(first, last) for ledger in ledgers}
             assert len(images) == 1, "members differ"
             ledgers[0].verified_range(first, last)
         for node in nodes:

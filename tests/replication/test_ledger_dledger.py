@@ -87,7 +87,9 @@ def test_a_log_of_dledger_goes_on_as_ours(golden: Golden, golden_folder: Path) -
     at = 0
     while at <= again.last_index:
         end = again.extent(at, 100_000)
-        follower.append_entries(follower.check(again.read_range(at, end), at - 1, follower.term_of(at - 1) or 0), at)
+        follower.append_entries(
+            follower.check(again.log.read_range(at, end), at - 1, follower.term_of(at - 1) or 0), at
+        )
         follower.log.write_out()
         at = end + 1
     follower.log.sync()
@@ -200,7 +202,7 @@ def test_rocketmq_opens_our_log(tmp_path: Path, peer: Path) -> None:
         (index, ledger.term_of(index)) for index in range(ledger.last_index + 1)
     ]
     for entry in entries:
-        header = EntryHeader.decode(ledger.read_range(entry["index"], entry["index"]))
+        header = EntryHeader.decode(ledger.log.read_range(entry["index"], entry["index"]))
         assert entry["chainCrc"] & 0xFFFFFFFF == header.chain_crc
         assert entry["bodyCrc"] & 0xFFFFFFFF == header.body_crc
     seen = [(message["offset"], message["topic"]) for message in listing["opened"]["messages"]]

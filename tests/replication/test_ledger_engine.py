@@ -25,10 +25,10 @@ from engine_lab import (
     small,
 )
 from ledger_lab import open_ledger_of
+from ledger_replica import LedgerReplica
 
 from tallystick.node.broker.group.membership import forget_derived
 from tallystick.replication.ledger.ledger import Ledger
-from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.formats.ledger_format import EntryKind
@@ -90,7 +90,7 @@ class Member:
         if first <= last:
             term = self.ledger.term_of(first - 1)
             assert term is not None
-            entries = self.ledger.check(leader.ledger.read_range(first, last), first - 1, term)
+            entries = self.ledger.check(leader.ledger.log.read_range(first, last), first - 1, term)
             self.ledger.append_entries(entries, first)
             assert self.store.appender.write() is None
 
@@ -289,7 +289,7 @@ async def test_a_new_leader_counts_on_from_all_of_its_log(tmp_path: Path) -> Non
         old.store.give_up(14, PutStatus.UNKNOWN_ERROR)
         old.truncate(29)
         old.follow(new)
-        assert old.ledger.read_range(0, 35) == new.ledger.read_range(0, 35)
+        assert old.ledger.log.read_range(0, 35) == new.ledger.log.read_range(0, 35)
         for one in (old, new):
             one.commit(35)
         assert [result.queue_offset for result in await asyncio.gather(*results)] == [5] * 6
@@ -458,7 +458,7 @@ async def test_of_a_damaged_log_only_what_is_before_the_damage_is_served(tmp_pat
         one.lead(1)
         await asyncio.gather(*(put(one, b"m%d" % number) for number in range(60)))
         assert one.store.max_offset("T", 0) == 60
-        lost = one.ledger.read_range(10, 12)
+        lost = one.ledger.log.read_range(10, 12)
         at = one.ledger.pos_of(10) + 60
     folder = one.store.settings.log_folder
     Door().write(folder / f"{at - at % 4096:020}", at % 4096, b"\xff")
@@ -522,7 +522,7 @@ async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Pat
         anew = open_ledger(settings(tmp_path / "b"), Door())
         anew.install_snapshot(base.index, base.term, base.chain, 2 * 4096)
         # Entries came behind the base before the store was opened anew.
-        anew.append_entries(anew.check(leader.ledger.read_range(first, 15), base.index, base.term), first)
+        anew.append_entries(anew.check(leader.ledger.log.read_range(first, 15), base.index, base.term), first)
         anew.log.write_out()
         anew.log.sync()
         anew.close(base.index)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from engine_lab import HOST, SYNC, message, records_of, small
 from ledger_lab import open_ledger_of
+from ledger_replica import LedgerReplica
 
 from tallystick.replication.ledger.ledger import Ledger
-from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.store._kernel import Door
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES

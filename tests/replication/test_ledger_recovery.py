@@ -580,7 +580,7 @@ def test_a_log_begins_behind_its_base(tmp_path: Path) -> None:
     follower, _ = made(tmp_path / "follower", seed=8, count=10)
     follower.install_snapshot(at - 1, before.term, before.chain_crc, header.pos)
     assert (follower.first_index, follower.last_index) == (at, at - 1)
-    follower.append_entries(follower.check(leader.read_range(at, 39), at - 1, before.term), at)
+    follower.append_entries(follower.check(leader.log.read_range(at, 39), at - 1, before.term), at)
     follower.log.write_out()
     follower.log.sync()
     follower.save_mark()
@@ -610,7 +610,7 @@ def test_sealed_segments_are_taken_as_files(tmp_path: Path) -> None:
         follower.reopen()
         if broken:
             assert follower.damage is not None and follower.damage.index == hit
-            follower.rewrite(leader.read_range(hit, hit))
+            follower.rewrite(leader.log.read_range(hit, hit))
         assert follower.damage is None
         last = leader.index_of(4 * SEGMENT_BYTES)
         assert_is(follower, twin, last)

@@ -11,8 +11,8 @@ from typing import Any
 
 from engine_lab import HOST, SYNC, message, opened, small
 from ledger_lab import open_ledger_of
+from ledger_replica import LedgerReplica
 
-from tallystick.replication.ledger.replica import LedgerReplica
 from tallystick.spark.jobs import audit
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.runner import inline
