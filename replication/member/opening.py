@@ -18,22 +18,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import Flags, LedgerMark
-from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import Identity as DiskIdentity
 from tallystick.replication.ledger.vote import VoteFile
+from tallystick.replication.member.disk import MemberDisk, read_membership
 from tallystick.replication.member.errors import DiskError
 from tallystick.replication.member.origin import Origin
-from tallystick.replication.member.special import body_of
-from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
+from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.transport.handshake import Identity
-from tallystick.store._kernel import DamageError, EntryError
 from tallystick.store.findings import FindingKind
 from tallystick.store.formats.ledger_format import GROUP_LOG_TOPIC, EntryKind
 from tallystick.store.formats.message import NOWHERE
@@ -49,19 +46,6 @@ _logger = logging.getLogger("tallystick.replication")
 # store time of 0 means "no record".
 _BOOTSTRAP_TERM = 0
 _BOOTSTRAP_MS = 1
-
-
-@dataclass(slots=True)
-class MemberDisk:
-    """What was found on the disk, or created there."""
-
-    vote: VoteFile
-    ledger: Ledger
-    origin: Origin
-    memberships: list[MembershipEntry]
-    """The membership of the origin and those in the log behind it, oldest first, as far as they can be read."""
-    damaged_memberships: list[int]
-    """Indexes of the damaged ones, in rising order: another member must send them."""
 
 
 def open_disk(
@@ -101,7 +85,7 @@ def open_disk(
     memberships, damaged = memberships_of(ledger, origin.entry)
     if memberships or damaged:  # written before a crash, but not noted
         vote.note_membership(max([*damaged, *(entry.index for entry in memberships)]))
-    return MemberDisk(vote, ledger, origin, memberships, damaged)
+    return MemberDisk(folder, door, vote, ledger, origin, memberships, damaged)
 
 
 def _heal_term(ledger: Ledger, vote: VoteFile) -> None:
@@ -130,15 +114,6 @@ def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> tuple[list
         if membership is not None:
             found.append(MembershipEntry(index, membership))
     return found, damaged
-
-
-def read_membership(ledger: Ledger, index: int) -> Membership | None:
-    """The membership in an entry of the log; None if the entry is damaged."""
-    try:
-        return Membership.decode(body_of(ledger.record_of(index)))
-    except (EntryError, DamageError, LedgerError, MembershipError, OSError, KeyError, ValueError) as error:
-        _logger.error("the membership in entry %d of the log cannot be read: %s", index, error)
-        return None
 
 
 def _lost_power_unclean(mark: LedgerMark, boot_id: bytes) -> bool:

@@ -6,7 +6,7 @@ Each request gets an answer, also when the member stops meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -19,18 +19,31 @@ from tallystick.replication.effects import (
     TransferEnded,
     TransferResult,
 )
+from tallystick.replication.member.applier import Applier
 from tallystick.replication.member.core_calls import CoreCalls
 from tallystick.replication.member.errors import ChangeError, MemberError, ReadError, TransferError
-from tallystick.replication.member.waiters import Waiters
+from tallystick.replication.member.health import Health
+from tallystick.replication.member.role_state import RoleState
 from tallystick.replication.membership import Change
 from tallystick.replication.raft import Raft
 
 
 class Questions:
-    """`waiters` wait for the commit of this member's own entries."""
+    """Owns the requests that are not answered yet.
 
-    def __init__(self, raft: Raft, calls: CoreCalls, waiters: Waiters) -> None:
-        self._raft, self._calls, self._waiters = raft, calls, waiters
+    `write_staged()`: writes what was accepted: it must be in the log when leadership or the members change."""
+
+    def __init__(
+        self,
+        raft: Raft,
+        calls: CoreCalls,
+        applier: Applier,
+        roles: RoleState,
+        health: Health,
+        write_staged: Callable[[], None],
+    ) -> None:
+        self._raft, self._calls, self._applier = raft, calls, applier
+        self._roles, self._health, self._write_staged = roles, health, write_staged
         self._reads: dict[int, asyncio.Future[int]] = {}
         self._tokens = count(1)
         self._transfer: asyncio.Future[TransferEnded] | None = None
@@ -47,6 +60,9 @@ class Questions:
 
     async def transfer(self, target: int | None) -> int:
         """See `Member.transfer`."""
+        if self._health.stopped is not None:
+            raise TransferError(TransferResult.NOT_LEADER, target, self._roles.leader)
+        self._write_staged()
         future: asyncio.Future[TransferEnded] = asyncio.get_running_loop().create_future()
         self._calls.call(self._begin_transfer, target, future)
         ended = await future
@@ -76,6 +92,9 @@ class Questions:
 
     async def change(self, change: Change) -> int:
         """See `Member.change`."""
+        if self._health.stopped is not None:
+            raise ChangeError(self._health.stopped)
+        self._write_staged()
         future: asyncio.Future[tuple[int, asyncio.Future[None]]] = asyncio.get_running_loop().create_future()
         self._calls.call(self._begin_change, change, future)
         index, done = await future
@@ -91,12 +110,21 @@ class Questions:
                 _fail(future, ChangeError(effect.reason))
                 return []
             if isinstance(effect, AppendOwn):
-                _give(future, (effect.index, self._waiters.add(effect.index)))
+                _give(future, (effect.index, self._applier.waiters.add(effect.index)))
         return effects
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
-    async def read_index(self) -> int:
+    async def read(self) -> int:
+        """See `Member.read`."""
+        if self._health.stopped is not None:
+            raise ReadError(self._health.stopped)
+        index = await self._read_index()
+        if index > self._applier.committed_index:
+            await self._applier.when_applied(index)
+        return self._applier.committed_pos
+
+    async def _read_index(self) -> int:
         """An index up to which everything was committed at the time of this call (R1, R2). Raises ReadError."""
         token = next(self._tokens)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

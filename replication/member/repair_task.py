@@ -54,23 +54,13 @@ class Damage:
 
 
 class RepairTask:
-    """`repair(damage)`: reads and repairs the entries, and returns how many it repaired. `note(text)`: reports a text
-    for people. `changed()`: `blocked` or the known damage may have changed. `hopeless(damage, reason)`: all members
-    answered several times that they have no sound copy; it returns whether to accept the damage (it then no longer
-    blocks)."""
+    """Owns the list of known damage. `note(text)`: reports a text for people."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        repair: Callable[[Damage], Awaitable[int]],
-        *,
-        note: Callable[[str], None],
-        changed: Callable[[], None],
-        hopeless: Callable[[Damage, str], bool],
-    ) -> None:
+    def __init__(self, ledger: Ledger, note: Callable[[str], None]) -> None:
+        self.on_changed: Callable[[], None] = lambda: None
+        """`blocked` or the known damage may have changed."""
         self._ledger = ledger
-        self._repair = repair
-        self._note, self._changed, self._hopeless = note, changed, hopeless
+        self._note = note
         self._known: dict[int, Damage] = {}
         self._was_sound: dict[int, float] = {}  # by first entry: when it was read and was sound
         self._wake = asyncio.Event()
@@ -119,7 +109,7 @@ class RepairTask:
             known.end_pos, known.blocks = max(end_pos, known.end_pos), blocks or known.blocks
         else:
             return
-        self._changed()
+        self.on_changed()
 
     def cut(self, last_kept: int, pos: int) -> None:
         """The log was truncated behind this entry, at `pos`: the damage behind it is dropped."""
@@ -128,12 +118,12 @@ class RepairTask:
         self._known = {first: damage for first, damage in self._known.items() if first <= last_kept}
         for damage in self._known.values():
             damage.end_pos = min(damage.end_pos, pos)
-        self._changed()
+        self.on_changed()
 
     def forget(self) -> None:
         """Drops all damage: the member installed a snapshot, so nothing of the old log is left."""
         self._known.clear()
-        self._changed()
+        self.on_changed()
 
     def try_now(self) -> None:
         """A member connected: it may have what is needed."""
@@ -141,8 +131,13 @@ class RepairTask:
             damage.due = 0.0
         self._wake.set()
 
-    async def run(self) -> None:
-        """Repairs until it is cancelled."""
+    async def run(self, repair: Callable[[Damage], Awaitable[int]], hopeless: Callable[[Damage, str], bool]) -> None:
+        """Repairs until it is cancelled.
+
+        `repair(damage)`: reads and repairs the entries, and returns how many it repaired. `hopeless(damage, reason)`:
+        all members answered several times that they have no sound copy; it returns whether to accept the damage (it
+        then no longer blocks).
+        """
         while True:
             self._wake.clear()
             damage = min(self._known.values(), key=lambda each: each.due, default=None)
@@ -154,11 +149,16 @@ class RepairTask:
                 except TimeoutError:
                     pass
                 continue
-            await self._try(damage)
+            await self._try(damage, repair, hopeless)
 
-    async def _try(self, damage: Damage) -> None:
+    async def _try(
+        self,
+        damage: Damage,
+        repair: Callable[[Damage], Awaitable[int]],
+        hopeless: Callable[[Damage, str], bool],
+    ) -> None:
         try:
-            repaired = await self._repair(damage)
+            repaired = await repair(damage)
         except (DiskError, LedgerError, EntryError, DamageError, OSError) as error:
             if damage.tries == 0 or isinstance(error, UnrepairableError) != bool(damage.unrepairable):
                 self._note(str(error))
@@ -172,15 +172,15 @@ class RepairTask:
                 )
             damage.due = time.monotonic() + min(_AGAIN_S * 2**damage.tries, _MOST_AGAIN_S)
             damage.tries = min(damage.tries + 1, 20)
-            if damage.unrepairable >= _HOPELESS_AFTER and damage.blocks and self._hopeless(damage, str(error)):
+            if damage.unrepairable >= _HOPELESS_AFTER and damage.blocks and hopeless(damage, str(error)):
                 damage.blocks = False
-                self._changed()
+                self.on_changed()
         else:
             if self._known.get(damage.first) is damage:
                 del self._known[damage.first]
             if not repaired:
                 self._was_sound = {damage.first: time.monotonic(), **_newest(self._was_sound)}
-            self._changed()
+            self.on_changed()
 
 
 def _newest(read: dict[int, float]) -> dict[int, float]:

@@ -27,9 +27,13 @@ class Room:
         self._segment_bytes = segment_bytes
         self._min_free_bytes = min_free_bytes
         self._reserve_bytes = min(min_free_bytes, segment_bytes // 2)
+        self.reported: str | None = None
+        """Why the store above the log accepts no more messages: its disk has too little space. None: it has enough."""
 
     def shortage(self, written: int, *, was_low: bool) -> str | None:
         """Why no more messages should be accepted; None if there is space, or if the file system does not answer."""
+        if self.reported:
+            return self.reported
         if self._min_free_bytes == 0:
             return None
         factor = 2 if was_low else 1

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import Role
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.raft import Raft
-from tallystick.replication.transport.handshake import Lane
+from tallystick.replication.transport.handshake import Identity, Lane
 from tallystick.replication.transport.peer_lane import Address
 from tallystick.replication.transport.transport import PeerStatus
+
+if TYPE_CHECKING:
+    from tallystick.replication.member.applier import Applier
+    from tallystick.replication.member.damage import LogDamage
+    from tallystick.replication.member.driver import Driver
+    from tallystick.replication.member.health import Health
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,44 @@ class GroupStatus:
     """Sorted by position."""
 
 
-def progress_of(raft: Raft, ledger: Ledger, lanes: Sequence[PeerStatus], now: float) -> tuple[PeerProgress, ...]:
+def status_of(
+    identity: Identity, driver: Driver, ledger: Ledger, applier: Applier, damage: LogDamage, health: Health
+) -> GroupStatus:
+    """The state of a running member and of its group."""
+    raft, roles = driver.raft, driver.roles
+    membership = raft.membership
+    return GroupStatus(
+        cluster=identity.cluster,
+        group=identity.group,
+        member=identity.member,
+        role=roles.role,
+        term=raft.term,
+        leader=roles.leader,
+        ready=roles.ready,
+        accepting=roles.accepting,
+        voters=tuple(sorted(membership.voters)),
+        learners=tuple(sorted(membership.learners)),
+        membership_index=raft.membership_index,
+        membership_committed=raft.membership_index <= applier.committed_index,
+        first_index=ledger.first_index,
+        last_index=ledger.last_index,
+        synced_index=ledger.synced_index,
+        commit_index=applier.committed_index,
+        applied_index=applier.applied_index,
+        transfer_target=raft.transfer_target,
+        disk=raft.disk_state,
+        doubt=raft.possible_loss,
+        fatal=health.fatal,
+        last_error=health.last_error,
+        refused_messages=health.refused_messages + health.refused_ranges,
+        removed=raft.removed,
+        unreadable=damage.unreadable,
+        unrepaired=damage.task.unrepaired(),
+        peers=_progress_of(raft, ledger, driver.connections.transport.status(), time.monotonic()),
+    )
+
+
+def _progress_of(raft: Raft, ledger: Ledger, lanes: Sequence[PeerStatus], now: float) -> tuple[PeerProgress, ...]:
     """The progress of all other members, and of other processes with a connection; sorted by number."""
     known = {status.member: status for status in lanes}
     members = sorted((raft.membership.members | known.keys()) - {raft.id})

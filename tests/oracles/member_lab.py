@@ -14,6 +14,9 @@ from ports import free_port
 from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.effects import Role
 from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.member.damage import LogDamage
+from tallystick.replication.member.disk import MemberDisk
+from tallystick.replication.member.driver import Driver
 from tallystick.replication.member.errors import MemberError
 from tallystick.replication.member.member import Member
 from tallystick.replication.member.settings import MemberSettings
@@ -157,6 +160,19 @@ class Node:
     def up(self) -> Member:
         assert self.member is not None, f"n{self.id} is down"
         return self.member
+
+    @property
+    def driver(self) -> Driver:
+        """What runs of the member."""
+        return self.up._running
+
+    @property
+    def disk(self) -> MemberDisk:
+        return self.up._disk
+
+    @property
+    def damage(self) -> LogDamage:
+        return self.up._damage
 
     async def kill(self, seed: int | None = None, keep: float | None = None) -> None:
         """kill -9; with a seed the power goes as well, and what was not synced is lost in part or whole."""

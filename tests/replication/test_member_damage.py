@@ -77,7 +77,7 @@ async def test_who_cannot_read_an_entry_applies_nothing_behind_it_and_does_not_l
             assert node.up.unreadable is not None and f"entries {hit} to {hit}" in node.up.unreadable
             assert node.up.committed_index == hit - 1
             assert [index for index, _ in node.state.applied] == indexes[:2]
-            await until(lambda: leader.up._raft.peers[node.id].disk is not DiskState.OK, "the leader knows")
+            await until(lambda: leader.driver.raft.peers[node.id].disk is not DiskState.OK, "the leader knows")
             with pytest.raises(TransferError):
                 await leader.up.transfer(node.id)
             assert leads(leader), "nobody hands leadership to it"
@@ -85,7 +85,7 @@ async def test_who_cannot_read_an_entry_applies_nothing_behind_it_and_does_not_l
                 if each is not node:
                     await each.stop()
             await until(lambda: node.up.leader != leader.id, "its leader is gone")
-            assert not node.up._raft._may_stand()
+            assert not node.driver.raft._may_stand()
         for each in group.nodes:
             if each is not node:
                 await each.start(group.addresses)
@@ -94,7 +94,7 @@ async def test_who_cannot_read_an_entry_applies_nothing_behind_it_and_does_not_l
         assert [index for index, _ in node.state.applied] == indexes
         leader = await group.leader()
         if leader is not node:
-            await until(lambda: leader.up._raft.peers[node.id].disk is DiskState.OK, "the leader knows")
+            await until(lambda: leader.driver.raft.peers[node.id].disk is DiskState.OK, "the leader knows")
             await leader.up.transfer(node.id)
         await until(lambda: node.up.accepting, "it leads now")
 
@@ -162,7 +162,7 @@ async def test_the_first_entry_that_a_start_reads_is_checked_with_its_header(
         await node.start(group.addresses)
         await group.level()
         assert [index for index, _ in node.state.applied][-3:] == indexes, "each row, in order"
-        await until(lambda: not node.up._repair_task.damages, "repaired")
+        await until(lambda: not node.damage.task.damages, "repaired")
         group.compare(group.nodes)
 
 
@@ -176,7 +176,7 @@ async def test_two_damaged_entries_in_a_row_are_both_repaired(tmp_path: Path) ->
         await node.start(group.addresses)
         await group.level()
         assert [index for index, _ in node.state.applied][-3:] == indexes, "each row, in order"
-        await until(lambda: not node.up._repair_task.damages, "repaired")
+        await until(lambda: not node.damage.task.damages, "repaired")
         group.compare(group.nodes)
 
 

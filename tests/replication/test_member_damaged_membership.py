@@ -57,17 +57,17 @@ async def test_a_member_without_its_membership_waits_until_it_has_it(
             await until(lambda: node.up.ledger.synced_index >= last, "it takes entries")
             if offset != KIND:
                 assert node.up.unreadable is not None and f"{index}" in node.up.unreadable
-                assert not node.up._raft._may_stand()
+                assert not node.driver.raft._may_stand()
             else:
                 assert node.up.status().learners == (3,), "what the entry is was noted when it was durable"
-        node.up._repair_task.try_now()
-        await until(lambda: node.up.unreadable is None and not node.up._repair_task.damages, "the entry is there again")
+        node.damage.task.try_now()
+        await until(lambda: node.up.unreadable is None and not node.damage.task.damages, "the entry is there again")
         assert node.up.status().learners == (3,) and node.up.status().membership_index == index
         await group.level()
-        assert [each.index for each in node.up._memberships][-1] == index
+        assert [each.index for each in node.disk.memberships][-1] == index
         leader = await group.leader()
         if leader is not node:
-            await until(lambda: leader.up._raft.peers[node.id].disk is DiskState.OK, "the leader knows")
+            await until(lambda: leader.driver.raft.peers[node.id].disk is DiskState.OK, "the leader knows")
             await leader.up.transfer(node.id)
         await until(lambda: leads(node), "it may lead")
 

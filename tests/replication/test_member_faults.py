@@ -22,7 +22,7 @@ from tallystick.replication.member.errors import (
     NotAcceptingError,
     OutcomeUnknownError,
 )
-from tallystick.replication.member.member import Member
+from tallystick.replication.member.room import Room
 from tallystick.replication.member.settings import MemberSettings
 from tallystick.replication.membership import AddLearner, Membership, Promote, Remove
 from tallystick.replication.transport import Lane
@@ -58,7 +58,7 @@ async def test_appends_that_a_full_lane_refused_are_sent_when_there_is_room(tmp_
         await group.put(leader, 1)
         async with asyncio.timeout(PATIENCE_S):
             await group.put(leader, 2_000, 16_000)
-        lanes = leader.up._transport.status()[0].lanes
+        lanes = leader.driver.connections.transport.status()[0].lanes
         assert lanes[Lane.BULK].sent.dropped_full > 0, "else this shows nothing"
         await group.level()
 
@@ -75,17 +75,17 @@ async def test_a_lane_that_drains_interrupts_nothing(tmp_path: Path) -> None:
         await group.put(leader, 1)
         proxy.target = other.port
         leader.up.set_addresses({**group.addresses, other.id: ("127.0.0.1", proxy.port)})
-        await until(lambda: leader.up._transport.status()[0].lanes[Lane.BULK].connected)
+        await until(lambda: leader.driver.connections.transport.status()[0].lanes[Lane.BULK].connected)
         await group.put(leader, 1)
         proxy.paused.add(Lane.BULK)
-        frames = leader.up._transport.status()[0].lanes[Lane.BULK].sent.frames
+        frames = leader.driver.connections.transport.status()[0].lanes[Lane.BULK].sent.frames
         last, bodies = group.stage(leader, 1_500, 16_000)
-        await until(lambda: leader.up._transport.status()[0].lanes[Lane.BULK].queued_bytes > 1 << 16)
+        await until(lambda: leader.driver.connections.transport.status()[0].lanes[Lane.BULK].queued_bytes > 1 << 16)
         proxy.resume()
         async with asyncio.timeout(PATIENCE_S):
             await leader.up.committed(last)
         group.acknowledge(last, bodies)
-        assert leader.up._transport.status()[0].lanes[Lane.BULK].sent.frames == frames + 1
+        assert leader.driver.connections.transport.status()[0].lanes[Lane.BULK].sent.frames == frames + 1
         await group.level()
 
 
@@ -291,7 +291,7 @@ async def test_a_loss_of_a_running_member_is_noted_durably(tmp_path: Path) -> No
     async with Group(tmp_path) as group:
         await group.put_somehow(20)
         node = others(group, await group.leader())[0]
-        node.up._loss_detected(LossDetected(10))
+        node.disk.loss_detected(LossDetected(10))
         await node.kill(1)
         assert (record := VoteRecord.load(node.folder)) is not None
         assert record.possible_loss is PossibleLoss.LOG
@@ -320,7 +320,7 @@ async def test_a_leader_with_a_full_disk_hands_over_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
-    monkeypatch.setattr(Member, "_has_room", lambda self: not full)
+    monkeypatch.setattr(Room, "for_log", lambda self, written: not full)
     async with Group(tmp_path) as group:
         await group.put_somehow(20)
         old = await group.leader()
@@ -342,7 +342,7 @@ async def test_a_follower_with_a_full_disk_falls_behind_and_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
-    monkeypatch.setattr(Member, "_has_room", lambda self: not full)
+    monkeypatch.setattr(Room, "for_log", lambda self, written: not full)
     async with Group(tmp_path) as group:
         await group.put_somehow(20)
         leader = await group.leader()
@@ -505,9 +505,11 @@ async def test_a_member_below_the_logs_start_gets_a_snapshot(tmp_path: Path) -> 
             await until(lambda n=each: n.up.committed_index >= second)  # type: ignore[misc]
             each.up.release_before(3 * SEGMENT_BYTES)
             each.up.ledger.delete_released()
-        assert await leader.up._scrubber._repair_at(START, leader.up.committed_index, []) == 0, "deleted, not damaged"
+        assert await leader.driver.repairer.scrubber._repair_at(START, leader.up.committed_index, []) == 0, (
+            "deleted, not damaged"
+        )
         await node.start(group.addresses)
-        waiting = node.up._waiters.add(1 << 40)  # as of a leader that handed over while entries were under way
+        waiting = node.up._applier.waiters.add(1 << 40)  # as of a leader that handed over while entries were under way
         await until(lambda: node.installed, "a snapshot came")
         assert isinstance(waiting.exception(), OutcomeUnknownError)
         await group.level()
@@ -532,7 +534,8 @@ async def test_the_membership_of_entries_that_were_released_is_kept(tmp_path: Pa
         await leader.up.committed(leader.up.propose(EntryKind.METADATA, b"applied"))
         await group.level()
         node = others(group, await group.leader())[0]
-        assert node.up.release_before(3 * SEGMENT_BYTES) > 1
+        node.up.release_before(3 * SEGMENT_BYTES)
+        assert node.up.ledger.first_index > 1
         node.up.ledger.delete_released()
         await node.kill(5)
         node.state.restore(leader.state.snapshot())
@@ -596,8 +599,8 @@ async def test_a_member_is_added_promoted_and_removed(tmp_path: Path) -> None:
                     await asyncio.sleep(0.02)
         assert leader.up.status().voters == (0, 1, 2, 3)
         for node in group.nodes:  # a member that may have lost data votes only for those that know this one, too (D8)
-            index = leader.up._memberships[-1].index
-            await until(lambda n=node, i=index: n.up._vote.record.membership_index == i)  # type: ignore[misc]
+            index = leader.disk.memberships[-1].index
+            await until(lambda n=node, i=index: n.disk.vote.record.membership_index == i)  # type: ignore[misc]
 
         removed = others(group, leader)[0]
         await leader.up.change(Remove(removed.id))

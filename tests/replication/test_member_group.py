@@ -182,7 +182,7 @@ async def test_a_leader_keeps_the_log_for_a_member_that_catches_up(tmp_path: Pat
         await group.put_somehow(100)
         await group.level()
         leader = await group.leader()
-        peer = next(iter(leader.up._raft.peers.values()))
+        peer = next(iter(leader.driver.raft.peers.values()))
         end = leader.up.ledger.end_of(3)
         was, peer.match_index, peer.acked_at = peer.match_index, 3, time.monotonic()
         kept = leader.up.keep_from()

@@ -17,9 +17,13 @@ from member_lab import Group, until
 
 from tallystick.replication.effects import Effect, Write
 from tallystick.replication.ledger.vote import VoteFile
-from tallystick.replication.member.member import Member
+from tallystick.replication.member.applier import Applier
+from tallystick.replication.member.disk import MemberDisk
+from tallystick.replication.member.driver import Driver
+from tallystick.replication.member.log_driver import LogDriver
 from tallystick.replication.member.outbox import Outbox
 from tallystick.replication.member.special import SpecialEntries
+from tallystick.replication.member.upkeep import Upkeep
 
 pytestmark = pytest.mark.simulation
 
@@ -53,29 +57,29 @@ async def all_lose_power(root: Path) -> None:
 async def test_counting_what_is_only_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D2, D3: acknowledged before it is synced."""
 
-    def counted(self: Member, now: float) -> Sequence[Effect]:
-        return self._raft.synced(now, self.ledger.last_index)
+    def counted(self: LogDriver, now: float) -> Sequence[Effect]:
+        return self._raft.synced(now, self._ledger.last_index)
 
-    written = Member._write
+    written = LogDriver.write
 
-    def write(self: Member, effect: Write) -> None:
+    def write(self: LogDriver, effect: Write) -> None:
         written(self, effect)
         self._calls.then(self._counted)
 
     def slow(self: Any) -> None:
         """The disk does not come to it before the power goes."""
 
-    monkeypatch.setattr(Member, "_counted", counted)
-    monkeypatch.setattr(Member, "_write", write)
+    monkeypatch.setattr(LogDriver, "_counted", counted)
+    monkeypatch.setattr(LogDriver, "write", write)
     monkeypatch.setattr("tallystick.replication.member.log_writer.LogWriter.request_sync", slow)
-    original = Member.log_written
+    original = LogDriver.log_written
 
-    def log_written(self: Member) -> None:
+    def log_written(self: LogDriver) -> None:
         original(self)
         self._calls.call(self._counted)
 
-    monkeypatch.setattr(Member, "log_written", log_written)
-    monkeypatch.setattr(Member, "save_mark", lambda self: None)
+    monkeypatch.setattr(LogDriver, "log_written", log_written)
+    monkeypatch.setattr(Upkeep, "save_mark", lambda self: None)
     await noticed(all_lose_power, tmp_path)
 
 
@@ -92,11 +96,10 @@ async def test_a_vote_that_is_not_saved(tmp_path: Path, monkeypatch: pytest.Monk
                 await asyncio.gather(*(node.kill(1, 0.0) for node in group.nodes))
                 await asyncio.gather(*(node.start(group.addresses) for node in group.nodes))
                 for node, term in zip(group.nodes, terms, strict=True):
-                    assert node.member is not None
-                    record = node.member._vote.record
+                    record = node.disk.vote.record
                     assert record.term >= term, "the term went back"
 
-    monkeypatch.setattr(Member, "_save_vote", lambda self, effect: None)
+    monkeypatch.setattr(MemberDisk, "save_vote", lambda self, effect: None)
     await noticed(scenario, tmp_path)
 
 
@@ -117,7 +120,7 @@ async def test_entries_that_are_not_cut(tmp_path: Path, monkeypatch: pytest.Monk
             await group.level()
 
     await scenario(tmp_path / "sound")
-    monkeypatch.setattr(Member, "_truncate", lambda self, effect: None)
+    monkeypatch.setattr(Driver, "_truncate", lambda self, effect: None)
     await noticed(scenario, tmp_path)
 
 
@@ -142,13 +145,13 @@ async def test_effects_after_one_that_failed(tmp_path: Path, monkeypatch: pytest
             ledger = node.up.ledger
             assert ledger.last_index >= last, "acknowledged and not there"
 
-    def effect_failed(self: Member, effect: Effect, error: OSError) -> None:
+    def effect_failed(self: LogDriver, effect: Effect, error: OSError) -> None:
         if isinstance(effect, Write):
             last = effect.request.last_index
             self._calls.call(lambda now: self._raft.synced(now, last))
 
-    monkeypatch.setattr(Member, "_effect_failed", effect_failed)
-    monkeypatch.setattr(Member, "_disk", lambda self, now, state: [])
+    monkeypatch.setattr(LogDriver, "effect_failed", effect_failed)
+    monkeypatch.setattr(LogDriver, "_disk", lambda self, now, state: [])
     await noticed(scenario, tmp_path)
 
 
@@ -174,14 +177,14 @@ async def test_applying_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def find_all(self: SpecialEntries, first: int) -> None:
         find(self, 0)
 
-    def commit_up_to(self: Member, index: int) -> None:
-        self._applied_index = -1
+    def commit_up_to(self: Applier, index: int) -> None:
+        self.applied_index = -1
         original(self, index)
 
-    original = Member._commit_up_to
+    original = Applier.commit_up_to
     await scenario(tmp_path / "sound")
     monkeypatch.setattr(SpecialEntries, "find", find_all)
-    monkeypatch.setattr(Member, "_commit_up_to", commit_up_to)
+    monkeypatch.setattr(Applier, "commit_up_to", commit_up_to)
     await noticed(scenario, tmp_path)
 
 

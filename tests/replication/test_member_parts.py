@@ -8,7 +8,7 @@ import errno
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import AsyncMock, Mock, call
+from unittest.mock import Mock
 
 import pytest
 from ledger_lab import HOST, NOW_MS, entries_of, grow, open_ledger
@@ -20,10 +20,10 @@ from tallystick.replication.ledger.recovery import Damage
 from tallystick.replication.member.core_calls import CoreCalls
 from tallystick.replication.member.errors import DiskError, OutcomeUnknownError
 from tallystick.replication.member.log_writer import LogWriter
-from tallystick.replication.member.member import Member
 from tallystick.replication.member.opening import _give_up_damaged, memberships_of, open_disk
 from tallystick.replication.member.origin import FILE_NAME, Origin
 from tallystick.replication.member.outbox import Outbox
+from tallystick.replication.member.questions import Questions
 from tallystick.replication.member.ranges import RangeError, checked
 from tallystick.replication.member.reserve import RESERVE_BYTES, Reserve
 from tallystick.replication.member.room import Room
@@ -483,10 +483,9 @@ async def test_no_effect_is_carried_out_behind_one_that_failed() -> None:
 @pytest.mark.parametrize("question", ["transfer", "change"])
 async def test_what_was_accepted_is_written_before_the_core_is_asked(question: str) -> None:
     """The core counts on it: all that was accepted is in the log when leadership or the members change."""
-    member = Mock(_stopped=None)
-    member._questions = Mock(**{question: AsyncMock(return_value=2)})
     order = Mock()
-    order.attach_mock(member._write_staged, "write")
-    order.attach_mock(getattr(member._questions, question), "ask")
-    assert await getattr(Member, question)(member, 7) == 2
-    assert order.mock_calls == [call.write(), call.ask(7)]
+    order.calls.call.side_effect = RuntimeError("the core was asked")
+    questions = Questions(Mock(), order.calls, Mock(), Mock(), Mock(stopped=None), order.write)
+    with pytest.raises(RuntimeError, match="the core was asked"):
+        await getattr(questions, question)(7)
+    assert [each[0] for each in order.mock_calls] == ["write", "calls.call"]

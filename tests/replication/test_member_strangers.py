@@ -31,7 +31,7 @@ async def works(group: Group) -> None:
         status = node.up.status()
         assert 0 < status.term < TERM_MAX - (1 << 40)
         assert not status.removed
-        record = node.up._vote.record
+        record = node.disk.vote.record
         assert record.term == status.term
 
 
