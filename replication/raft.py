@@ -106,6 +106,18 @@ class Raft:
     - call `synced` after a sync, with the index up to which the log *as it is now* is durable;
     - call `installed` after it carried out an InstallSnapshot;
     - call `disk` when a write or sync failed, when space ran out, and when there is space again.
+
+    A start is told what the disk holds:
+    - `log`: everything that it shows is durable;
+    - `memberships`: all membership entries in the log and the newest one before its first entry, oldest first; the one
+      of the bootstrap has index -1; empty for a member that waits to be added;
+    - `commit_index`: a hint, as it was last saved (D6);
+    - `must_catch_up`: what may have been lost since the last start. LOG after an unclean stop with asynchronous flush
+      (D9), and with a log that lost durable entries (D8). VOTES with an empty disk under the number of an earlier
+      member (S14), and whenever that is not known. Until a leader readmits it, such a member neither votes nor counts,
+      except where all voters agree;
+    - `membership_seen`: the highest index of a membership entry that this member ever had;
+    - `readable`: see the method of that name.
     """
 
     def __init__(
@@ -123,26 +135,10 @@ class Raft:
         membership_seen: int = -1,
         readable: bool = True,
     ) -> None:
-        """Starts a follower. SettingsError: see `RaftSettings.validate`.
-
-        `log`: everything that it shows is durable. `memberships`: all membership entries in the log and the newest one
-        before its first entry, oldest first; the one of the bootstrap has index -1; empty for a member that waits to be
-        added. `commit_index`: a hint, as it was last saved (D6).
-
-        `must_catch_up`: what may have been lost since the last start. LOG after an unclean stop with asynchronous flush
-        (D9), and with a log that lost durable entries (D8). VOTES with an empty disk under the number of an earlier
-        member (S14), and whenever that is not known. Until a leader readmits it, such a member neither votes nor
-        counts,
-        except where all voters agree.
-
-        `membership_seen`: the highest index of a membership entry that this member ever had. `readable`: see the method
-        of that name.
-        """
+        """Starts a follower. SettingsError: see `RaftSettings.validate`."""
         settings.validate()
         self.id = member_id
-        self._settings = settings
-        self._log = log
-        self._random = random
+        self._settings, self._log, self._random = settings, log, random
         self._terms = TermRuns.of(log)
         self._history = MembershipHistory(memberships)
 
