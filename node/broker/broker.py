@@ -21,7 +21,7 @@ from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.group import queue_ends
 from tallystick.node.broker.group.group_role import BrokerGroup, with_role
 from tallystick.node.broker.group.leader_only import LeaderOnly
-from tallystick.node.broker.group.membership import GroupPlan, GroupReplica, forget_derived
+from tallystick.node.broker.group.membership import GroupPlan, forget_derived
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
 from tallystick.node.broker.services.holds import HoldTable
@@ -251,15 +251,15 @@ class Broker:
                 restore=lambda state: brokers[0]._take_state(state),
                 findings=findings,
             )
-            replica = GroupReplica(member)
-            if await asyncio.to_thread(forget_derived, door, store_settings.root, replica.begin_pos):
-                _logger.warning("snapshot at byte %d: rebuilding queues and index", replica.begin_pos)
+            member.saved_index = lambda: brokers[0]._grouped.tables.saved_index if brokers else -1
+            if await asyncio.to_thread(forget_derived, door, store_settings.root, member.begin_pos):
+                _logger.warning("snapshot at byte %d: rebuilding queues and index", member.begin_pos)
             progress.enter(RECOVERING, "queues")
             store = await MessageStore.open(
                 store_settings,
                 store_host=host,
                 door=door,
-                replica=replica,
+                replica=member,
                 lock=lock,
                 on_progress=progress.read,
                 findings=findings,
@@ -268,11 +268,10 @@ class Broker:
                 store.count_from(queue_ends.load(config))
                 broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, member, committed)
                 brokers.append(broker)
-                replica.saved_index = lambda: broker._grouped.tables.saved_index
                 await broker._start(listeners, vip_listeners)
                 await member.start(own, plan.peers, appending=store.appender)
             except BaseException:
-                await member.close(transfer=False)
+                await member.stop(transfer=False)
                 await store.close()
                 raise
         except BaseException:

@@ -187,7 +187,7 @@ class Driver:
         self.calls.call(self._apply_known)
         self.connections.transport.start(sockets)
 
-    async def close(self, *, transfer: bool) -> bool:
+    async def stop(self, *, transfer: bool) -> bool:
         """Transfers leadership if this member leads (T7), and stops. Returns whether the log is sound."""
         if transfer and self._health.stopped is None and self.roles.leads and len(self.raft.membership.voters) > 1:
             try:
@@ -221,7 +221,7 @@ class Driver:
         self._applier.give_up(reason)
         self.questions.give_up(reason)
 
-    def _stop(self, reason: str) -> None:
+    def _stop_for_good(self, reason: str) -> None:
         """Stops for good, because continuing would be unsafe. The disk stays as it is."""
         if self._health.stopped is None:
             _logger.critical("n%d stops: %s", self._me, reason)
@@ -243,7 +243,7 @@ class Driver:
 
     def _mistake(self, error: Exception) -> None:
         _logger.critical("n%d: internal error", self._me, exc_info=error)
-        self._stop(f"internal error: {error!r}")
+        self._stop_for_good(f"internal error: {error!r}")
 
     def _on_deadline(self) -> None:
         self.log.write_staged()  # a tick may begin a transfer: accepted entries must be in the log
@@ -309,7 +309,7 @@ class Driver:
         self.calls.then(self.raft.installed, request)
 
     def _fatal(self, effect: Fatal) -> None:
-        self._stop(effect.reason)
+        self._stop_for_good(effect.reason)
 
     # -- for the store above the log -----------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Health:
 
     @property
     def fatal(self) -> str | None:
-        """Why the member stopped; None while it runs, and after `close`."""
+        """Why the member stopped; None while it runs, and after `Member.stop`."""
         return None if self.stopped is CLOSED else self.stopped
 
     def note(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A member of a replicated group, for the process that runs it: it is opened, then started, then closed.
+"""A member of a replicated group, for the process that runs it: it is opened, then started, then stopped.
 
     open ──▶ MemberDisk (`disk`, recovered by `opening`)      what a restart finds again
              Applier    (`applier`)                           what is committed and applied, and who waits for it
@@ -7,8 +7,11 @@
     start ─▶ Driver     (`driver`)                            the core, and the parts that run beside it
 
 The user opens a member, adds callbacks, and starts it. The member calls the callbacks on the event loop between
-effects. They must not block. They can call any method except `close`; the core handles their requests after the
+effects. They must not block. They can call any method except `stop`; the core handles their requests after the
 effects.
+
+A member is the `store.engine.replica.Replica` of the store on its log. Open the member, then the store, then start the
+member with the store's appender. Stop the member, then close the store, which closes the member's log.
 """
 
 from __future__ import annotations
@@ -50,11 +53,11 @@ from tallystick.store.formats.progress import boot_id as machine_boot_id
 from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Door
+    from tallystick.store._kernel import Door, Log
 
 
 class Member(Callbacks):
-    """Use it in this order: `open`, append to its callbacks, `start`, `close`. All methods must be called on the event
+    """Use it in this order: `open`, append to its callbacks, `start`, `stop`. All methods must be called on the event
     loop's thread, except those that say otherwise.
 
     It owns the parts that are listed above, and does nothing itself."""
@@ -90,6 +93,9 @@ class Member(Callbacks):
         self._damage = LogDamage(identity.member, disk, special, self._health)
         self._room = Room(disk.ledger.folder, disk.ledger.segment_bytes, settings.min_free_bytes)
         self._driver: Driver | None = None
+        self.saved_index: Callable[[], int] | None = None
+        """Returns the last entry whose effect is in the caller's saved state: entries behind it are kept (D10). Called
+        on any thread. None: the caller's state is not built from the log."""
 
     @classmethod
     async def open(
@@ -165,13 +171,13 @@ class Member(Callbacks):
         self.set_addresses(addresses)
         self._driver.upkeep.start()
 
-    async def close(self, *, transfer: bool = True) -> None:
+    async def stop(self, *, transfer: bool = True) -> None:
         """Transfers leadership if this member leads (T7), makes everything durable, and notes a clean stop. OSError.
 
-        With a store's appender, the store makes it durable (`EngineReplica.close`) and is closed after this.
+        With a store's appender, the store makes it durable, and calls `close` when it is closed after this.
         """
         if self._driver is not None:
-            sound = await self._driver.close(transfer=transfer)
+            sound = await self._driver.stop(transfer=transfer)
             if not sound or self._driver.log.writer is None:
                 return
         self.ledger.log.abandon(self.settings.abandon_code, CLOSED)
@@ -326,7 +332,20 @@ class Member(Callbacks):
         """Whether byte `pos` of the log is in a range that is being fetched from another member."""
         return self._damage.task.covers(pos)
 
-    # -- for the store on the log --------------------------------------------------------------------------------------
+    # -- the replica of the store on the log ---------------------------------------------------------------------------
+
+    @property
+    def log(self) -> Log:
+        return self.ledger.log
+
+    @property
+    def begin_pos(self) -> int:
+        """The position of the first byte of the log."""
+        return self.ledger.base.pos
+
+    def first_index_behind(self, pos: int) -> int:
+        """Index of the first entry that ends behind `pos`; if there is no such entry, the next index."""
+        return self.ledger.index_of(pos) + 1
 
     def log_written(self) -> None:
         """More of what was staged is written. Called by the object that writes the log."""
@@ -361,9 +380,13 @@ class Member(Callbacks):
             self._driver.upkeep.save_mark()
 
     def keep_from(self) -> int:
-        """The position from which the log is needed: by entries that are not applied here, or by a member that catches
-        up. Can run on any thread."""
-        return self._applier.committed_pos if self._driver is None else self._driver.keep_from()
+        """The position from which the log is needed: by entries that are not applied or not saved here, or by a member
+        that catches up. Can run on any thread."""
+        pos = self._applier.committed_pos if self._driver is None else self._driver.keep_from()
+        if self.saved_index is None:
+            return pos
+        index = max(self.saved_index(), self.ledger.base.index)
+        return min(pos, self.ledger.end_of(min(index, self.ledger.last_index)))
 
     def release_before(self, pos: int) -> None:
         """The log begins at `pos`, a segment's start, from now on (D10); the caller has checked that nothing before it
@@ -372,3 +395,9 @@ class Member(Callbacks):
         Can run on any thread; blocks for syncs. Raises ValueError or OSError.
         """
         self._disk.release_before(pos)
+
+    def close(self, orderly: bool) -> None:
+        """Notes a clean stop in the log's mark, if `orderly` and the disk is sound. The member was stopped. Blocks.
+        OSError."""
+        if orderly and self.disk_state is not DiskState.FAILED:
+            self.ledger.close(self.committed_index)

@@ -118,7 +118,7 @@ class FakeMember:
     async def read(self) -> int:
         return self.committed_index + 1
 
-    async def close(self, *, transfer: bool = True) -> None:
+    async def stop(self, *, transfer: bool = True) -> None:
         self.follow(self.term, None)
 
     # -- what a test says ----------------------------------------------------------------------------------------------

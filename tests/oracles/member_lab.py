@@ -185,7 +185,7 @@ class Node:
 
     async def stop(self) -> None:
         member, self.member = self.up, None
-        await member.close()
+        await member.stop()
 
 
 class Group:

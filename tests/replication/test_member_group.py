@@ -190,6 +190,18 @@ async def test_a_leader_keeps_the_log_for_a_member_that_catches_up(tmp_path: Pat
         assert kept == end < leader.up.keep_from()
 
 
+async def test_a_member_keeps_the_entries_that_are_in_no_saved_state(tmp_path: Path) -> None:
+    """D10: after a crash they are applied again from the log."""
+    async with Group(tmp_path) as group:
+        await group.put_somehow(100)
+        last = await group.level()
+        member = group.nodes[0].up
+        ledger = member.ledger
+        for saved, kept in ((-1, 0), (3, ledger.end_of(3)), (last + 10, member.committed_pos)):
+            member.saved_index = lambda index=saved: index  # type: ignore[misc]
+            assert member.keep_from() == kept
+
+
 async def test_a_membership_that_is_not_committed_is_shown_as_that(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.put_somehow(3)

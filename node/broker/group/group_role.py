@@ -205,7 +205,7 @@ class BrokerGroup:
         await asyncio.gather(*tasks, return_exceptions=True)
         for service in self._services:
             service.halt()
-        await self.member.close(transfer=False)
+        await self.member.stop(transfer=False)
         for service in self._services:
             await service.stop()
         try:

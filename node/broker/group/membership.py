@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.replication.ledger.ledger import Ledger
-from tallystick.replication.member.engine import EngineReplica
 from tallystick.replication.member.member import Member
 from tallystick.replication.member.settings import MemberSettings
 from tallystick.replication.membership import Membership
@@ -193,18 +192,3 @@ def forget_derived(door: Door, root: Path, begin_pos: int) -> bool:
             door.remove(root / name)
     door.sync_dir(root)
     return True
-
-
-class GroupReplica(EngineReplica):
-    """The member's log for the engine. It keeps the entries that are in no saved snapshot of the tables (D10)."""
-
-    def __init__(self, member: Member) -> None:
-        super().__init__(member)
-        self._ledger = member.ledger
-        self.saved_index: Callable[[], int] = lambda: -1
-        """The last entry whose effect on the tables is in their file."""
-
-    def keep_from(self) -> int:
-        """See `store.replica.Replica`."""
-        index = max(self.saved_index(), self._ledger.base.index)
-        return min(super().keep_from(), self._ledger.end_of(min(index, self._ledger.last_index)))
