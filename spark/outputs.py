@@ -88,7 +88,7 @@ class FolderOutput(Output):
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)  # mkstemp's files are for nobody else
+            Path(temporary).chmod(0o644)  # mkstemp's files are private
             made = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
             target.parent.mkdir(parents=True, exist_ok=True)
             Path(temporary).replace(target)

@@ -2,8 +2,8 @@
 
     NAME.tmp written and synced ─▶ renamed to NAME ─▶ folder synced: the rename survives a loss of power
 
-A crash in between leaves `NAME.tmp`, which nobody reads and the next replacement overwrites. A file whose name is
-missing for a moment or that has a backup needs other steps: see `tables.py`.
+A crash in between leaves `NAME.tmp`, which is never read and which the next replacement overwrites. A file whose name
+is missing for a moment or that has a backup needs other steps: see `tables.py`.
 """
 
 from __future__ import annotations

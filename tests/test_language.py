@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+SELF = Path(__file__).resolve()
+ROOT = SELF.parent.parent
 BANNED = {
     r"whoever": "name the subject: the client, the user, the caller",
     r"anew": "again, create a new one",
@@ -21,7 +22,8 @@ BANNED = {
     r"is no more": "is no longer",
     r"looks? after": "manages, watches",
     r"nobody (?:leads|knows|says|hears|asked)": "no member, unknown",
-    r"of its own": "its own, separate",
+    r"(?:any|every|some)body": "name the subject: a user, a process, every member",
+    r"of its own(?! (?:term|tests))": "its own, separate",
     r"away with": "without, remove",
     r"a file a thing": "one file per module",
 }
@@ -34,6 +36,7 @@ DONE = (
     "crds",
     "docs/benchmarks.md",
     "docs/compatibility.md",
+    "docs/decisions",
     "docs/design.md",
     "docs/glossary.md",
     "docs/kubernetes",
@@ -48,11 +51,7 @@ DONE = (
     "replication",
     "spark",
     "store",
-    "tests/README.md",
-    "tests/charts",
-    "tests/crds",
-    "tests/golden/README.md",
-    "tests/operator",
+    "tests",
 )
 """Folders and files without banned words. Lines of generated files count as well: correct their source."""
 SUFFIXES = frozenset({".json", ".md", ".py", ".rs", ".sh", ".tpl", ".txt", ".yaml"})
@@ -72,7 +71,7 @@ def files(name: str) -> list[Path]:
     if (ROOT / name).is_file():
         return [ROOT / name]
     found = [path for path in (ROOT / name).rglob("*") if path.suffix in SUFFIXES and path.is_file()]
-    return sorted(path for path in found if not {"__pycache__", "target"} & set(path.parts))
+    return sorted(path for path in found if path != SELF and not {"__pycache__", "target"} & set(path.parts))
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -106,7 +105,7 @@ def test_no_text_has_a_banned_word(name: str) -> None:
 
 def test_banned_words_are_found() -> None:
     assert banned("Whoever asks.\nThe group is\nnone. It bears it.") == [(1, "Whoever"), (2, "is none"), (3, "bears")]
-    assert banned("Somebody ended the bearing of a dependent.") == []
+    assert banned("The body ended the bearing of a dependent.") == []
 
 
 def test_names_in_code_are_no_texts(tmp_path: Path) -> None:

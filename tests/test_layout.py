@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
 PARTS = sorted({name.split(".")[1] for name in PACKAGES})
-# What a part may import of the others. Imports point one way: whoever knows bytes knows no processes.
+# What a part may import of the others. Imports point one way: code for bytes does not import code for processes.
 MAY_IMPORT: dict[str, set[str]] = {
     "store": set(),
     "replication": {"store"},
@@ -129,7 +129,7 @@ def test_every_folder_with_modules_is_packaged() -> None:
     assert sorted(MAY_IMPORT) == PARTS
 
 
-def test_no_part_has_an_init_of_its_own() -> None:
+def test_no_part_has_an_init_module() -> None:
     """With one, a part named like a standard module would shadow it for every Python started in the root."""
     assert list(ROOT.glob("*/__init__.py")) == []
     assert [path for part in PARTS for path in (ROOT / part).rglob("test_*.py")] == [], "tests live under tests/"

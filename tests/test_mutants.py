@@ -1,4 +1,5 @@
-"""The catalogue of planted bugs fits the tree as it is: whoever moves code is told here, and moves its bugs along.
+"""The catalogue of planted bugs matches the tree: these tests fail when planted code moves, and its bugs have to
+follow.
 
 Planting them takes minutes (`make mutants`); that every one can be planted takes a moment.
 """
@@ -41,7 +42,7 @@ def test_there_are_bugs_in_every_part() -> None:
 
 def test_every_survivor_has_a_reason() -> None:
     short = [mutant.name for mutant in MUTANTS if mutant.equivalent and len(mutant.equivalent.split()) < 8]
-    assert short == [], "a reason is a sentence that somebody can check"
+    assert short == [], "a reason must be a sentence that a reader can check"
 
 
 # -- the checks themselves ---------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def mutant(old: str = "x", new: str = "y", file: str = "a.py", equivalent: str =
     return Mutant("part", "a bug", (Edit(file, old, new),), PYTEST, 1.0, equivalent)
 
 
-def test_a_bug_that_does_not_fit_is_told(tmp_path: Path) -> None:
+def test_a_bug_that_does_not_apply_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_layout.py").write_text("")
@@ -104,7 +105,7 @@ def test_what_the_end_of_a_detector_says(detector: Detector, code: int | None, o
 
 def test_what_fails_a_run() -> None:
     survived, found, invalid = (Result(each) for each in (Verdict.SURVIVED, Verdict.FOUND, Verdict.INVALID))
-    listed = mutant(equivalent="it makes no difference to anybody who looks at it")
+    listed = mutant(equivalent="it makes no difference to any reader of the file")
     assert report.failures([(listed, survived), (mutant(), found)]) == []
     assert len(report.failures([(listed, found), (mutant(), survived), (mutant(), invalid)])) == 3
     table = report.table([(listed, survived), (mutant(), found)], 3.0)
@@ -112,7 +113,7 @@ def test_what_fails_a_run() -> None:
     assert "2 bugs in 3 s" in table
 
 
-def test_how_long_a_run_takes_is_told_from_the_last_one(tmp_path: Path) -> None:
+def test_the_time_of_a_run_is_estimated_from_the_last_one(tmp_path: Path) -> None:
     mutants = [replace(mutant(), name=str(number)) for number in range(4)]
     in_kernel = replace(mutant(file="store/kernel/src/log.rs"), name="kernel")
     times = Times(tmp_path)

@@ -1,6 +1,6 @@
 """The simulation of whole brokers: one seed is one run, in any process. `make simulate-node` runs more seeds.
 
-Each run is a process of its own: the simulation replaces the clocks of the process that it runs in.
+Each run is a separate process: the simulation replaces the clocks of the process that it runs in.
 """
 
 import importlib.util

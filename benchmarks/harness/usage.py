@@ -2,7 +2,7 @@
 
 Foreign CPU of an interval = user, nice, system and stolen time of all processors (/proc/stat)
                            - this process, its children and the broker under test
-                           - the kernel's own threads (write-back of what the broker wrote is nobody else's load).
+                           - the kernel's own threads (write-back of the broker's data is part of the broker's load).
 A machine that others use makes a row noisy, and only a number beside the row tells the reader.
 Source: proc(5). Times there are in ticks of 1/SC_CLK_TCK seconds: good to 10 ms, so intervals of seconds.
 """

@@ -226,7 +226,7 @@ async def _probe(tally: Tally, seconds: float, beside: list[asyncio.Task[None]] 
 
 
 def _forget_pages(tally: Tally) -> None:
-    """Drops the pages of the log from the page cache; nobody has the files open."""
+    """Drops the pages of the log from the page cache; no process has the files open."""
     for path in sorted((tally.store / "commitlog").iterdir()):
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)

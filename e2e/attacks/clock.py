@@ -2,7 +2,7 @@
 
 Required at every jump, in both directions: nothing is deleted because of it; a lock keeps its owner for its time, and
 no longer; clients stay known; held pulls are answered; derived files are synced on; delayed messages and transactions
-that nobody ended come within seconds of when a right clock would bring them, or earlier, never a jump later; what is
+that were not ended come within seconds of the time with a right clock, or earlier, never a jump later; what is
 sent behind a jump waits as long as it should; after `kill -9` at any of these times everything acknowledged is there.
 In a group whose members disagree by a century nothing changes.
 """

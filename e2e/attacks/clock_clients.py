@@ -69,7 +69,7 @@ class ClockClients:
         assert (await self._call(command)).code == 0
 
     async def half(self, name: str) -> None:
-        """Sends a half message that nobody will end until the broker asks. AssertionError: it was refused."""
+        """Sends a half message that is not ended until the broker asks. AssertionError: it was refused."""
         pairs = {properties.TRAN_MSG: "true", properties.PGROUP: GROUP, properties.UNIQ_KEY: name}
         command = send_command(LATER_TOPIC, 0, f"{name}|".encode(), pairs)
         assert command.ext is not None

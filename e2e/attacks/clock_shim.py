@@ -1,8 +1,8 @@
 """A wall clock that a run can set for one process, while it runs.
 
 A shared object of a few lines is preloaded. It adds an offset, read from a mapped file at each call, to CLOCK_REALTIME
-and to nothing else: the monotonic clock, the system's timers and the times of files stay true. That is what a process
-sees of a wall clock that somebody sets.
+and to nothing else: the monotonic clock, the system's timers and the times of files stay true. A process sees the same
+when the wall clock is set.
 """
 
 from __future__ import annotations

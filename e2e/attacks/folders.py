@@ -94,7 +94,7 @@ async def _two_brokers(arena: Arena) -> None:
 
 
 async def _another_user(arena: Arena) -> None:
-    """The folder belongs to root, and the broker is nobody."""
+    """The folder belongs to root, and the broker runs as another user."""
     tally, sent = await _begun(arena.work / "user")
     try:
         tally.stop()

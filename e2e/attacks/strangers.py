@@ -1,5 +1,5 @@
 """Strangers at every port: unfinished frames at the VIP port and the external port, unfinished requests over HTTP,
-TLS handshakes that nobody ends; and a name server that stands still.
+unfinished TLS handshakes; and a name server that is stopped.
 
 Required: private memory of the process stays below the memory budget and a margin, whichever port is used, and all
 ports together; clients are served meanwhile; what strangers took is free again after they went or were cut. A group
@@ -170,7 +170,7 @@ async def _handshakes(arena: Arena) -> None:
 
 
 def _certificate(folder: Path) -> tuple[str, ...]:
-    """Settings that name one certificate, which signs itself and is everybody's. SkippedError: there is no openssl."""
+    """Settings with one self-signed certificate for all members. SkippedError: there is no openssl."""
     folder.mkdir(parents=True)
     key, certificate = folder / "key.pem", folder / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

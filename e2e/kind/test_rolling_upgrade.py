@@ -1,4 +1,4 @@
-"""Another image, under load: one member at a time, the leader last, and nobody notices. And a pause that holds."""
+"""Another image, under load: one member at a time, the leader last, without failed requests. And a pause that holds."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_more_queues_come_and_fewer_are_refused(orders: Brokers, shell: Shell) -
 
 
 def test_drift_is_repaired(orders: Brokers, shell: Shell) -> None:
-    """Somebody deletes it with the command; it is there again within a minute."""
+    """A user deletes it with the command; the operator creates it again within a minute."""
     orders.topic("drifting", 4)
     shell.tally("topic", "delete", "drifting")
 

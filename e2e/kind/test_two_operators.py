@@ -16,7 +16,7 @@ def test_one_works_at_a_time(orders: Brokers, lab: Lab) -> None:
     goes on, finds that it has lost the lease, and ends before it does anything."""
     lab.release.scale(2)
     try:
-        first = wait_for("somebody holds the lease", lab.release.holder, 60)
+        first = wait_for("an operator holds the lease", lab.release.holder, 60)
         pods = {pod["metadata"]["name"]: pod for pod in lab.release.pods()}
         assert first in pods, (first, sorted(pods))
         begin_s = now_s()

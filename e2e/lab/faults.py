@@ -199,7 +199,7 @@ class Faults:
         return f"byte {at} of {path.name} of {victim.name} {how}, repaired {seconds:.1f} s after its start"
 
     async def _fill(self, fault: Fault, victim: Member) -> str:
-        """No room on one member's disk until somebody else leads, or for a while; then there is room again."""
+        """Fills one member's disk until another member leads, or for a while; then frees it."""
         leads = fault.kind == "full-leader"
         begin_s = time.monotonic()
         filler = await asyncio.to_thread(fill, victim.folder)

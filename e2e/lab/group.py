@@ -119,7 +119,7 @@ class Member:
 
     @property
     def ended(self) -> bool:
-        """It was started, nobody ended it, and it is gone."""
+        """Whether it was started, was not stopped, and has ended."""
         return self._server is not None and not self._server.alive
 
     def launch(self) -> None:
@@ -314,14 +314,14 @@ class Group:
         while (amiss := condition()) is not None:
             self.look_at_processes()
             if self._over:
-                raise ProcessError(f"nobody waits any more that {what}")
+                raise ProcessError(f"timed out waiting: {what}")
             if time.monotonic() - begin > timeout_s:
                 raise ProcessError(f"not within {timeout_s:g} s that {what}: {amiss}; see {self.folder}")
             time.sleep(_LOOK_S)
         return time.monotonic() - begin
 
     def look_at_processes(self) -> None:
-        """ProcessError: one is gone that nobody ended."""
+        """ProcessError: a process ended that was not stopped."""
         for member in self.members:
             if member.ended:
                 raise ProcessError(f"{member.name} ended by itself, see {member.log}")

@@ -2,7 +2,7 @@
 
 Each asks the name server who leads, as real clients do, only more often. A message that was not acknowledged is sent
 again under its key, most of the time; so the history has retries, duplicates that are allowed, and attempts whose
-outcome nobody learned. The seed decides what each sender sends; how clients interleave is up to the machine.
+outcome is unknown. The seed decides what each sender sends; how clients interleave is up to the machine.
 
 The probe measures: it begins a send every 20 ms whatever became of those before, so that nothing it waits for hides
 when the group serves again.

@@ -99,7 +99,7 @@ class _Sender:
                 await asyncio.sleep(self._rng.uniform(0, self._shape.rest_s))
 
     def _queue(self) -> tuple[str, int]:
-        """Where the next message goes: one of the topics, or one that nobody has used before."""
+        """Where the next message goes: one of the topics, or a new one."""
         if self._rng.random() < self._shape.new_topics:
             return f"new-{self._label}-{self._count}".replace(".", "-"), self._rng.randrange(NEW_TOPIC_QUEUES)
         topic = self._rng.choice(list(TOPICS))
@@ -226,7 +226,7 @@ def _place(topic: str, queue_id: int, answer: dict[str, str]) -> Place:
 
 
 def batch_entry(body: bytes, pairs: dict[str, str]) -> bytes:
-    """size, magic and CRC (0: nobody reads them), flag, body, properties, as MessageDecoder.encodeMessage has it."""
+    """size, magic and CRC (0: they are not read), flag, body, properties, as in MessageDecoder.encodeMessage."""
     text = properties.encode(pairs).encode()
     size = 4 * 4 + 4 + len(body) + 2 + len(text)
     return struct.pack(">iiiii", size, 0, 0, 0, len(body)) + body + struct.pack(">h", len(text)) + text

@@ -1,4 +1,4 @@
-"""Where things are, and ports that nobody uses.
+"""Paths, and unused ports.
 
 Ports stay below 32768: the kernel gives higher ones to clients, and a server that starts again might find its own
 taken.

@@ -4,7 +4,7 @@ An application's producer learns of a new leader when it looks at the route, eve
 (`pollNameServerInterval`). So two of them send at the same time: one with the client's defaults, which shows what users
 get without doing anything, and one that looks every second, which shows what the group makes possible.
 
-Until it looks, the one with the defaults goes on sending to the old leader's address. Nobody answers there while the
+Until it looks, the client with the defaults continues to send to the old leader's address. There is no answer while the
 process is gone; once it runs again it passes on what it gets. So the leader is killed in two ways: it stays away until
 both producers have sent again, as a lost machine does, or it is started again at once, as by a supervisor. And it hands
 over in order, where no send may fail at all.

@@ -21,7 +21,7 @@ async def whole(group: Group) -> float:
 
 
 async def leader_of(group: Group) -> Member:
-    """Who leads a whole group. ProcessError: nobody."""
+    """The leader of a complete group. ProcessError: it has no leader."""
     leader = await asyncio.to_thread(group.leader)
     if leader is None:
         raise ProcessError("no member says that it leads, and the group was whole just now")

@@ -69,7 +69,7 @@ def test_s1_a_voter_that_raised_its_term_cannot_vote_in_it() -> None:
 
 
 def test_s2_a_candidate_that_hears_of_a_higher_term_loses_the_request() -> None:
-    """1 stands and reaches nobody. 0 asks it for its vote in a higher term, and 1 alone can give it."""
+    """1 stands for election and reaches no member. 0 requests its vote in a higher term, which only 1 can give."""
 
     def history(group: Group) -> bool:
         group.kill(2)

@@ -51,7 +51,7 @@ class StartProgress:
         self._pos, self._end = pos, end
 
     def reason(self) -> str:
-        """Why nobody can be served yet."""
+        """Why no client can be served yet."""
         text = _WORDS[self.phase]
         begin = self._begin
         if self.phase == RECOVERING and begin is not None and self._end > begin:
@@ -59,7 +59,7 @@ class StartProgress:
         return text
 
     def to_json(self) -> dict[str, Any] | None:
-        """The step under way; None: the log is not being recovered. Bytes are null where nobody counts them."""
+        """The step under way; None: the log is not being recovered. Bytes are null if they are not counted."""
         if self.phase != RECOVERING:
             return None
         begin = self._begin

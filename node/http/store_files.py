@@ -25,7 +25,7 @@ from tallystick.store.formats.segment_files import is_of_log, segment_start
 from tallystick.store.settings import StoreSettings
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe somebody left there must not hold us
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in its place must not block the open
 _DEPTHS = {"commitlog": 2, "consumequeue": 4, "consumequeue_ext": 4, "index": 2}
 """Parts of a file's path, by the folder that it begins with."""
 _ALONE = ("checkpoint", "abort")
@@ -57,7 +57,7 @@ def file_of(path: str) -> StoreFile:
     if not is_of_log(parts):
         return StoreFile(parts, None)
     start = segment_start(parts[-1])
-    if start is None:  # without a place in the log nobody can say how much of it is committed
+    if start is None:  # without a place in the log the committed part of it is unknown
         raise NotServedError(path)
     return StoreFile(parts, start)
 

@@ -96,8 +96,7 @@ def _unreadable(volume: Volume, paths: Sequence[Path], findings: Findings) -> bo
     return findings.count > before
 
 
-# -- the entries that the log requires
-# ---------------------------------------------------------------------------------------------
+# -- the entries that the log requires ---------------------------------------------------------------------------------
 
 
 _RECORDS = pa.schema(
@@ -130,8 +129,7 @@ class _Records:
         return self.keys.filter(pc.greater_equal(self.keys["position"], first))
 
 
-# -- the entries of the files
-# -----------------------------------------------------------------------------------------------------
+# -- the entries of the files ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -383,8 +381,7 @@ class _Stretch:
         return wrong
 
 
-# -- chains and slots, which follow from the entries
-# -------------------------------------------------------------------------------------
+# -- chains and slots, which follow from the entries -------------------------------------------------------------------
 
 
 def _check_chains(source: str, file: _File, geometry: IndexGeometry, findings: Findings) -> None:

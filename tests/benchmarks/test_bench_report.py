@@ -73,7 +73,7 @@ def test_ratios_are_written_as_people_say_them() -> None:
     assert report.ratio(Metric.CPU, None) == "-"
 
 
-def test_void_rows_and_refused_sends_are_told() -> None:
+def test_void_rows_and_refused_sends_are_reported() -> None:
     lying = [Turn("sends", "ours", {Metric.RATE: 9e9}, void="7 acknowledged, 0 stored"), *TURNS[3:]]
     result = judge(RATE, lying)
     assert result is not None
@@ -104,7 +104,7 @@ def test_the_chart_is_drawn_to_scale() -> None:
     drawn = ElementTree.fromstring(chart.svg(results(), "caption <with> marks"))
     name = "{http://www.w3.org/2000/svg}"
     bars = [float(bar.attrib["width"]) for bar in drawn.iter(f"{name}rect") if bar.attrib["height"] == "18"]
-    assert len(bars) == 2  # the restart is compared with nobody
+    assert len(bars) == 2  # the restart has no side to compare with
     rate, cpu = bars
     assert cpu / rate == pytest.approx(math.log(27 / 2.4) / math.log(544_262 / 51_723), rel=0.01)
     texts = [element.text for element in drawn.iter(f"{name}text")]

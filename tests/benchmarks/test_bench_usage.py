@@ -35,7 +35,7 @@ def test_the_busy_time_leaves_idle_and_interrupts_out() -> None:
     assert busy_seconds("cpu  100 20 300 4000 50 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n") == 428 / TICKS
 
 
-def test_a_child_is_counted_and_a_gone_one_is_nothing() -> None:
+def test_a_child_is_counted_until_it_ends() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "print(sum(range(30_000_000)), flush=True); input()"],
         stdin=subprocess.PIPE,
@@ -52,7 +52,7 @@ def test_a_child_is_counted_and_a_gone_one_is_nothing() -> None:
     assert (cpu_seconds([child.pid]), anonymous_bytes([child.pid]), seconds_since_start(child.pid)) == (0, 0, None)
 
 
-def test_foreign_is_what_nobody_here_has_used() -> None:
+def test_foreign_time_is_the_time_that_no_measured_process_used() -> None:
     before = Snapshot(at=10, busy_s=100, broker_cpu_s=20, own_cpu_s=30, kernel_cpu_s={7: 5.0, 8: 90.0})
     after = Snapshot(
         at=12, busy_s=104, broker_cpu_s=21.5, own_cpu_s=32.5, kernel_cpu_s={7: 5.25, 9: 0.25}

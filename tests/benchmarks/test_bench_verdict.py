@@ -75,7 +75,7 @@ def test_another_rows_turns_are_no_pairs() -> None:
     assert result is not None and result.advantage == 2.4
 
 
-def test_a_limit_needs_nobody_to_compare() -> None:
+def test_a_limit_needs_no_other_side_to_compare() -> None:
     line = Line("restart", Metric.SECONDS, "restart", None, floor=3, aim=1)
     for seconds, verdict in ((0.9, Verdict.AIM), (3, Verdict.FLOOR), (3.1, Verdict.BELOW)):
         result = judge(line, turns("ours", seconds, metric=Metric.SECONDS, run="restart"))

@@ -115,7 +115,7 @@ def test_wrong_options_are_named(generator: Path) -> None:
         assert result.returncode == 2 and named in result.stderr and result.stdout == ""
 
 
-def test_nobody_there(generator: Path) -> None:
+def test_no_process_answers(generator: Path) -> None:
     command = [str(generator), "produce", "--address", "127.0.0.1:9", "--topic", "t"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and "127.0.0.1:9" in result.stderr

@@ -165,7 +165,7 @@ def environment(manifests: list[Manifest]) -> dict[str, str]:
     return {item["name"]: item.get("value", "") for item in container["env"]}
 
 
-def test_what_the_operator_may_read_of_its_own_is_what_it_reads() -> None:
+def test_the_operator_may_read_exactly_the_objects_that_it_reads() -> None:
     manifests = rendered("default")
     named = {tuple(rule["resources"]): rule["resourceNames"] for _, rule in rules(manifests) if "resourceNames" in rule}
     source = (ROOT / "operator" / "core" / "admin_token.py").read_text()
@@ -187,7 +187,7 @@ def test_brokers_let_the_operators_pods_in() -> None:
     assert json.loads(labels).items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_images_follow_the_chart_unless_told_otherwise() -> None:
+def test_images_follow_the_chart_unless_set() -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     plain, told = rendered("default"), rendered("everything")
     assert dict(pods(plain))["mq-tallystick"]["containers"][0]["image"] == f"tallystick-operator:{version}"
@@ -205,7 +205,7 @@ def test_jobs_come_after_everything_else() -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("", ""), ("theirs", "theirs")])
-def test_without_the_right_to_make_a_class_there_is_none_or_somebody_elses(name: str, told: str) -> None:
+def test_without_the_right_to_create_a_class_none_is_used_or_an_existing_one(name: str, told: str) -> None:
     values = ("--set", "jobs.priorityClass.create=false", "--set", f"jobs.priorityClass.name={name}")
     manifests = rendered("default", *values)
     assert of_kind(manifests, "PriorityClass") == [] and environment(manifests)["JOBS_PRIORITY_CLASS"] == told
@@ -228,7 +228,7 @@ def test_definitions_are_part_of_the_release_and_kept() -> None:
         assert yaml.safe_load(path.read_text()) in manifests
 
 
-def test_definitions_can_be_somebody_elses() -> None:
+def test_definitions_can_belong_to_another_release() -> None:
     assert of_kind(rendered("default", "--set", "crds.install=never"), "CustomResourceDefinition") == []
 
 

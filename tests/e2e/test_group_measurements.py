@@ -13,7 +13,7 @@ def test_percentiles_are_values_that_occurred() -> None:
         percentile([], 50)
 
 
-def test_a_pause_has_the_ends_of_the_time_that_was_looked_at() -> None:
+def test_a_pause_ends_with_the_measured_interval() -> None:
     assert longest_pause_s([1.0, 2.0, 2.5], 0.5, 3.0) == 1.0
     assert longest_pause_s([1.0], 0.0, 9.0) == 8.0
     assert longest_pause_s([], 2.0, 3.5) == 1.5

@@ -51,7 +51,7 @@ def test_only_what_is_wanted_comes() -> None:
     assert set(found) == set(wanted) and len(found) == 9
 
 
-def test_wishes_that_cannot_be_met_are_told() -> None:
+def test_impossible_requests_are_reported() -> None:
     with pytest.raises(ValueError, match="no such kind of fault: earthquake"):
         plan(1, 5, ["transfer", "earthquake"])
     with pytest.raises(ValueError, match="no kind"):

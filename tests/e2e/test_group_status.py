@@ -51,7 +51,7 @@ def test_a_whole_group_is_whole(group: Group) -> None:
         (2, {"applied_index": 0, "commit_index": 0}, "n2 is at 0 of 2090"),
     ],
 )
-def test_what_is_amiss_is_said(group: Group, member: int, changes: dict[str, Any], amiss: str) -> None:
+def test_problems_are_reported(group: Group, member: int, changes: dict[str, Any], amiss: str) -> None:
     if "2090" in amiss:
         told(group)[1] = status(1, last_index=2090, commit_index=2090, applied_index=2090)
     told(group)[member] = status(member, **({"voters": (0, 1, 2)} | changes))

@@ -48,7 +48,7 @@ def test_another_place_is_a_loss() -> None:
     assert "c: acknowledged by n0 at T queue 0 offset 2, LOST: b is there" in problems_of(THREE, items("a", "c", "b"))
 
 
-def test_a_queue_that_nobody_has_is_a_loss() -> None:
+def test_a_queue_that_no_member_has_is_a_loss() -> None:
     assert "a: acknowledged by n0 at T queue 0 offset 0, LOST" in problems_of(THREE, (), queue=P)
 
 
@@ -67,7 +67,7 @@ def test_another_body_is_noticed() -> None:
     assert "T queue 0 offset 0: holds a body that was NEVER SENT ('a')" in problems_of(THREE, spoiled)
 
 
-def test_a_message_of_nobody_is_noticed() -> None:
+def test_a_message_without_a_sender_is_noticed() -> None:
     assert "offset 3: holds a body that was NEVER SENT ('x')" in problems_of(THREE, items("a", "b", "c", "x"))
 
 
@@ -94,7 +94,7 @@ def test_a_gap_is_noticed() -> None:
     assert "T queue 0: GAP, at 1 a message says that it is at 2" in problems_of(THREE, gap)
 
 
-def test_a_begin_that_is_gone_is_noticed() -> None:
+def test_a_missing_begin_is_noticed() -> None:
     found = problems_of([send("b", OK, 1)], items("b", first=1), first=1)
     assert found == "T queue 0: begins at 1, all before is gone"
 

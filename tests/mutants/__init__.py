@@ -5,9 +5,9 @@
     make mutants ONLY='a filler'               every bug whose name has this text
     make mutants LIST=1                        what there is, and how long it takes, without running anything
 
-A green test suite says what it looked at and not what it would have missed. So `planted/` has a catalogue of bugs as
-somebody might make them who means well: a bound that is off by one, a sync that is missing, two effects in the wrong
-order, a forgotten rollback. Each names the layer that must find it: test files, cargo tests, or the simulator.
+A green test suite says what it looked at and not what it would have missed. So `planted/` has a catalogue of bugs as a
+programmer might make them with good intentions: a bound that is off by one, a sync that is missing, two effects in the
+wrong order, a forgotten rollback. Each names the layer that must find it: test files, cargo tests, or the simulator.
 
 How one bug is tried
 - The runner works in a private copy of the tree (`private_copy`), with an own environment whose `tallystick` is that

@@ -107,7 +107,7 @@ def run(copy: PrivateCopy, detector: Detector, timeout_s: float, first_failure_o
     if detector.simulate:
         command = [str(copy.python), "-m", "mutants.simulate", detector.simulate, str(detector.seeds)]
         return _run(command, copy.tree, copy.environment(), timeout_s)
-    # Of its own: what a run that was ended left behind must not fail the next one.
+    # A separate folder: files that a killed run left must not fail the next one.
     files = copy.temporary / f"pytest-{time.monotonic_ns()}"
     options = [
         "-q",
@@ -176,7 +176,7 @@ def _last_line(text: str) -> str:
 
 
 def _run(command: list[str], folder: Path, environment: dict[str, str], timeout_s: float) -> Ended:
-    """Runs a command in a process group of its own, and ends the whole group when the time is up."""
+    """Runs a command in a separate process group, and ends the whole group when the time is over."""
     process = subprocess.Popen(
         command,
         cwd=folder,

@@ -2,7 +2,7 @@
 
 Hypothesis stops at the first example that fails instead of looking for a smaller one: that a test fails is all that is
 wanted here, and shrinking takes minutes. Its profile is loaded before each test module is imported, because
-`conftest.py` loads one of its own before that.
+`conftest.py` loads its own before that.
 
 A test that takes longer than `TEST_LIMIT_S` hangs: the slowest ones take some seconds. The process ends then. On a
 busy machine the runner sets a longer limit.

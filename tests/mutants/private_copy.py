@@ -1,11 +1,11 @@
 """A copy of the tree to plant bugs in, with an environment in which `tallystick` is that copy.
 
 The editable install of the work tree maps `tallystick` to the work tree's folders by a finder that a `.pth` file
-installs. The copy has a virtual environment of its own. Its `.pth` file adds the libraries of the work tree's
+installs. The copy has a separate virtual environment. Its `.pth` file adds the libraries of the work tree's
 environment as a plain path (so the finder in there is not installed) and makes `tallystick` a namespace over the copy.
 Whatever starts `sys.executable` therefore runs the copy's code, however many processes deep.
 
-Bytecode: planting gives a file a time of change of its own, so that Python never takes a stale `.pyc` for it.
+Bytecode: planting gives a file a new modification time, so that Python never takes a stale `.pyc` for it.
 
 The kernel is built in the copy, by cargo's development profile with some optimisation and without overflow checks and
 debug assertions: the product's release build has none of these either, so a bug is not found by them. Test programs and

@@ -1,4 +1,4 @@
-"""A start waits for the name it tells of itself, within bounds."""
+"""A start waits until its advertised name can be resolved, within bounds."""
 
 from __future__ import annotations
 

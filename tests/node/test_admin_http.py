@@ -127,7 +127,7 @@ async def test_names_with_signs_are_written_as_in_any_address(node: Node) -> Non
         ("/consumergroups/TOOLS_CONSUMER", {}, "group of the system"),
     ],
 )
-async def test_what_cannot_be_is_refused_and_changes_nothing(node: Node, path: str, body: Any, words: str) -> None:
+async def test_invalid_requests_are_refused_and_change_nothing(node: Node, path: str, body: Any, words: str) -> None:
     before = node.fake.topics.data_version, node.fake.groups.data_version
     status, answer = await node.ask("PUT", path, body)
     assert status == 400
@@ -136,7 +136,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(node: Node, path: s
 
 
 @pytest.mark.parametrize("path", ["/topics/SELF_TEST_TOPIC", "/consumergroups/CID_RMQ_SYS_TRANS"])
-async def test_what_is_the_systems_is_not_deleted(node: Node, path: str) -> None:
+async def test_system_topics_are_not_deleted(node: Node, path: str) -> None:
     assert (await node.ask("DELETE", path))[0] == 400
 
 
@@ -156,7 +156,7 @@ async def test_there_is_no_broker_yet(node: Node) -> None:
     assert await node.ask("GET", "/topics") == (503, {"error": "starting: the store is recovered", "leader": None})
 
 
-async def test_of_many_each_is_done_or_refused_by_itself(node: Node) -> None:
+async def test_each_of_many_is_done_or_refused_separately(node: Node) -> None:
     await node.ask("PUT", "/topics/known", {"perm": 6})
     items = [
         {"name": "new", "writeQueues": 2},
@@ -227,7 +227,7 @@ async def test_a_follower_shows_what_it_knows_and_says_who_leads(node: Node, tmp
     assert "T" not in node.fake.topics
 
 
-async def test_a_disk_that_takes_nothing_is_told_and_asking_again_helps(node: Node) -> None:
+async def test_a_full_disk_is_reported_and_a_retry_succeeds_later(node: Node) -> None:
     file = node.fake.topics._file
     assert isinstance(file, MemoryFile)
     file.broken = True

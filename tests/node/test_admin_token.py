@@ -1,4 +1,4 @@
-"""Who may administer: whoever has a token of the file, as it is now."""
+"""A request may administer if it has a token of the file in its present state."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_probes_and_metrics_are_open_and_nothing_else_is(client: TestClien
     "given",
     ["", "Bearer", "Bearer ", f"Basic {SECRET}", SECRET, f"Bearer {SECRET}x", f"Bearer {SECRET[:-1]}", "Bearer \xe4"],
 )
-async def test_what_is_no_token_of_the_file(client: TestClient, given: str) -> None:
+async def test_a_token_that_is_not_in_the_file(client: TestClient, given: str) -> None:
     assert await status(client, "/node", given) == 401
 
 
@@ -79,7 +79,7 @@ async def test_the_file_is_read_again_when_it_is_another_one(client: TestClient,
     assert [await status(client, "/node", f"Bearer {token}") for token in ("new", SECRET)] == [200, 401]
 
 
-async def test_a_file_that_is_not_there_lets_nobody_in_until_it_is(
+async def test_no_request_is_allowed_while_the_token_file_is_missing(
     client: TestClient, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(file, None)

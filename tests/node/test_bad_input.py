@@ -173,9 +173,7 @@ def settle(measure: Any, at_most: float, within_s: float = 10.0) -> None:
     ],
 )
 @pytest.mark.parametrize("port", ["broker", "name server"])
-def test_bytes_that_are_no_frames_close_the_connection(
-    process: TallyProcess, broker: str, port: str, data: bytes
-) -> None:
+def test_invalid_frames_close_the_connection(process: TallyProcess, broker: str, port: str, data: bytes) -> None:
     with Wire(process.places[port]) as wire:
         assert wire.ask(data) == CLOSED
 
@@ -199,9 +197,7 @@ def test_bytes_that_are_no_frames_close_the_connection(
     ],
 )
 @pytest.mark.parametrize("port", ["broker", "name server"])
-def test_headers_that_are_no_headers_close_the_connection(
-    process: TallyProcess, broker: str, port: str, header: bytes
-) -> None:
+def test_invalid_headers_close_the_connection(process: TallyProcess, broker: str, port: str, header: bytes) -> None:
     with Wire(process.places[port]) as wire:
         assert wire.ask(json_frame(header)) == CLOSED
 
@@ -219,7 +215,7 @@ def test_headers_that_are_no_headers_close_the_connection(
         struct.pack(">hBhiiii", 310, 0, 373, 7, 0, 0, 7) + struct.pack(">h", 1) + b"a" + struct.pack(">i", 1 << 30),
     ],
 )
-def test_binary_headers_that_are_none_close_the_connection(broker: str, header: bytes) -> None:
+def test_invalid_binary_headers_close_the_connection(broker: str, header: bytes) -> None:
     with Wire(broker) as wire:
         assert wire.ask(json_frame(header, header_type=1)) == CLOSED
 
@@ -457,7 +453,7 @@ def test_ten_thousand_garbage_connections_leave_nothing_behind(process: TallyPro
     assert len(process.log.read_text().splitlines()) < lines + 40
 
 
-def test_half_open_connections_keep_nobody_from_being_served(process: TallyProcess, broker: str) -> None:
+def test_half_open_connections_do_not_block_other_clients(process: TallyProcess, broker: str) -> None:
     files, memory_kib = descriptors(process), resident_kib(process)
     held = [Wire(broker) for _ in range(500)]
     for number, wire in enumerate(held):

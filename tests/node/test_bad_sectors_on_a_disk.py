@@ -84,7 +84,7 @@ async def test_a_plain_broker_serves_around_bad_sectors_and_says_where_they_are(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_records_that_cannot_be_read_are_not_taken_for_the_end_of_the_log(tmp_path: Path, number: int) -> None:
+async def test_unreadable_records_do_not_end_the_log(tmp_path: Path, number: int) -> None:
     settings = ("--set", "brokerName=plain", "--set", "flushDiskType=SYNC_FLUSH")
     with BadDisk(tmp_path) as disk:
         with TallyProcess(tmp_path, *settings) as process:
@@ -141,7 +141,7 @@ async def test_a_member_that_cannot_read_the_end_of_its_log_fetches_it_again(tmp
             assert "cannot be read" in process.log.read_text()
 
 
-async def test_the_scrubber_of_a_member_repairs_what_nobody_reads(tmp_path: Path) -> None:
+async def test_the_scrubber_of_a_member_repairs_records_without_readers(tmp_path: Path) -> None:
     with BadDisk(tmp_path) as disk, GroupLab(tmp_path, "scrubBytesPerSecond=100000000") as lab:
         async with ClusterClient(lab.nameserver) as client:
             leader, _ = await lab.with_topic(client, "Bad", 1)

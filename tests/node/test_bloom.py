@@ -62,13 +62,13 @@ def test_sizes_are_those_of_rocketmq(error_percent, groups, hashes, bits):
 
 
 @pytest.mark.parametrize(("error_percent", "groups"), [(0, 32), (100, 32), (20, 0)])
-def test_sizes_that_cannot_be_are_refused(error_percent, groups):
+def test_impossible_sizes_are_refused(error_percent, groups):
     with pytest.raises(ValueError, match="bloom filter"):
         BloomFilter.create(error_percent, groups)
 
 
 @given(st.lists(st.text(max_size=20)), st.text(max_size=20))
-def test_whoever_was_added_is_found(texts, other):
+def test_every_added_key_is_found(texts, other):
     bloom = BloomFilter.create(20, 32)
     bit_map = bloom.empty()
     for text in texts:

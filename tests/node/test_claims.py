@@ -105,7 +105,7 @@ def test_what_a_stranger_took_while_the_broker_was_away_ends_with_its_connection
     assert names.register(BROKER, HOME, topics="TU", term=4)
 
 
-def test_a_broker_that_does_not_answer_gives_way_and_has_its_place_back_when_the_other_goes() -> None:
+def test_a_broker_that_does_not_answer_loses_its_place_until_the_other_one_leaves() -> None:
     names = Names()
     assert not names.register(STRANGER, FOREIGN, topics="X", whole=True)
     names.displace((BROKER, HOME), (STRANGER, FOREIGN))
@@ -188,7 +188,7 @@ def test_a_leader_of_a_lower_term_is_taken_when_the_higher_one_is_forgotten() ->
     assert names.addresses == {"g": {0: FOREIGN, 2: OTHER}}
 
 
-def test_who_takes_a_place_is_told_of_once() -> None:
+def test_a_change_of_a_place_is_logged_once() -> None:
     names, told = Names(), []
     names.table.on_held.append(told.append)
     names.register(STRANGER, FOREIGN, topics="X")
@@ -285,7 +285,7 @@ def test_a_deleted_topic_does_not_come_back_by_a_promotion() -> None:
         ({"ha_address": "h" * 256}, "haServerAddr"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(changes: dict[str, object], match: str) -> None:
+def test_invalid_registrations_are_refused_by_name(changes: dict[str, object], match: str) -> None:
     fields = {
         "cluster": "C", "name": "g", "broker_id": 0, "address": HOME, "ha_address": "", "external": "", "term": 3,
     }  # fmt: skip

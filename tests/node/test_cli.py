@@ -39,7 +39,7 @@ def errors(capsys: pytest.CaptureFixture[str]) -> str:
     return text.removeprefix("tally: ").rstrip("\n")
 
 
-def test_without_a_command_it_tells_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_it_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     shown = capsys.readouterr().out
     for name in ("run", "broker", "nameserver", "topic", "produce", "consume", "store"):
@@ -150,8 +150,8 @@ def test_a_brokers_name_server_comes_from_the_flag_or_the_environment(monkeypatc
         (RecoveryError(Path("commitlog"), "is not one"), 2),
         (StoreLockedError(Path("store"), 77), 2),
         (DamageError("a file, at 7"), 2),
-        (TableError(Path("topics.json"), "is none"), 2),
-        (SegmentError(Path("commitlog/0"), "is none"), 2),
+        (TableError(Path("topics.json"), "is not a table"), 2),
+        (SegmentError(Path("commitlog/0"), "is not a segment"), 2),
         (RemotingConnectError(NOBODY, "refused"), 2),
         (OSError(28, "No space left on device", "commitlog/0"), 2),
         (RequestRefusedError(NOBODY, 17, "no such topic\nSee http://somewhere"), 1),
@@ -170,7 +170,7 @@ def test_what_others_can_cause_is_one_line(
         assert "See" not in errors(capsys)
 
 
-def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> int:
         raise ZeroDivisionError
 
@@ -189,7 +189,7 @@ def test_no_name_server(arguments: list[str], capsys: pytest.CaptureFixture[str]
     assert errors(capsys) == "no name server answers: no address is given"
 
 
-def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "verify", "nowhere"]) == 2
     assert "nowhere" in errors(capsys)
     assert main(["store", "dump", "nowhere", "--json", "-"]) == 2
@@ -197,7 +197,7 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_a_command_of_its_own(tmp_path: Path) -> None:
+def test_it_is_a_separate_command(tmp_path: Path) -> None:
     assert tally("run", "--set", "x=1", cwd=tmp_path).stderr == "tally: --set: unknown key 'x'\n"
     started = tally("--help", cwd=tmp_path)
     assert (started.returncode, started.stderr) == (0, "")
@@ -222,7 +222,7 @@ def test_a_reader_who_has_enough_is_no_error(tmp_path: Path, arguments: tuple[st
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_cannot_be_written_is_told(tmp_path: Path, unbuffered: str) -> None:
+def test_output_that_cannot_be_written_is_reported(tmp_path: Path, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         ended = tally(
             "store",

@@ -1,4 +1,4 @@
-"""Members of groups: who is told what, and when somebody is forgotten."""
+"""Members of groups: which member gets which notification, and when a member is forgotten."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Told:
         return self.consumers.register("g", client(wire, client_id, now_ms), subscriptions=subs)
 
 
-def test_members_are_told_of_a_new_one_and_not_of_a_heartbeat() -> None:
+def test_members_are_notified_of_a_new_member_and_not_of_a_heartbeat() -> None:
     case, one, two = Told(), Wire(), Wire()
     assert case.beat(one, sub("T"))
     assert not case.beat(one, sub("T"))
@@ -79,14 +79,14 @@ def test_topics_that_are_missing_from_a_heartbeat_are_removed() -> None:
     assert case.consumers.groups_of_topic("T") == set()
 
 
-def test_a_changed_client_id_on_one_connection_is_told() -> None:
+def test_a_changed_client_id_on_one_connection_is_reported() -> None:
     case, wire = Told(), Wire()
     case.beat(wire, sub("T"))
     assert case.beat(wire, sub("T"), client_id="other")
     assert case.consumers.client_ids("g") == ["other"]
 
 
-def test_a_closed_connection_leaves_at_once_and_the_others_are_told() -> None:
+def test_a_closed_connection_leaves_at_once_and_the_others_are_notified() -> None:
     case, one, two = Told(), Wire(), Wire()
     case.beat(one, sub("T"))
     case.beat(two, sub("T"), client_id="c2")
@@ -94,7 +94,7 @@ def test_a_closed_connection_leaves_at_once_and_the_others_are_told() -> None:
     case.consumers.close(one)
     assert case.told == [("g", 1)]
     case.consumers.close(two)
-    assert case.told == [("g", 1)], "nobody is left to be told"
+    assert case.told == [("g", 1)], "no member is left to notify"
     assert case.gone == ["g"]
     assert case.consumers.get("g") is None
     case.consumers.close(two)  # closing twice is harmless

@@ -189,7 +189,7 @@ def test_the_lengths_in_a_binary_header_are_checked(header: str, match: str) -> 
         decode(1, bytes.fromhex(header), b"")
 
 
-def test_an_unknown_language_is_none_in_both_forms() -> None:
+def test_an_unknown_language_is_absent_in_both_forms() -> None:
     assert decode(1, bytes.fromhex("000b630175" + "00" * 16), b"").language is None
     assert json_command('{"language":"KLINGON"}').language is None
     (frame,) = FrameSplitter().feed(encode(Command(1, language=None, header_type=HeaderType.ROCKETMQ)))

@@ -1,4 +1,4 @@
-"""`tally topic`, `produce` and `consume` against a running broker, as somebody at a terminal uses them."""
+"""`tally topic`, `produce` and `consume` against a running broker, as a user at a terminal runs them."""
 
 import asyncio
 import base64
@@ -151,7 +151,7 @@ def test_a_message_that_is_too_large_stops_it(shell: Shell, topic: str) -> None:
     assert "(code 13)" in shell.err.splitlines()[-1]
 
 
-def test_what_cannot_be_sent_is_said(shell: Shell, topic: str) -> None:
+def test_a_message_that_cannot_be_sent_is_reported(shell: Shell, topic: str) -> None:
     shell("produce", topic, "a", "--count", "2", code=2)
     assert "give either messages or --count" in shell.err
     shell("produce", topic, "a", "--tag", "with\x01separator", code=2)
@@ -198,7 +198,7 @@ def test_so_many_and_no_more(shell: Shell, topic: str) -> None:
     assert shell.err == "50 messages\n"
 
 
-def test_a_group_goes_on_where_it_stopped(shell: Shell, topic: str) -> None:
+def test_a_group_continues_where_it_stopped(shell: Shell, topic: str) -> None:
     shell("produce", topic, "--count", "20")
     group = ("--group", topic, "--commit")
     first = shell("consume", topic, *group, "--count", "8").splitlines()
@@ -342,7 +342,7 @@ def test_ctrl_c_ends_produce_while_it_waits_for_a_line(process: TallyProcess, sh
     assert "Traceback" not in terminal.shown
 
 
-def test_a_broker_that_goes_away(tmp_path: Path) -> None:
+def test_a_broker_that_stops(tmp_path: Path) -> None:
     with TallyProcess(tmp_path) as running:
         arguments = command("consume", "T", "-n", running.nameserver)
         main(["produce", "T", "x", "-n", running.nameserver])

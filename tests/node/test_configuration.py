@@ -15,7 +15,7 @@ def file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_nothing_said_means_the_defaults() -> None:
+def test_without_settings_the_defaults_apply() -> None:
     settings = load()
     assert settings.broker == BrokerSettings()
     assert settings.store == StoreSettings()

@@ -99,7 +99,7 @@ async def test_a_finished_frame_is_charged_no_more(world: World) -> None:
     writer.close()
 
 
-async def test_answers_that_nobody_reads_are_charged(world: World) -> None:
+async def test_unread_answers_are_charged(world: World) -> None:
     readers = []
     for _ in range(24):
         _, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1)

@@ -45,7 +45,7 @@ def test_an_op_record_may_end_several_halves() -> None:
     assert ended_offsets(op._replace(properties="TAGS\x01other\x02")) == []
 
 
-def test_a_new_leader_goes_on_from_what_was_noted() -> None:
+def test_a_new_leader_continues_from_the_saved_offset() -> None:
     """What the former one delivered and did not note is delivered again, never passed over."""
     table = DelayOffsets(MemoryFile({"offsetTable": {1: 5}}))
     table.offsets[1] = 9

@@ -57,7 +57,7 @@ PULL = {
 }
 
 
-def test_a_process_on_a_full_disk_says_so_serves_reads_and_comes_back(tiny_disk: Path) -> None:
+def test_a_process_on_a_full_disk_reports_it_serves_reads_and_recovers(tiny_disk: Path) -> None:
     off = ("--set", "diskSpaceWarningLevelRatio=1.0", "--set", "diskSpaceCleanForciblyRatio=1.0")
     with TallyProcess(tiny_disk, *off) as process:
         broker = process.places["broker"]
@@ -112,7 +112,7 @@ def send(topic: str = "T") -> Command:
     return Command(310, ext=ext, body=b"x")
 
 
-async def test_a_topic_that_cannot_be_saved_is_told_and_saved_later(tmp_path: Path) -> None:
+async def test_a_topic_that_cannot_be_saved_is_reported_and_saved_later(tmp_path: Path) -> None:
     door = Door()
     async with running(tmp_path, door) as (broker, client, address):
         door.fail("write", "topics.json", errno.ENOSPC)

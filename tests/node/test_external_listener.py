@@ -26,7 +26,7 @@ from tallystick.store.settings import SettingsError
 
 
 class OneBroker:
-    """What a broker tells name servers, over a connection of its own."""
+    """A broker's requests to name servers, over a separate connection."""
 
     def __init__(self, nameservers: str, name: str, broker_id: int, port: int, external: str, *topics: str) -> None:
         self.settings = BrokerSettings(
@@ -101,7 +101,7 @@ async def test_each_port_has_its_addresses(world: World) -> None:
     assert (await world.clusters(world.inside))[0] == {"a": {0: "10.0.0.1:1001", 2: "10.0.0.1:1002"}}
 
 
-async def test_a_broker_that_cannot_be_reached_from_outside_is_left_out(world: World) -> None:
+async def test_an_unreachable_broker_is_omitted_outside(world: World) -> None:
     await world.broker("a", 0, 1001, "", "T", "only-a")
     await world.broker("b", 0, 1002, "b.example:30002", "T")
     await world.broker("b", 1, 1003, "", "T")
@@ -130,10 +130,10 @@ async def test_a_change_of_leadership_is_seen_at_both(world: World) -> None:
     assert (await world.clusters(world.outside))[0] == {"g": {1: "x:1"}}
 
 
-async def test_a_broker_that_stops_is_gone_whatever_it_becomes_on_its_way(world: World) -> None:
+async def test_a_stopped_broker_is_unregistered_in_any_role(world: World) -> None:
     """Its leadership is lost while it stops: what it was told to tell must not bring it back."""
     broker = await world.broker("g", 0, 1001, "x:1", "T")
-    broker.registration.settings = replace(broker.settings, brokerId=1)  # and nobody was told of that yet
+    broker.registration.settings = replace(broker.settings, brokerId=1)  # and no name server knows that yet
     goodbyes: list[str] = []
     unregister = world.server.server.routes[RequestCode.UNREGISTER_BROKER]
 

@@ -225,7 +225,7 @@ def test_binary_headers(folder, ext, without, flag, language, version, cuts, bod
     compare(folder, 1, mutate(binary_header(named, 310, flag, language, version), cuts), body)
 
 
-def test_a_remark_of_a_binary_header_is_not_taken_for_its_fields(folder) -> None:
+def test_the_remark_of_a_binary_header_is_not_parsed_as_fields(folder) -> None:
     """A remark may hold what looks like the length of the fields, and fields, of which the last one takes in the true
     ones."""
     header = binary_header(plain(), 310, 0, 0, 373)
@@ -261,7 +261,7 @@ def test_streams_are_cut_as_the_plain_splitter_cuts_them(folder, frames, cuts, r
     except FrameError as error:
         expected, broken = [tuple(frame) for frame in error.frames], True
     _, whole, fault = short_way(folder, stream)
-    # A header type that nobody knows breaks the splitter's stream; the kernel leaves the frame to the decoder.
+    # An unknown header type breaks the splitter's stream; the kernel leaves the frame to the decoder.
     assert whole[: len(expected)] == expected
     assert broken or len(whole) == len(expected)
     # The kernel sees a wrong length with its four bytes, the splitter with the four behind them.

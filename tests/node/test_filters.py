@@ -35,7 +35,7 @@ class MemoryFile:
 
 
 class World:
-    """A table with a clock of its own and a file in memory."""
+    """A table with its own clock and a file in memory."""
 
     def __init__(self, stored=None, **settings):
         self.now = 1_000_000
@@ -171,7 +171,7 @@ def test_entries_that_cannot_be_read_are_left_out():
     assert world.table.get("U", "g") is not None
 
 
-def test_a_table_that_is_none_is_refused():
+def test_an_invalid_table_is_refused():
     with pytest.raises(ValueError, match="filterDataByTopic"):
         World({"filterDataByTopic": {"T": 5}})
 
@@ -194,7 +194,7 @@ def test_a_newer_version_with_the_same_expression_keeps_the_entry():
     assert (before.client_version, before.born_time) == (8, world.now - 5)
 
 
-def test_a_newer_version_with_another_expression_is_born_anew():
+def test_a_newer_version_with_another_expression_is_a_new_entry():
     world = World()
     world.heartbeat("g", T=("num > 5", 7))
     world.now += 5

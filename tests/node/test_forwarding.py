@@ -81,14 +81,14 @@ async def test_a_send_to_a_follower_is_stored_at_the_leader_as_its_clients(lab: 
     assert lab.follower.bodies() == []
 
 
-async def test_what_comes_one_way_goes_on_too(lab: Lab) -> None:
+async def test_oneway_requests_are_forwarded_too(lab: Lab) -> None:
     link = await lab.client.connection(lab.follower.address)
     link.oneway(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext={**OFFSET, "commitOffset": "7"}))
     link.oneway(send(b"one"))
     await until(lambda: lab.leader.bodies() == [b"one"])
     assert lab.leader.broker.offsets.query("cg", TOPIC, 1) == 7
     assert lab.follower.broker.offsets.query("cg", TOPIC, 1) == -1
-    assert (await lab.ask(send(b"two"))).code == 0, "no answer came that nobody waited for"
+    assert (await lab.ask(send(b"two"))).code == 0, "every answer must belong to a pending request"
 
 
 async def test_a_lock_is_granted_and_freed_by_the_leader_alone(lab: Lab) -> None:
@@ -107,13 +107,13 @@ async def test_a_lock_is_granted_and_freed_by_the_leader_alone(lab: Lab) -> None
     assert len(json.loads(other.body)["lockOKMQSet"]) == 1
 
 
-async def test_an_error_of_the_leader_is_passed_back(lab: Lab) -> None:
+async def test_an_error_of_the_leader_is_returned(lab: Lab) -> None:
     command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext={**OFFSET, "topic": "none", "commitOffset": "7"})
     answer = await lab.ask(command)
     assert (answer.code, answer.remark) == (17, "topic[none] not exist")
 
 
-async def test_nothing_is_passed_on_twice(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_request_is_forwarded_twice(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two members take each other for the leader: the receiver refuses, and the request ends where it came."""
     monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
     lab.leader.group.follow(lab.follower)
@@ -126,7 +126,7 @@ async def test_nothing_is_passed_on_twice(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert lab.leader.leader_only.forwarder.forwarded == lab.follower.leader_only.forwarder.forwarded == 0
 
 
-async def test_who_leads_in_the_end_gets_what_was_refused_before(lab: Lab) -> None:
+async def test_the_final_leader_gets_the_requests_that_were_refused_before(lab: Lab) -> None:
     lab.leader.group.follow(lab.follower)
     asked = lab.asking(send(b"one"))
     await until(lambda: lab.follower.held)
@@ -170,7 +170,7 @@ class _Here:
         self.attributes: dict[str, Any] = {}
 
 
-async def test_a_leader_that_hands_over_holds_and_passes_on(lab: Lab) -> None:
+async def test_a_leader_that_hands_over_holds_and_forwards(lab: Lab) -> None:
     lab.follower.group.lead(accepting=False)
     asked = lab.asking(send(b"one"))
     await until(lambda: lab.follower.held)
@@ -179,7 +179,7 @@ async def test_a_leader_that_hands_over_holds_and_passes_on(lab: Lab) -> None:
     assert lab.leader.bodies() == [b"one"]
 
 
-async def test_a_send_that_has_not_begun_when_leadership_goes_is_passed_on(lab: Lab) -> None:
+async def test_a_send_that_has_not_begun_when_leadership_is_lost_is_forwarded(lab: Lab) -> None:
     lab.follower.group.lead()
     route: Any = lab.follower.leader_only.routes[RequestCode.SEND_MESSAGE_V2]
     asked = route(_Here(), send(b"one"))  # a connection makes a task of it, which runs in a later turn of the loop
@@ -189,7 +189,7 @@ async def test_a_send_that_has_not_begun_when_leadership_goes_is_passed_on(lab: 
     assert (lab.follower.bodies(), lab.leader.bodies()) == ([], [b"one"])
 
 
-async def test_a_send_that_was_passed_on_and_has_not_begun_goes_back(lab: Lab) -> None:
+async def test_a_forwarded_send_that_has_not_begun_is_returned(lab: Lab) -> None:
     route: Any = lab.leader.leader_only.routes[RequestCode.FORWARDED_REQUEST]
     asked = route(_Here(), envelope.forwarded(send(b"one"), NOBODY, lab.leader.group.key))
     lab.leader.group.lead(accepting=False)
@@ -235,7 +235,7 @@ async def test_what_is_held_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch
     assert {(await each).code for each in asked} == {0}
 
 
-async def test_a_client_that_has_gone_elsewhere_is_not_served_late(lab: Lab) -> None:
+async def test_a_client_that_retried_elsewhere_is_not_served_late(lab: Lab) -> None:
     lab.follower.group.follow(None)
     link = await lab.client.connection(lab.follower.address)
     asked = lab.asking(send(b"one"))
@@ -259,7 +259,7 @@ async def test_a_client_that_has_gone_elsewhere_is_not_served_late(lab: Lab) -> 
 # -- when the leader does not answer -----------------------------------------------------------------------------------
 
 
-async def test_a_leader_that_cannot_be_reached_is_nobody(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_leader_counts_as_no_leader(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
     address, lab.leader.address = lab.leader.address, "127.0.0.1:1"
     lab.follower.group.follow(lab.leader)
@@ -295,7 +295,7 @@ async def test_an_answer_that_does_not_come_is_unknown(lab: Lab, monkeypatch: py
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-async def test_offsets_are_asked_of_the_leader_and_without_one_told_as_committed(
+async def test_offsets_come_from_the_leader_and_without_one_are_the_committed_ones(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwarding, "ASK_S", 0.05)
@@ -320,7 +320,7 @@ async def test_a_member_knows_clients_of_which_the_leader_has_not_heard(lab: Lab
     assert json.loads((await lab.ask(question)).body) == {"consumerIdList": ["c2"]}, "the leader has heard more of them"
 
 
-async def test_the_end_of_a_queue_is_told_behind_all_that_was_acknowledged(lab: Lab) -> None:
+async def test_the_reported_end_of_a_queue_is_after_all_acknowledged_messages(lab: Lab) -> None:
     question = Command(RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "1"})
     assert (await lab.ask(question)).ext == {"offset": "0"}
     assert lab.follower.group.reads == 1
@@ -328,11 +328,11 @@ async def test_the_end_of_a_queue_is_told_behind_all_that_was_acknowledged(lab: 
     assert (await lab.ask(question)).ext == {"offset": "0"}, "reads go on"
     lab.follower.group.follow(None)
     await lab.ask(question)
-    assert lab.follower.group.reads == 2, "nobody to ask"
+    assert lab.follower.group.reads == 2, "without a leader no read may be sent"
 
 
 @pytest.mark.parametrize("code", sorted(LOG))
-async def test_whatever_is_in_the_log_is_read_behind_all_that_was_acknowledged(code: int) -> None:
+async def test_reads_of_the_log_include_all_acknowledged_messages(code: int) -> None:
     leader, node, client = Node(0), Node(1), RemotingClient()
     node.served[code] = lambda connection, command: command.reply(remark=f"{node.group.reads} reads")
     for each in (leader, node):
@@ -412,7 +412,7 @@ async def test_a_reply_finds_a_requester_that_is_connected_to_a_follower(lab: La
     assert [reply.body for reply in lab.replies] == [b"answer"]
 
 
-async def test_a_producer_that_leaves_is_gone_at_the_leader(lab: Lab) -> None:
+async def test_a_producer_that_leaves_is_removed_at_the_leader(lab: Lab) -> None:
     producers = lab.leader.broker.producers
     await lab.ask(BEAT)
     await until(lambda: producers.find("p1"))
@@ -435,7 +435,7 @@ async def test_a_link_that_breaks_takes_its_clients_along(lab: Lab) -> None:
     await until(lambda: not producers.groups())
 
 
-async def test_a_new_leader_is_told_of_the_producers_of_the_old_one(lab: Lab) -> None:
+async def test_a_new_leader_learns_the_producers_of_the_old_one(lab: Lab) -> None:
     assert (await lab.client.call(lab.leader.address, BEAT)).code == 0
     assert lab.follower.broker.producers.find("p1") is None
     lab.leader.group.follow(None)

@@ -114,7 +114,7 @@ async def place(group: FakeGroup) -> AsyncIterator[str]:
 
 
 async def run(place: str, *arguments: str) -> int:
-    """A command in a thread of its own: the server is on this loop."""
+    """A command in a separate thread: the server is on this loop."""
     args: argparse.Namespace = _parser().parse_args(["group", *arguments, "--http", place])
     code: int = await asyncio.to_thread(args.call, args)
     return code
@@ -134,7 +134,7 @@ async def test_status_for_people_and_for_programs(place: str, capsys: pytest.Cap
     assert rows[1][:3] == ["n3", "10.0.0.2:40911", "no"]
 
 
-async def test_leadership_goes_to_whom_is_named(
+async def test_leadership_moves_to_the_named_member(
     place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await run(place, "transfer", "n1") == 0
@@ -229,9 +229,7 @@ async def test_a_voter_is_not_waited_for_to_become_a_learner(
     assert "n1 is a voter already" in capsys.readouterr().err
 
 
-async def test_a_member_that_nobody_knows_is_not_let_in(
-    place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_unknown_member_is_not_added(place: str, group: FakeGroup, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run(place, "add", "n9") == 1
     assert "dLegerPeers" in capsys.readouterr().err
     assert group.changes == []
@@ -245,7 +243,7 @@ async def test_there_is_no_group() -> None:
 
 
 @pytest.mark.parametrize("body", ["[]", "{", '{"target": -1}', '{"target": true}', '{"target": 99999999999}'])
-async def test_what_is_no_request_is_told_and_changes_nothing(place: str, group: FakeGroup, body: str) -> None:
+async def test_an_invalid_request_is_reported_and_changes_nothing(place: str, group: FakeGroup, body: str) -> None:
 
     async with aiohttp.ClientSession() as session, session.post(f"http://{place}/group/transfer", data=body) as answer:
         assert answer.status == 400

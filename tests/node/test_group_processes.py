@@ -133,7 +133,7 @@ async def test_topics_groups_offsets_and_delayed_messages_survive_the_leader(tmp
             assert await client.committed(there, "readers") == 1
 
 
-async def test_a_follower_serves_reads_and_passes_changes_on(tmp_path: Path) -> None:
+async def test_a_follower_serves_reads_and_forwards_changes(tmp_path: Path) -> None:
     with GroupLab(tmp_path) as lab:
         async with ClusterClient(lab.nameserver) as client:
             leader = await lab.leader()
@@ -168,7 +168,7 @@ async def test_a_follower_serves_reads_and_passes_changes_on(tmp_path: Path) -> 
             assert (await client.pull(there, 0, group="readers")).records, "reads go on"
 
 
-async def test_no_send_fails_while_leadership_is_handed_on(tmp_path: Path) -> None:
+async def test_no_send_fails_during_a_transfer_of_leadership(tmp_path: Path) -> None:
     """Nor does any go to the new leader by itself: each goes to a member that leads no more.
 
     On a machine with too much to do a group may be without a leader for longer than requests are held. Then they are
@@ -280,7 +280,7 @@ async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
             ledger.check(await ledger.read(lab.address(second)))
 
 
-async def test_a_leader_that_is_stopped_serves_its_clients_until_they_have_gone(tmp_path: Path) -> None:
+async def test_a_leader_that_stops_serves_its_clients_until_they_have_moved(tmp_path: Path) -> None:
     with GroupLab(tmp_path, "groupLingerMills=60000") as lab:
         async with ClusterClient(lab.nameserver) as client:
             old = await lab.leader()
@@ -297,13 +297,13 @@ async def test_a_leader_that_is_stopped_serves_its_clients_until_they_have_gone(
                     await unaware.send(queue, b"after")
                 cluster = await client.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, {})
                 known = fastjson.loads(cluster.body)["brokerAddrTable"][NAME]["brokerAddrs"]
-                assert lab.address(old) not in known.values(), "nobody new is sent there"
+                assert lab.address(old) not in known.values(), "routes must not name the old leader"
                 assert not ended.done()
             assert await ended == 0
             process.__exit__(None, None, None)
 
 
-async def test_a_member_that_lacks_what_the_others_deleted_begins_anew_and_has_the_same_offsets(tmp_path: Path) -> None:
+async def test_a_member_that_lacks_deleted_entries_installs_a_snapshot_and_has_the_same_offsets(tmp_path: Path) -> None:
     """L11: segments of 1 MiB that expire at once, and a member that was away while the first ones went."""
     hours = "deleteWhen=" + ";".join(f"{hour:02}" for hour in range(24))
     with GroupLab(tmp_path, "fileReservedTime=0", hours, "cleanResourceInterval=200") as lab:

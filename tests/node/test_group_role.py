@@ -139,7 +139,7 @@ async def one(tmp_path: Path) -> Any:
     await made.group.stop()
 
 
-async def test_a_member_is_nothing_until_a_leader_is_known(one: One) -> None:
+async def test_a_member_has_no_role_until_a_leader_is_known(one: One) -> None:
     one.member.follow(1, None)
     assert await one.settle() == ["tell -1"], "which registers nowhere"
     one.member.follow(1, 0)
@@ -162,7 +162,7 @@ async def test_its_topics_are_in_the_log_before_it_serves(one: One) -> None:
     assert any(entry.kind is EntryKind.METADATA for entry in one.member.log[: min(seen)])
 
 
-async def test_everything_ends_before_anybody_sees_that_leadership_is_lost(one: One) -> None:
+async def test_all_work_ends_before_the_loss_of_leadership_is_visible(one: One) -> None:
     """B7, and B2 for those who wait."""
     one.member.lead(3)
     one.member.commit()
@@ -178,7 +178,7 @@ async def test_everything_ends_before_anybody_sees_that_leadership_is_lost(one: 
     assert await one.settle() == ["timer ended", "tell 2"]
 
 
-async def test_leadership_that_comes_back_at_once_starts_the_timers_anew(one: One) -> None:
+async def test_leadership_that_returns_at_once_starts_new_timers(one: One) -> None:
     one.member.lead(3)
     await one.settle()
     one.member.follow(4, None)
@@ -233,7 +233,7 @@ async def test_a_start_does_not_drop_the_queues_of_a_topic_that_was_made_again(t
         await one.group.stop()
 
 
-async def test_a_member_that_was_removed_is_not_found_any_more(one: One) -> None:
+async def test_a_removed_member_is_no_longer_found(one: One) -> None:
     one.member.follow(1, 0)
     await one.settle()
     one.member.removed = True
@@ -245,7 +245,7 @@ async def test_a_member_that_was_removed_is_not_found_any_more(one: One) -> None
     assert one.group.is_member, "let in again"
 
 
-async def test_a_member_that_must_not_go_on_says_so(one: One) -> None:
+async def test_a_member_that_must_stop_reports_it(one: One) -> None:
     told: list[str] = []
     one.group.on_fatal.append(told.append)
     one.member.lead(1)

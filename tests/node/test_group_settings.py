@@ -24,7 +24,7 @@ def store(tmp_path: Path, **changes: object) -> StoreSettings:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def test_peers_as_rocketmq_writes_them() -> None:
+def test_peers_are_parsed_in_rocketmqs_form() -> None:
     assert parse_peers(PEERS) == {0: ("10.0.0.1", 40911), 1: ("host-b.example", 40911), 2: ("::1", 40912)}
 
 
@@ -41,7 +41,7 @@ def test_peers_as_rocketmq_writes_them() -> None:
         ({"dLegerGroup": "g" * 300}, "dLegerGroup", "255"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_key(
+def test_invalid_settings_are_refused_by_their_key(
     tmp_path: Path, changes: dict[str, object], key: str, reason: str
 ) -> None:
     with pytest.raises(SettingsError, match=reason.replace("[", "\\[")) as refused:
@@ -60,7 +60,7 @@ def test_a_plan(tmp_path: Path) -> None:
     assert (raft.election_timeout_seconds, raft.heartbeat_interval_seconds, raft.preferred_leader) == (0.5, 0.05, 2)
     assert plan.settings.transport.payload_max_bytes > 32 << 20, "the largest message has to fit"
     plan.settings.validate()
-    assert GroupPlan(BROKER, store(tmp_path)).bootstrap is None, "a group is made once, when somebody says so"
+    assert GroupPlan(BROKER, store(tmp_path)).bootstrap is None, "a group must be created only by an explicit setting"
 
 
 def test_a_group_may_begin_with_some_of_those_who_may_be_members(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_group_may_begin_with_some_of_those_who_may_be_members(tmp_path: Path)
     ("members", "reason"),
     [("n1;n7", "n7 is not in dLegerPeers"), ("n1;n1", "n1 is listed twice"), ("1", "not a member id")],
 )
-def test_founders_that_cannot_be(tmp_path: Path, members: str, reason: str) -> None:
+def test_invalid_founders(tmp_path: Path, members: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason) as refused:
         GroupPlan(replace(BROKER, groupBootstrapMembers=members), store(tmp_path))
     assert refused.value.key == "groupBootstrapMembers"
@@ -96,7 +96,7 @@ def test_certificates_come_together() -> None:
     assert refused.value.key == "groupTlsKey"
 
 
-def test_a_group_has_safer_defaults_unless_somebody_chose() -> None:
+def test_a_group_has_safer_defaults_unless_set() -> None:
     alone = load()
     assert (alone.store.flushDiskType, alone.broker.flushConsumerOffsetInterval) == (FlushDiskType.ASYNC_FLUSH, 5000)
     group = load(assignments=["enableDLegerCommitLog=true"])

@@ -1,4 +1,4 @@
-"""Tables of a group's members: what a leader changes, followers have; what was not committed, nobody keeps."""
+"""Tables of a group's members: followers have the leader's changes; no member keeps an uncommitted change."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_the_first_leader_of_a_group_brings_its_own_topics(tmp_path: Path)
     assert all(one.topics.data_version.counter == 9 for one in trio.members)
 
 
-async def test_what_only_a_followers_own_files_had_goes_when_the_group_has_its_first_tables(tmp_path: Path) -> None:
+async def test_rows_that_only_a_followers_files_had_are_dropped_with_the_groups_first_tables(tmp_path: Path) -> None:
     trio = Trio(tmp_path)
     kept = {"topicConfigTable": {"only-here": TopicConfig("only-here", 3, 3).to_json()}}
     trio.members[1] = One(tmp_path / "n1", 1, kept)
@@ -154,7 +154,7 @@ async def test_what_only_a_followers_own_files_had_goes_when_the_group_has_its_f
     assert trio.members[1].pictures() == leader.pictures()
 
 
-async def test_what_was_not_committed_when_leadership_was_lost_is_forgotten(tmp_path: Path) -> None:
+async def test_uncommitted_changes_are_dropped_when_leadership_is_lost(tmp_path: Path) -> None:
     trio = Trio(tmp_path)
     old = trio.lead(0)
     old.topics.update(TopicConfig("kept", 1, 1))
@@ -183,8 +183,8 @@ async def test_a_follower_changes_nothing(tmp_path: Path) -> None:
     follower = trio.members[1]
     before = follower.pictures()
     follower.offsets.commit("g", "T", 0, 5)
-    assert follower.groups.get("somebody") is not None, "a consumer may read from a follower"
-    assert follower.topics.create_on_send_back("%RETRY%somebody", 1) is not None
+    assert follower.groups.get("anyone") is not None, "a consumer may read from a follower"
+    assert follower.topics.create_on_send_back("%RETRY%anyone", 1) is not None
     for change in (
         lambda: follower.topics.update(TopicConfig("T", 1, 1)),
         lambda: follower.topics.delete("T"),
@@ -231,7 +231,7 @@ async def test_a_change_of_many_entries_of_which_some_are_refused_is_completed(
     assert trio.members[2].pictures() == leader.pictures()
 
 
-async def test_files_are_those_of_rocketmq_and_a_start_goes_on_from_the_index_in_the_snapshot(tmp_path: Path) -> None:
+async def test_files_equal_rocketmqs_and_a_start_continues_from_the_index_in_the_snapshot(tmp_path: Path) -> None:
     trio = Trio(tmp_path)
     leader = trio.lead(0)
     leader.offsets.commit("g", "orders", 2, 77)

@@ -119,7 +119,7 @@ def test_a_hold_that_stepped_over_messages_says_so_within_seconds(world):
     assert hold.first_offset == 0
 
 
-def test_each_message_is_looked_at_once_by_each_hold(world):
+def test_each_hold_checks_each_message_once(world):
     first, second = world.hold(Client(wants=2)), world.hold(Client(wants=4))
     for number in (1, 3, 5, 6, 7):
         world.put(number)
@@ -146,7 +146,7 @@ def test_only_queues_with_holds_are_watched(world):
 
 
 def test_a_message_that_came_before_the_watch_is_found_at_once(world):
-    """Its report was under way for nobody: dispatch ran while the pull was read."""
+    """Its report reached no hold: dispatch ran while the pull was read."""
     world.put(1)
     world.hold(Client(), offset=0)
     assert [answer.offset for answer in world.answers] == [0]

@@ -1,4 +1,4 @@
-"""A plain send is stored by the kernel, straight from the socket, or by a processor. Nobody can tell which it was."""
+"""The kernel stores a plain send directly from the socket, or a processor stores it. The results are equal."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

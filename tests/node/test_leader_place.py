@@ -151,7 +151,7 @@ async def test_where_an_older_leader_was_says_nothing(pair: tuple[One, One]) -> 
     follower.member.follow(4, None)
     assert follower.group.place() is None
     follower.member.follow(4, 0)
-    assert follower.group.place() is None, "the same member may have been started anew meanwhile, with another key"
+    assert follower.group.place() is None, "the same member may have been restarted in between, with another key"
 
 
 async def test_a_leader_that_lost_before_it_was_committed_is_nowhere(pair: tuple[One, One]) -> None:
@@ -213,11 +213,11 @@ async def test_a_follower_hands_over_nothing_and_says_so_as_its_member_does(pair
 async def test_who_may_wait(pair: tuple[One, One]) -> None:
     leader, follower = pair
     follower.member.follow(1, None)
-    assert not follower.group.hopeless(), "somebody will lead"
+    assert not follower.group.hopeless(), "a member will lead"
     leader.member.lead(1)
     assert not leader.group.hopeless()
     leader.member.full = True
-    assert leader.group.hopeless(), "a disk is full for longer than anybody waits"
+    assert leader.group.hopeless(), "a disk is full for longer than requests wait"
     for fatal in leader.member.on_fatal:
         fatal("the disk failed")
     assert leader.group.hopeless()

@@ -63,7 +63,7 @@ class Load:
         return await self.ask(RequestCode.PULL_MESSAGE, ext)
 
     def metrics(self) -> dict[tuple[str, ...], float]:
-        """Every sample by name and the values of its own labels, by their names."""
+        """Every sample by name and the values of its labels, by their names."""
         found = {}
         for family in text_string_to_metric_families(BrokerMetrics(self.broker).text().decode()):
             for sample in family.samples:

@@ -65,7 +65,7 @@ def broker() -> MeasuredBroker:
 
 
 def page(broker: MeasuredBroker) -> dict[str, dict[tuple[str, ...], float]]:
-    """Every sample by its name and the values of its own labels (those beyond cluster and node)."""
+    """Every sample by its name and the values of its labels (those beyond cluster and node)."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(BrokerMetrics(broker).text().decode()):  # type: ignore[arg-type]
         for sample in family.samples:
@@ -113,7 +113,7 @@ def test_messages_are_counted_up_to_now(broker: MeasuredBroker) -> None:
 def test_lag_is_what_a_group_has_not_read(broker: MeasuredBroker) -> None:
     broker.ends = {("T", 0): 10, ("T", 1): 5}
     broker.offsets.commit("g", "T", 0, 4)
-    broker.offsets.commit("g", "T", 1, 7)  # ahead: as after the topic was made anew
+    broker.offsets.commit("g", "T", 1, 7)  # ahead: as after the topic was created again
     assert list(page(broker)["rocketmq_consumer_lag_messages"].values()) == [6]
 
 

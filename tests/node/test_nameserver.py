@@ -255,13 +255,13 @@ async def test_a_broker_older_than_3_0_11_sends_the_table_alone(world: World) ->
     assert answer.code == 0 and world.server.routes.topics() == ["Old"]
 
 
-async def test_a_slave_is_told_where_its_master_is(world: World) -> None:
+async def test_a_slave_learns_the_address_of_its_master(world: World) -> None:
     await world.register()
     answer = await world.register(ext={"brokerId": "1", "brokerAddr": "10.0.0.2:10911"})
     assert answer.ext == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
-async def test_a_broker_asks_whether_it_has_something_to_tell(world: World) -> None:
+async def test_a_broker_asks_whether_it_has_to_register(world: World) -> None:
     async def changed(counter: int) -> tuple[str, bytes]:
         body = fastjson.dumps({"counter": counter, "timestamp": 5})
         answer = await world.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, body)
@@ -314,14 +314,14 @@ async def test_another_connection_cannot_register_or_unregister_a_broker_that_an
     assert await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}) == route
 
 
-async def test_a_term_that_cannot_be_is_refused(world: World) -> None:
+async def test_an_impossible_term_is_refused(world: World) -> None:
     answer = await world.register(ext={"groupTerm": str(1 << 62)})
     assert answer.code == 1 and "groupTerm 4611686018427387904" in (answer.remark or "")
     assert (await world.register(ext={"groupTerm": "7"})).code == 0
 
 
 async def test_a_broker_whose_connection_is_dead_is_replaced_by_itself(world: World) -> None:
-    """The old connection is open and nobody answers on it, as after a loss of power of the broker's host."""
+    """The old connection is open without answers, as after a power loss of the broker's host."""
     ext = IDENTITY | {"haServerAddr": "h:1"}
     host, port = world.address.split(":")
     _, writer = await asyncio.open_connection(host, int(port))
@@ -337,7 +337,7 @@ async def test_a_broker_whose_connection_is_dead_is_replaced_by_itself(world: Wo
     assert world.server.routes.topics() == ["T", "U"]
 
 
-async def test_a_farewell_over_a_new_connection_is_taken_if_the_old_one_is_dead(world: World) -> None:
+async def test_an_unregistration_over_a_new_connection_counts_if_the_old_one_is_dead(world: World) -> None:
     host, port = world.address.split(":")
     _, writer = await asyncio.open_connection(host, int(port))
     ext = IDENTITY | {"haServerAddr": "h:1"}
@@ -473,7 +473,7 @@ async def test_a_damaged_file_is_kept_and_reported_and_routes_are_served(tmp_pat
 # --- its own settings ---
 
 
-async def test_the_order_of_topics_is_told_if_that_is_switched_on(world: World) -> None:
+async def test_the_order_of_topics_is_returned_if_enabled(world: World) -> None:
     await world.register()
     await world.ask(RequestCode.PUT_KV_CONFIG, item("T", "broker-a:4"))
     assert "orderTopicConf" not in await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})

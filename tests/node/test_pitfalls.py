@@ -160,7 +160,7 @@ async def test_4_a_batch_is_put_whole_or_not_at_all(tmp_path: Path) -> None:
         assert (store.log.staged, store.log.next_offset(b"T", 0)) == before
 
 
-async def test_5_a_client_that_is_gone_stops_no_answers_of_others(tmp_path: Path) -> None:
+async def test_5_a_closed_client_does_not_stop_the_answers_of_others(tmp_path: Path) -> None:
     async with opened(small(tmp_path, flushDiskType=SYNC)) as store:
         store.set_topic("T", 4)
         store.set_hot(True)
@@ -174,7 +174,7 @@ async def test_5_a_client_that_is_gone_stops_no_answers_of_others(tmp_path: Path
         assert all(gone.answers == [] for gone in peers[::2])
 
 
-def test_5_connections_that_are_reset_under_load_stop_nobody(tmp_path: Path) -> None:
+def test_5_connections_reset_under_load_do_not_stop_other_clients(tmp_path: Path) -> None:
     with TallyProcess(tmp_path, "--set", "flushDiskType=SYNC_FLUSH") as process:
         host, _, port = process.places["broker"].rpartition(":")
 

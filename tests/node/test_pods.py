@@ -62,7 +62,7 @@ class Pod(TallyProcess):
         self.places = {"http": f"127.0.0.1:{http}"}
 
     def ask(self, method: str, path: str, body: Any = None, token: str = TOKEN) -> tuple[int, Any]:
-        """Status and JSON. OSError: nobody answers."""
+        """Status and JSON. OSError: there is no answer."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", data, headers, method=method)
@@ -77,7 +77,7 @@ class Pod(TallyProcess):
 
 
 class Cluster:
-    """A name server and three members. n3 may come, nobody listens there yet; the name of n4 leads nowhere."""
+    """A name server and three members. n3 may join, but does not run yet; the name of n4 does not resolve."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -137,7 +137,7 @@ class Cluster:
                     return number
             return None
 
-        return await until("somebody leads and is ready", look)
+        return await until("a leader is ready", look)
 
     async def ready(self, number: int) -> None:
         async def look() -> bool | None:
@@ -246,9 +246,9 @@ async def test_a_leader_that_is_stopped_hands_over_and_says_goodbye(
     assert await cluster.leader() == first
 
 
-async def test_a_member_that_comes_later_is_let_in_and_goes_again(cluster: Cluster) -> None:
+async def test_a_later_member_is_added_and_removed_again(cluster: Cluster) -> None:
     leader = await cluster.leader()
-    # As one that was asked for before its group had formed: it is told to make a group, and is none of the founders.
+    # As a member that was added before its group had formed: it gets the bootstrap setting, and is not a founder.
     pod = cluster.start(3, bootstrap=True).wait_ready()
     assert pod.node()["phase"] == "waiting-to-join"
     assert pod.get("/readyz")[0] == 503

@@ -145,7 +145,7 @@ class FakeConnection:
 
 
 class World:
-    """A broker with the topic T of four queues, known to everybody, and a clock that stands."""
+    """A broker with the topic T of four queues, which all clients know, and a stopped clock."""
 
     def __init__(self, **settings):
         self.now = 1_700_000_000_000
@@ -325,7 +325,7 @@ async def test_an_empty_queue_has_nothing_at_zero_and_moves_others_there(world):
     assert (world.pull(queueOffset=0).code, world.pull(queueOffset=5).code) == (19, 21)
 
 
-async def test_who_is_not_known_to_be_elsewhere_asks_again(world, monkeypatch):
+async def test_a_reader_without_a_known_offset_asks_again(world, monkeypatch):
     """A leader whose queues lack a part of its log does not know whether the reader is ahead."""
     lagging = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 5, 0, 0)
     monkeypatch.setattr(world.store, "get_message", lambda *arguments, **filters: lagging)
@@ -335,7 +335,7 @@ async def test_who_is_not_known_to_be_elsewhere_asks_again(world, monkeypatch):
     assert not world.store.put_messages
 
 
-async def test_a_moved_offset_is_told_to_its_topic(world):
+async def test_a_moved_offset_is_reported_to_its_topic(world):
     world.pull(queueOffset=5, queueId=2)
     await settle()
     (message,) = world.store.put_messages
@@ -359,7 +359,7 @@ async def test_a_flood_of_moved_offsets_is_not_a_flood_of_events(world):
     assert len(world.store.put_messages) == MAX_IN_FLIGHT + 1
 
 
-async def test_a_slave_moves_nobody_and_keeps_no_offsets():
+async def test_a_slave_corrects_no_reader_and_keeps_no_offsets():
     world = World(brokerId=1)
     answer = world.pull(queueOffset=5, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=5)
     await settle()
@@ -495,7 +495,7 @@ def test_an_offset_beyond_64_bits(world):
     assert "queueOffset" in error(world.pull(queueOffset=2**63))[1]
 
 
-def test_a_oneway_pull_is_for_nobody(world):
+def test_a_oneway_pull_is_not_served(world):
     world.store.add("T", 0)
     assert world.pull(flag=2) is None
     assert len(world.holds) == 0
@@ -519,7 +519,7 @@ def test_sql_of_the_heartbeat():
     assert offsets_in(world.pull(sysFlag=0, subscription=None)) == [8, 9]
 
 
-def test_retries_are_filtered_if_the_broker_is_told_so():
+def test_retries_are_filtered_if_the_setting_is_on():
     world = World(enablePropertyFilter=True, filterSupportRetry=True)
     world.topics.update(TopicConfig("%RETRY%g", 1, 1))
     world.subscribe("g", "num > 7", "SQL92")
@@ -548,7 +548,7 @@ def test_an_offset_is_committed_once_when_the_pull_is_held(world):
     assert world.offsets.query("g", "T", 0) == 5
 
 
-def test_who_is_refused_commits_nothing(world):
+def test_a_refused_pull_commits_no_offset(world):
     world.pull(sysFlag=COMMIT, commitOffset=3)
     assert world.offsets.query("g", "T", 0) == -1
 
@@ -573,7 +573,7 @@ def test_a_group_that_is_too_far_behind_is_stopped():
 
 
 @pytest.mark.parametrize(("recorded", "sizes"), [(True, 1), (False, None)])
-def test_how_far_a_group_reads_behind_is_counted_if_the_store_is_told_so(recorded, sizes):
+def test_the_lag_of_a_group_is_counted_if_the_setting_is_on(recorded, sizes):
     world = World(disableConsumeIfConsumerReadSlowly=True)
     world.store.settings = StoreSettings(diskFallRecorded=recorded)
     world.store.add("T", 0)
@@ -665,7 +665,7 @@ def test_a_held_pull_is_checked_again(world):
     assert [answer.code for answer in connection.take()] == [16]
 
 
-def test_at_the_limit_pulls_are_told_that_the_broker_is_busy(world):
+def test_at_the_limit_pulls_are_answered_with_busy(world):
     for _ in range(3):
         held(world)
     answer = world.pull(sysFlag=SUBSCRIPTION | SUSPEND)

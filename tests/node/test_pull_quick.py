@@ -290,7 +290,7 @@ async def test_headers_that_cannot_be_recognized_are_read_in_full(world: World) 
         world.connection.connection_made(world.wire)  # type: ignore[arg-type]
         first = world.pull(header)
         again = world.pull(header)
-        assert again in (first, b""), header  # a header that is none ends the connection
+        assert again in (first, b""), header  # an invalid header ends the connection
 
 
 # -- when files cannot be mapped ---------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ async def test_no_answer_in_time(world: World) -> None:
     assert await world.ask(ECHO, b"in time") == b"in time"
 
 
-async def test_a_lost_link_fails_its_calls_and_is_made_anew(world: World) -> None:
+async def test_a_lost_link_fails_its_calls_and_is_connected_again(world: World) -> None:
     waiting = asyncio.ensure_future(world.ask(NEVER))
     await world.arrived.wait()
     for connection in list(world.server.connections):
@@ -110,7 +110,7 @@ async def test_a_lost_link_fails_its_calls_and_is_made_anew(world: World) -> Non
     assert await world.ask(ECHO, b"again") == b"again"
 
 
-async def test_a_server_that_comes_back_is_found_again(world: World) -> None:
+async def test_a_restarted_server_is_found_again(world: World) -> None:
     assert await world.ask(ECHO, b"1") == b"1"
     port = int(world.address.rpartition(":")[2])
     await world.server.stop()
@@ -127,7 +127,7 @@ async def test_what_is_no_address_is_named(world: World, address: str) -> None:
         await world.client.call(address, Command(ECHO))
 
 
-async def test_nobody_listens(world: World) -> None:
+async def test_no_server_listens(world: World) -> None:
     address = world.address
     await world.server.stop()
     calls = [world.client.call(address, Command(ECHO)) for _ in range(5)]
@@ -137,7 +137,7 @@ async def test_nobody_listens(world: World) -> None:
         await world.client.oneway(address, Command(ECHO))
 
 
-async def test_a_name_is_looked_up_at_each_attempt_and_all_its_addresses_are_tried(
+async def test_each_attempt_resolves_the_name_and_tries_all_addresses(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: dict[str, list[str]] = {}

@@ -122,7 +122,7 @@ def test_an_address_has_one_id() -> None:
     assert table.addresses() == {"a": {0: "s:1", 1: "m:1"}}
 
 
-def test_a_name_goes_with_its_last_address_and_its_queues_with_it() -> None:
+def test_a_name_is_removed_with_its_last_address_and_its_queues_with_it() -> None:
     table = Table()
     table.add("a", topics={"T": QUEUES, "U": QUEUES})
     table.add("a", broker_id=1, address="s:1")
@@ -143,7 +143,7 @@ def test_a_silent_broker_expires_and_a_question_for_its_version_is_a_sign_of_lif
     for n, owner in enumerate(owners):
         table.add(f"b{n}", address=f"h:{n}", owner=owner, now_ms=1000)
     table.touch("h:1", 50_000, owners[1])
-    table.touch("h:0", 50_000, owners[1])  # a stranger keeps nobody alive
+    table.touch("h:0", 50_000, owners[1])  # a stranger does not keep a broker alive
     table.touch("unknown", 50_000)
     table.add("b2", address="h:2", owner=owners[2], now_ms=60_000)
     assert table.expire(121_000, 120_000) == []
@@ -178,7 +178,7 @@ def test_wiping_takes_the_write_permission_until_the_broker_changes_something() 
     assert table.route("U")["queueDatas"][0]["perm"] == 7  # type: ignore[index]
 
 
-def test_a_deleted_topic_comes_back_when_the_broker_tells_of_it() -> None:
+def test_a_deleted_topic_returns_when_the_broker_registers_it() -> None:
     table = Table()
     table.add()
     table.delete_topic("T")
@@ -202,7 +202,7 @@ def test_lists_of_topics() -> None:
     assert table.any_address() == "10.0.0.1:10911"
 
 
-def test_filter_servers_are_kept_per_address_until_they_are_told_to_be_none() -> None:
+def test_filter_servers_are_kept_per_address_until_the_list_is_empty() -> None:
     table = Table()
     table.add(filters=["f:1"])
     table.add(filters=None)

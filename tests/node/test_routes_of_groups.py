@@ -38,7 +38,7 @@ def test_a_new_leader_takes_the_place_and_the_old_one_becomes_a_slave() -> None:
     names.register(B, 2, 1)
     assert not names.register(B, 0, 2, "T", "U")
     assert names.addresses == {0: A}
-    names.register(A, 1, 2)  # it knows at once that it was deposed, and is asked by nobody
+    names.register(A, 1, 2)  # it knows at once that it was deposed, without a check
     assert names.addresses == {0: B, 1: A}
     assert names.table.topics() == ["T", "U"]
 
@@ -89,7 +89,7 @@ def test_topics_that_a_leader_had_before_it_led_are_taken_when_it_does() -> None
     assert names.table.topics() == ["T", "U"]
 
 
-def test_brokers_without_a_group_replace_each_other_when_the_first_one_goes() -> None:
+def test_brokers_without_a_group_replace_each_other_when_the_first_one_leaves() -> None:
     names = Names()
     names.register(A, 0, 0, "T")
     assert not names.register(B, 0, 0, "T")

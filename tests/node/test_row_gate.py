@@ -135,12 +135,12 @@ async def test_sends_that_waited_are_stored_in_their_order_and_before_later_ones
     await rig.file.wait_begun()
     await turns()
     topics = rig.broker.topics
-    # As early as anybody can hear of it: before the tasks that waited have run.
+    # As early as possible: before the tasks that waited have run.
     release = topics.gate.release
 
     def and_one_more(rows: Any) -> None:
         release(rows)
-        assert not topics.gate.is_open("New"), "nobody overtakes those that were released and have not run yet"
+        assert not topics.gate.is_open("New"), "no request may overtake those that were released and have not run yet"
         tasks.append(rig.send(send("New", b"5")))
 
     topics.gate.release = and_one_more  # type: ignore[method-assign]
@@ -176,7 +176,7 @@ async def test_a_send_is_refused_while_the_row_cannot_be_saved_and_taken_when_it
     assert "New" in file.value["topicConfigTable"]
 
 
-async def test_a_mistake_while_a_row_is_saved_keeps_nobody_waiting() -> None:
+async def test_a_bug_while_a_row_is_saved_blocks_no_request() -> None:
     class Wrong(MemoryFile):
         def save(self, value: Any) -> None:
             raise TypeError("no JSON")

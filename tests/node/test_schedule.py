@@ -61,7 +61,7 @@ class TestDue:
         if count < len(times):
             assert due(times, now, delay).wait_ms == times[count] - now
 
-    def test_an_empty_queue_is_looked_at_before_anything_new_can_be_due(self):
+    def test_an_empty_queue_is_checked_before_a_new_message_can_be_due(self):
         assert [idle_ms(delay) for delay in (1, 1000, 5000, 7_200_000)] == [10, 100, 500, 1000]
 
 
@@ -151,7 +151,7 @@ class TestOneLevel:
         await broker.schedule.queues[0].step(broker.clock.now_ms)
         assert (len(broker.store.records()), broker.schedule.queues[0].offset) == (1, 1)
 
-    async def test_messages_whose_log_is_gone_are_passed(self):
+    async def test_messages_whose_log_was_deleted_are_skipped(self):
         broker = make()
         for n in range(3):
             await send(broker, 1, str(n).encode())

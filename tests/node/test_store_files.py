@@ -1,4 +1,5 @@
-"""The store's files over HTTP: what is served, up to where, to whom, and that nobody else is held up by it."""
+"""The store's files over HTTP: what is served, up to which position, to which clients, and that no other client is
+delayed."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ async def test_ranges_of_a_log_file_that_is_full(tmp_path: Path, wanted: str, be
 @pytest.mark.parametrize(
     "wanted", ["", "-", "9-7", "4096-", "4096-4099", "-0", "1-2,5-6", "x-2", "1", "1-99999999999999999999"]
 )
-async def test_ranges_that_are_none(tmp_path: Path, wanted: str) -> None:
+async def test_invalid_ranges(tmp_path: Path, wanted: str) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
         while store.readable_end < 5000:
             await store.put(message(b"x"))
@@ -483,7 +484,7 @@ async def test_no_more_wait_than_may(tmp_path: Path) -> None:
                     assert answer.status == 503
                     assert "waiting already" in (await answer.json())["error"]
             async with await waiting as answer:
-                assert answer.status == 200, "whoever left makes room"
+                assert answer.status == 200, "a closed request makes room"
 
 
 async def test_a_reader_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,7 +496,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(tmp_path: Path, monkeypat
             assert (await node.read("checkpoint"))[0] == 200
 
 
-async def test_a_slow_disk_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_disk_does_not_delay_other_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While both threads wait for the disk, messages are stored and probes answered."""
     async with big(tmp_path) as (store, whole), served(store) as node:
         disk, read, waiting = threading.Event(), os.pread, threading.Semaphore(0)
@@ -520,7 +521,7 @@ async def test_a_slow_disk_holds_up_nobody_else(tmp_path: Path, monkeypatch: pyt
         assert await asyncio.gather(*readers) == [(200, whole)] * 4
 
 
-async def test_the_port_closes_while_somebody_reads(tmp_path: Path) -> None:
+async def test_the_port_closes_during_a_read(tmp_path: Path) -> None:
     async with big(tmp_path) as (store, _):
         api, app = await api_of(store, readers=1)
         runner = web.AppRunner(app, shutdown_timeout=1000)

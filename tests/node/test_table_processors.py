@@ -332,7 +332,7 @@ async def test_a_heartbeat_makes_the_group_its_retry_topic_and_the_member() -> N
     assert broker.consumers.client_ids("cg") == ["10.0.0.1@1"]
 
 
-async def test_members_are_not_told_where_the_group_does_not_want_it() -> None:
+async def test_members_are_not_notified_if_the_group_disables_it() -> None:
     broker, wire = TableBroker(), Wire()
     broker.groups.update(SubscriptionGroup("cg", notify_consumer_ids_changed_enable=False))
     await broker.ask(34, body=beat("cg", SUB), wire=wire)
@@ -389,7 +389,7 @@ async def test_recorded_heartbeats_farewells_and_member_lists(golden_folder: Pat
     assert told > 0 and {command.code for wire in wires.values() for command in wire.sent} == {40}
 
 
-async def test_nobody_in_a_group_is_an_error_of_its_own() -> None:
+async def test_an_empty_group_is_a_separate_error() -> None:
     answer = await TableBroker().ask(38, {"consumerGroup": "nobody"})
     assert (answer.code, answer.remark) == (1, "no consumer for this group, nobody")
 
@@ -554,7 +554,7 @@ NEW_TOPIC = {
 }
 
 
-async def test_a_topic_is_made_on_disk_and_told_to_name_servers() -> None:
+async def test_a_topic_is_created_on_disk_and_registered() -> None:
     broker = TableBroker()
     answer = await broker.ask(17, NEW_TOPIC)
     assert (answer.code, answer.body) == (0, b"")
@@ -866,7 +866,7 @@ async def test_recorded_reset_of_offsets(golden_folder: Path) -> None:
     for queue in table:
         broker.store.fill(ext["topic"], queue["queueId"], [int(ext["timestamp"]) + 1000] * 10)
         broker.offsets.commit(ext["group"], ext["topic"], queue["queueId"], 10)
-    assert (await broker.ask(222, ext)).code == 206, "nobody is online"
+    assert (await broker.ask(222, ext)).code == 206, "no consumer is online"
     broker.heartbeat(ext["group"], wire, "c1", ext["topic"])
     wire.sent.clear()
     same_answer(await broker.ask(222, ext), exchange)

@@ -44,7 +44,7 @@ def test_without_a_terminal_it_is_80_columns(monkeypatch: pytest.MonkeyPatch) ->
     assert 70 < max(widths(wrapped(WORDS))) <= 80
 
 
-def test_a_line_goes_on_below_its_beginning() -> None:
+def test_a_line_continues_below_its_beginning() -> None:
     text = wrapped(f"  {WORDS}\nshort", hanging=4).split("\n")
     assert text[-1] == "short" and text[0].startswith("  word0")
     assert all(line.startswith("      word") for line in text[1:-1]) and len(text) > 3

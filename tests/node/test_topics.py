@@ -95,7 +95,7 @@ def test_a_send_makes_a_topic_like_its_model() -> None:
     assert topics.create_on_send("T", AUTO_CREATE_TOPIC, 2) is made, "a known topic stays as it is"
     assert seen == ["T", "Many"]
     assert topics.data_version.counter == 2
-    assert topics.create_on_send("U", "T", 4) is None, "T allows nobody to inherit from it"
+    assert topics.create_on_send("U", "T", 4) is None, "no topic may inherit from T"
     assert topics.create_on_send("U", "nowhere", 4) is None
     assert topics.create_on_send("../U", AUTO_CREATE_TOPIC, 4) is None
     assert topics.create_on_send("Minus", AUTO_CREATE_TOPIC, -3) == TopicConfig("Minus", 0, 0, 6)
@@ -140,7 +140,7 @@ def test_rocketmqs_file_is_read_and_written_back(golden: Any, tmp_path: Path) ->
     again = TopicTable(JsonTable(Door(), path), settings, lambda: 6)
     assert dict(again.items()) == dict(topics.items())
     assert again.data_version == topics.data_version
-    # Java's map has an order of its own; apart from that the file is the same, byte for byte.
+    # Java's map has its own order; apart from that the files are equal, byte for byte.
     assert sorted(path.read_bytes().splitlines()) == sorted(before.splitlines()) or sorted(
         line.rstrip(b",") for line in path.read_bytes().splitlines()
     ) == sorted(line.rstrip(b",") for line in before.splitlines())

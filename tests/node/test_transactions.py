@@ -265,7 +265,7 @@ class TestCheck:
         await check(broker)
         assert len(channel.sent) == 1
 
-    async def test_a_time_of_its_own_protects_a_message(self, broker):
+    async def test_a_messages_own_time_protects_it(self, broker):
         channel = broker.producer("pg")
         half = await send_half(broker, more="CHECK_IMMUNITY_TIME_IN_SECONDS\x01100\x02")
         await check(broker)
@@ -360,7 +360,7 @@ class TestCheck:
         assert [asked.ext["msgId"] for asked in channel.sent] == ["K2"]
         assert "1 half messages could not be read" in caplog.text
 
-    async def test_a_queue_whose_beginning_is_gone(self, broker):
+    async def test_a_queue_whose_beginning_was_deleted(self, broker):
         for n in range(3):
             half = await send_half(broker, f"K{n}")
         broker.store.trim(half.pos)
@@ -368,7 +368,7 @@ class TestCheck:
         await check(broker)
         assert [asked.ext["msgId"] for asked in channel.sent] == ["K2"]
 
-    async def test_the_timer_goes_on_after_a_round_that_failed(self, broker, caplog):
+    async def test_the_timer_continues_after_a_failed_round(self, broker, caplog):
         broker.change(transactionCheckInterval=1)
         rounds = []
 
@@ -513,7 +513,7 @@ async def test_restarts_lose_no_commit_and_show_no_rollback(seed):
 
 
 class TestClocksThatJump:
-    async def test_a_half_from_a_future_that_never_came_holds_nobody_up(self, broker):
+    async def test_a_half_from_the_future_does_not_block_others(self, broker):
         channel = broker.producer("pg")
         broker.clock.advance(3600_000)
         await send_half(broker, "K1")

@@ -59,14 +59,14 @@ async def test_errors_by_what_a_caller_does_about_them(status: int, kind: type[K
     assert str(caught.value) == "GET /api/v1/namespaces/shop/pods/orders-0-0-0: no"
 
 
-async def test_an_answer_of_something_in_between_is_told_in_part() -> None:
+async def test_an_unexpected_answer_is_reported_in_part() -> None:
     api = Kube(Recorder((502, b"<html>" + b"x" * 1000)))
     with pytest.raises(UnavailableError) as caught:
         await api.get(kube.PODS, "shop", "p")
     assert len(str(caught.value)) < 300
 
 
-async def test_what_is_not_there_is_none() -> None:
+async def test_a_missing_object_is_absent() -> None:
     assert await Kube(Recorder((404, {}))).find(kube.TOPICS, "shop", "t") is None
 
 

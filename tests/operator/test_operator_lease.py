@@ -88,7 +88,7 @@ async def test_a_process_before_this_one_is_no_other(world: World) -> None:
     assert world.now == 0.0
 
 
-async def test_it_is_lost_when_somebody_else_took_it(world: World) -> None:
+async def test_it_is_lost_when_another_process_took_it(world: World) -> None:
     one = world.lease("one")
     await one.acquire()
     world.api.objects[LEASES.plural, "system", "operator"]["metadata"]["resourceVersion"] = "other"
@@ -103,7 +103,7 @@ async def test_it_is_lost_when_the_server_is_silent_and_before_anybody_can_take_
     with pytest.raises(LeaseLostError):
         await one.keep()
     assert world.now < 15.0
-    assert one.held, "nobody else can have it yet"
+    assert one.held, "no other process can have it yet"
 
 
 async def test_one_silent_moment_is_borne(world: World) -> None:

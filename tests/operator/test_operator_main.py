@@ -101,7 +101,7 @@ async def test_a_lost_lease_ends_the_process_at_once(world: Cluster, monkeypatch
     monkeypatch.setattr(main.logging, "shutdown", lambda: None)
     running = asyncio.create_task(main.run(replace(SETTINGS, lease_seconds=0.3), InlineKube(world.api)))
     await until(lambda: holder(world) == "operator-0")
-    world.api.objects["leases", "system", "tallystick-operator"]["metadata"]["resourceVersion"] = "somebody else's"
+    world.api.objects["leases", "system", "tallystick-operator"]["metadata"]["resourceVersion"] = "another process's"
     async with asyncio.timeout(30):
         await running
     assert ended == [main.LEASE_LOST]

@@ -80,7 +80,7 @@ def test_what_a_pod_needs_is_there_before_its_stateful_set() -> None:
         )
 
 
-def test_claims_are_owned_by_nobody_and_all_else_goes_with_its_owner() -> None:
+def test_claims_have_no_owner_and_all_others_are_deleted_with_theirs() -> None:
     for each in complete(cluster()):
         owners = each["metadata"].get("ownerReferences")
         if each["kind"] == "PersistentVolumeClaim":
@@ -108,13 +108,13 @@ def test_every_pod_passes_the_restricted_level() -> None:
         assert "/tmp" in mounts
 
 
-def test_a_member_is_told_to_make_its_group_only_while_it_has_not_formed() -> None:
+def test_a_member_gets_the_bootstrap_setting_only_before_its_group_has_formed() -> None:
     wanted = cluster()
     young, old = (MemberPlan(0, 1, formed, (0, 1, 2)) for formed in (False, True))
     told = variables(stateful_set(wanted, young, "u")["spec"]["template"]["spec"])
     assert (told["TALLY_GROUPBOOTSTRAP"], told["TALLY_GROUPBOOTSTRAPMEMBERS"]) == ("true", "n0;n1;n2")
     assert "TALLY_GROUPBOOTSTRAP" not in variables(stateful_set(wanted, old, "u")["spec"]["template"]["spec"])
-    assert template_digest(wanted, young) == template_digest(wanted, old), "that it goes away restarts nobody"
+    assert template_digest(wanted, young) == template_digest(wanted, old), "its removal must restart no pod"
     late = MemberPlan(0, 4, False, (0, 1, 2))
     assert "TALLY_GROUPBOOTSTRAP" not in variables(stateful_set(wanted, late, "u")["spec"]["template"]["spec"])
 
@@ -185,7 +185,7 @@ def test_a_stateful_set_waits_for_the_address_that_its_pod_tells() -> None:
 
 
 @pytest.mark.parametrize(("host", "told"), [("", "$(HOST_IP):30123"), ("mq.example.org", "mq.example.org:30123")])
-def test_node_ports_are_told_with_the_machine_or_the_host_that_is_asked_for(host: str, told: str) -> None:
+def test_node_ports_are_reported_with_the_machine_or_the_given_host(host: str, told: str) -> None:
     listener = {"external": {"type": "NodePort", "host": host}}
     pod = list(pods(complete(cluster(listeners=listener), external="172.18.0.3:30123")))[1]
     assert variables(pod)["TALLY_EXTERNALADDRESS"] == told
@@ -201,7 +201,7 @@ def test_what_is_switched_off_is_not_there() -> None:
     assert not names(found, "PodDisruptionBudget") + names(found, "NetworkPolicy")
 
 
-def test_clients_that_are_named_shut_nobody_of_the_cluster_out() -> None:
+def test_named_clients_do_not_shut_out_the_cluster() -> None:
     peer = {"podSelector": {"matchLabels": {"app": "shop"}}}
     found = complete(cluster(networkPolicy={"clientsFrom": [peer]}))
     rules = next(
@@ -268,7 +268,7 @@ def test_a_cluster_made_again_with_fewer_members_finds_all_its_disks() -> None:
     assert placed(group, 1) == (0, 1, 2)
 
 
-def test_a_lost_disk_of_a_group_that_may_have_formed_unseen_is_not_told_that_the_group_is_new() -> None:
+def test_a_lost_disk_of_a_group_that_may_have_formed_gets_no_bootstrap_setting() -> None:
     lost = Member(0, 0, node_uid="u0", stateful_set="x")
     innocent = Answer("follower", 0, None, False, voters=(0, 1, 2))
     silent = claimed(1, first=(0, 1, 2))
@@ -330,7 +330,7 @@ def test_a_field_that_is_not_wanted_any_more_is_found() -> None:
 
 
 def test_what_the_server_made_of_it_is_settled() -> None:
-    """Something that a server rewrites in a way that nobody here knows is written once, and not in every pass."""
+    """A field that a server rewrites in an unknown way is written once, and not in every pass."""
     rewritten = as_served(size="one gigabyte")
     assert differs(rewritten, WANTED, None)
     assert not differs(rewritten, WANTED, mark(rewritten, WANTED))

@@ -63,7 +63,7 @@ async def test_a_question_carries_the_clusters_token(lab: tuple[Group, NodeApi])
     assert AdminTokens(b"k" * 32)("shop", "other") not in group.token
 
 
-async def test_every_question_goes_to_who_is_there_now(lab: tuple[Group, NodeApi]) -> None:
+async def test_every_request_goes_to_the_present_leader(lab: tuple[Group, NodeApi]) -> None:
     """Seen in a cluster: a connection that was kept was answered 404 long after its node had restarted."""
     group, api = lab
     for _ in range(3):
@@ -107,7 +107,7 @@ async def test_kinds_of_no(lab: tuple[Group, NodeApi], monkeypatch: pytest.Monke
         await api.ask(NODES[0], "GET", "/long")
 
 
-async def test_nobody_there() -> None:
+async def test_no_process_answers() -> None:
     async with aiohttp.ClientSession() as session:
         api = NodeApi(session, "http://127.0.0.1:1/{node}", lambda namespace, cluster: "t")
         with pytest.raises(UnreachableError):

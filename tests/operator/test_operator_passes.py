@@ -90,7 +90,7 @@ def test_an_image_that_does_not_start_stops_at_the_first_member(world: Cluster) 
     world.settle()
 
 
-def test_a_pause_is_told_and_ended(world: Cluster) -> None:
+def test_a_pause_is_reported_and_ended(world: Cluster) -> None:
     world.create(image="node:1")
     world.settle()
     world.change({"image": "node:2"}, annotations={"tallystick.dev/paused": "true"})
@@ -166,7 +166,7 @@ def test_a_pod_that_its_machine_never_lets_go_of_is_taken_away(world: Cluster) -
     run_until(world, lambda: world.status["readyNodes"] == "3/3")
 
 
-def test_volumes_that_cannot_grow_are_told(world: Cluster) -> None:
+def test_volumes_that_cannot_grow_are_reported(world: Cluster) -> None:
     world.create()
     world.settle()
 
@@ -185,7 +185,7 @@ def test_volumes_that_cannot_grow_are_told(world: Cluster) -> None:
     assert world.status["phase"] == "Ready", "all else goes on"
 
 
-def test_a_spec_that_cannot_be_is_told_and_nothing_is_touched(world: Cluster) -> None:
+def test_an_invalid_spec_is_reported_and_nothing_changes(world: Cluster) -> None:
     world.create()
     world.settle()
     world.change({"config": {"brokerName": "x"}})
@@ -217,7 +217,7 @@ def test_drift_of_everything_is_put_right(world: Cluster) -> None:
     assert steps_of(world) == {}
 
 
-def test_what_is_switched_off_goes(world: Cluster) -> None:
+def test_objects_of_a_disabled_feature_are_deleted(world: Cluster) -> None:
     world.create(listeners={"external": {"type": "NodePort"}})
     world.settle()
     assert world.api.get("services", "orders-0-0-external") is not None
@@ -235,7 +235,7 @@ def test_what_is_switched_off_goes(world: Cluster) -> None:
     assert not [each for each in world.api.all("services") if each["metadata"]["name"].endswith("external")]
 
 
-def test_another_group_is_added_and_none_is_taken_away(world: Cluster) -> None:
+def test_a_group_is_added_and_no_group_is_removed(world: Cluster) -> None:
     world.create(groups=1)
     world.settle()
     world.change({"groups": 2})
@@ -249,7 +249,7 @@ def test_another_group_is_added_and_none_is_taken_away(world: Cluster) -> None:
     assert len(world.api.all("brokernodes")) == 6
 
 
-def test_a_cluster_that_is_gone_is_forgotten_and_its_claims_stay(world: Cluster) -> None:
+def test_a_deleted_cluster_is_forgotten_and_its_claims_stay(world: Cluster) -> None:
     world.create()
     world.settle()
     world.delete(kube.CLUSTERS, CLUSTER)
@@ -277,7 +277,7 @@ def test_a_cluster_made_again_finds_its_messages(world: Cluster) -> None:
         assert "TALLY_GROUPBOOTSTRAP" not in str(body), "its disks are not new"
 
 
-def test_somebody_else_at_a_members_address_is_not_believed(world: Cluster) -> None:
+def test_a_foreign_process_at_a_members_address_is_not_believed(world: Cluster) -> None:
     """Addresses lead elsewhere for a moment, and who answers there may lead another group."""
     world.create()
     world.settle()

@@ -90,7 +90,7 @@ def test_the_longest_wait_is_of_what_is_due_or_runs() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("atdf"), st.sampled_from((A, B)), st.floats(0.0, 40.0)), max_size=60))
 def test_nothing_is_lost_and_nothing_runs_twice(deeds: list[tuple[str, Key, float]]) -> None:
-    """Against a model: which keys somebody asked for since their last pass began."""
+    """Against a model: the keys that were requested since their last pass began."""
     schedule, now, running, asked = Schedule(), 0.0, set[Key](), set[Key]()
     for deed, key, seconds in deeds:
         now += seconds
@@ -114,7 +114,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(deeds: list[tuple[str, Key, floa
     assert asked <= running
 
 
-async def test_a_failing_key_holds_nobody_up_and_is_told() -> None:
+async def test_a_failing_key_is_reported_and_does_not_delay_others() -> None:
     done: list[str] = []
     enough = asyncio.Event()
 

@@ -99,7 +99,7 @@ FINE = member(0), member(1), member(2)
         (group(member(0, "old"), member(1), member(2), behind=(1,)), "hold RestartMember n0: QuorumAtRisk"),
         (group(member(0, "old"), member(1), member(2), leader=1), "RestartMember n0"),
         (group(member(0, "old"), member(1), member(2, "old", "unready")), "RestartMember n2"),
-        # nobody is restarted while another of its group is away
+        # no member is restarted while another one of its group is down
         (group(member(0, "old"), member(1, "old"), member(2, "unready")), "hold RestartMember n1: MemberNotReady"),
         (group(member(0, "old"), member(1, "old"), member(2, "going")), "hold RestartMember n1: MemberNotReady"),
         # ready by Kubernetes' word is not enough
@@ -208,7 +208,9 @@ def test_one_step_in_a_cluster_at_a_time() -> None:
     step = Underway("RestartMember", "orders-0-1", "its pod is outdated", NOW - 30)
     assert decided(first, second, underway=step) == "hold RestartMember n1: StepUnderway"
     assert decided(group(*FINE), second, underway=step) == "RestartMember n1"
-    assert decided(first, second) == "RestartMember n1", "a member that is away by itself stops nobody else's update"
+    assert decided(first, second) == "RestartMember n1", (
+        "a member that is down must not stop the update of other groups"
+    )
 
 
 def test_the_same_stuck_member_is_given_longer_each_time() -> None:

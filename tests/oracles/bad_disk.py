@@ -22,7 +22,7 @@ _BLOCK = 4096
 
 
 class BadDisk:
-    """A file system of its own, for files that are moved there and linked back. A context manager."""
+    """A separate file system, for files that are moved there and linked back. A context manager."""
 
     def __init__(self, folder: Path, megabytes: int = 24) -> None:
         self.image = folder / "disk.img"
@@ -70,7 +70,7 @@ class BadDisk:
                 os.pread(file.fileno(), 1, at)
 
     def give_back(self, content: bytes, path: Path) -> None:
-        """The disk reads all of itself again, and the file is as it was."""
+        """All sectors are readable again, and the file is as before."""
         os.truncate(self.image, self._bytes)
         path.write_bytes(content)
 

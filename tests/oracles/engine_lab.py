@@ -28,7 +28,7 @@ def small(root: Path, **changes: Any) -> StoreSettings:
         "mappedFileSizeConsumeQueue": 20 * 16,
         "maxHashSlotNum": 32,
         "maxIndexNum": 64,
-        # The disk of the machine that runs the tests is nobody's business here.
+        # The disk of the machine that runs the tests must not matter here.
         "diskSpaceWarningLevelRatio": 1.0,
         "diskSpaceCleanForciblyRatio": 1.0,
     }
@@ -198,7 +198,7 @@ class Peer:
 
 
 async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 120.0) -> None:
-    """Returns once `condition()` holds; fails if it never does. For states that nobody reports."""
+    """Returns once `condition()` holds; fails if it never does. For states that are not reported."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, what or "the condition never held"

@@ -134,7 +134,7 @@ class FakeMember:
         self._tell_accepting()
 
     def follow(self, term: int, leader: int | None) -> None:
-        """Another leads, or nobody: leadership is lost if there was any."""
+        """Another member leads, or no member: a held leadership is lost."""
         led = self.role is Role.LEADER
         self.ready = False
         if led:

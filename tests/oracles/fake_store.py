@@ -86,7 +86,7 @@ class FakeStore:
         self._refusals.extend([status] * times)
 
     def accept(self) -> None:
-        """Forget refusals that nobody met."""
+        """Forget refusals that were not used."""
         self._refusals.clear()
 
     def flush(self) -> None:

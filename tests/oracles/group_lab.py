@@ -88,7 +88,7 @@ class GroupLab:
         return process.__enter__()
 
     def start_beside(self, number: int) -> subprocess.CompletedProcess[str]:
-        """A second process on a member's folder that meets it nowhere else, as in a pod with an address of its own."""
+        """A second process on a member's folder that shares nothing else with it, as in a pod with its own address."""
         port, own = free_ports(2)
         peers = self._peers.split(";")
         peers[number] = f"n{number}-127.0.0.1:{own}"
@@ -166,7 +166,7 @@ class GroupLab:
                     return number
             return None
 
-        return await until("somebody leads", look)
+        return await until("a member leads", look)
 
     async def with_topic(self, client: ClusterClient, topic: str, queues: int) -> tuple[int, Ledger]:
         """Who leads, when the name server sends producers there, and a producer of a new topic."""

@@ -18,7 +18,7 @@ SEGMENT = 4096
 
 
 def record_number(n: int, pos: int) -> Record:
-    """Stored some 700 ms after the one before, and after a long pause now and then; in a queue of its own."""
+    """Stored some 700 ms after the previous one, sometimes after a long pause; in a separate queue."""
     keys = {0: "", 1: f"UNIQ_KEY\x01u{n}\x02", 2: f"KEYS\x01k{n} shared\x02UNIQ_KEY\x01u{n}\x02"}[n % 3]
     return Record(
         topic="T",

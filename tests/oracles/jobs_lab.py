@@ -325,9 +325,7 @@ class JobJudge:
             spec = self._lab.body(template_name)["spec"] if template_name in self._lab.jobs() else {}
             over, ttl = (body.get("status") or {}).get("phase") in OVER, body["spec"].get("ttlSecondsAfterFinished")
             replaces = spec.get("concurrencyPolicy") == "Replace"
-            assert replaces or (over and (ttl is not None or template_name)), (
-                f"{name} is deleted, and nobody asked for it"
-            )
+            assert replaces or (over and (ttl is not None or template_name)), f"{name} is deleted without a request"
         else:
             raise AssertionError(f"{method} storejobs/{name}: people write what they want, not we")
 
@@ -348,7 +346,7 @@ class JobJudge:
         live = self._lab.api.get(plural, name)
         if live is not None and method != "POST":
             owners = [each["uid"] for each in live["metadata"].get("ownerReferences") or ()]
-            assert owner["uid"] in owners, f"{plural}/{name} is somebody else's, and is overwritten"
+            assert owner["uid"] in owners, f"{plural}/{name} belongs to another owner, and is overwritten"
         if plural == "configmaps":
             there = self._lab.pods(job["metadata"]["name"])
             assert not there, f"the plan is written while {sorted(there)} are there"
@@ -403,7 +401,7 @@ class JobJudge:
         uid = pod["metadata"]["ownerReferences"][0]["uid"]
         if job is not None and job["metadata"]["uid"] == uid and labels["tallystick.dev/job-role"] == "driver":
             phase = (job.get("status") or {}).get("phase")
-            assert phase not in ("Submitted", "Running"), f"{name} is deleted before anybody was told why"
+            assert phase not in ("Submitted", "Running"), f"{name} is deleted before the reason was reported"
             if uid in self.said:
                 assert phase not in ("Succeeding", "Completed"), f"the log of {name} is thrown away"
 

@@ -14,7 +14,7 @@ GOOD = ("Clean", "DifferencesFound", "Done")
 
 
 class JobStorm:
-    """One run. `log` is what happened, for whoever reads a failure."""
+    """One run. `log` lists its events, for the report of a failure."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -171,7 +171,7 @@ class JobStorm:
     def suspend(self) -> None:
         name = self.a_job()
         if "-" in name.removeprefix("job-") or not self.lab.jobs():
-            return  # a run of a template: nobody knows it
+            return  # a run of a template: unknown here
         now = not self.lab.body(name)["spec"].get("suspend", False)
         self.note(f"{name} suspend {now}")
         self.lab.change(name, suspend=now)
@@ -194,10 +194,10 @@ class JobStorm:
             self.lab.api.remove(("configmaps", NAMESPACE, name))
 
     def again(self) -> None:
-        """Somebody deletes a job and makes it anew, at once."""
+        """A user deletes a job and creates it again, at once."""
         name = self.random.choice([each for each in self.lab.jobs() if each.startswith("job-")])
         spec = self.lab.body(name)["spec"]
-        self.note(f"{name} is made anew")
+        self.note(f"{name} is created again")
         self.lab.delete("storejobs", name)
         self.lab.job(name, **spec)
 

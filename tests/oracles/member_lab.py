@@ -181,7 +181,7 @@ class Node:
         if seed is not None:
             self.door.crash(seed, keep)
             self.boot += 1
-        self.state = State()  # nobody kept it: it is built from the log again
+        self.state = State()  # it was not kept: it is built from the log again
 
     async def stop(self) -> None:
         member, self.member = self.up, None
@@ -233,7 +233,8 @@ class Group:
         return log.staged_index, bodies
 
     async def put(self, node: Node, count: int = 1, size: int = 100) -> int:
-        """Messages through the leader, acknowledged. MemberError: not, or nobody knows."""
+        """Puts messages through the leader until they are acknowledged. MemberError: refused, or the result is
+        unknown."""
         member = node.member
         if member is None or not member.accepting:
             raise MemberError("not accepting")
@@ -247,7 +248,7 @@ class Group:
             assert self.acknowledged.setdefault(index, body) == body, f"entry {index} was acknowledged twice"
 
     async def put_somehow(self, count: int = 1, size: int = 100) -> int:
-        """Until it is acknowledged, at whoever leads."""
+        """Retries at the present leader until it is acknowledged."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 leader = await self.leader()
@@ -292,7 +293,7 @@ class Group:
 
 
 async def load(group: Group, dice: random.Random, stop: asyncio.Event) -> None:
-    """A client that puts batches at whoever leads, and notes what was acknowledged."""
+    """A client that puts batches at the present leader, and records the acknowledged ones."""
     while not stop.is_set():
         leaders = [node for node in group.running if node.up.accepting]
         if not leaders:

@@ -13,7 +13,7 @@ from tallystick.operator.core import kube
 
 
 class Storm:
-    """One run. `log` is what happened, for whoever reads a failure."""
+    """One run. `log` lists its events, for the report of a failure."""
 
     def __init__(self, seed: int, replicas: int | None = None, groups: int = 1, favour: Sequence[str] = ()) -> None:
         self.random = random.Random(seed)
@@ -129,7 +129,7 @@ class Storm:
             self.cluster.tick(300.0)
             for pod in self.cluster.api.all("pods"):
                 claim = self.cluster.api.get("persistentvolumeclaims", f"data-{pod['metadata']['name'][:-2]}") or {}
-                kept = "deletionTimestamp" in (claim.get("metadata") or {})  # else its disk goes, and nobody was asked
+                kept = "deletionTimestamp" in (claim.get("metadata") or {})  # else its disk is deleted
                 if pod["spec"].get("nodeName") == name and "deletionTimestamp" not in pod["metadata"] and not kept:
                     self.cluster.delete(kube.PODS, pod["metadata"]["name"])
 
@@ -155,7 +155,7 @@ class Storm:
             self.cluster.annotate_node(name, {"tallystick.dev/replace": "true"})
 
     def delete_claim(self) -> None:
-        """By a person, without asking anybody. Of a group of one that would be the end of its messages."""
+        """By a user, without any check. A group of one would lose its messages."""
         claims = self.cluster.api.all("persistentvolumeclaims")
         for number, group in self.cluster.groups.items():
             sound = [each for each in self.cluster.alive(number).values() if each.disk.remembers]
@@ -169,7 +169,7 @@ class Storm:
             for pod in self.cluster.api.all("pods")
             if f"{name}-0" == f"data-{pod['metadata']['name']}"
         ]
-        if used:  # a claim that nothing uses goes at once, and nobody is asked
+        if used:  # an unused claim is deleted at once
             self.note(f"{name} is deleted")
             self.cluster.judge.may_lose.add(name)
             self.cluster.delete(kube.CLAIMS, name)
@@ -182,7 +182,7 @@ class Storm:
             self.note(f"not {what}: {cut}")
 
     def meddle(self) -> None:
-        """Somebody deletes or changes what is the operator's."""
+        """A user deletes or changes an object of the operator."""
         plural = self.random.choice(
             ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "serviceaccounts")
         )

@@ -22,7 +22,7 @@ _locks: list[int] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports that nobody listens on and that no other test process draws while this one runs."""
+    """This number of free ports, which no other test process draws while this one runs."""
     return [free_port() for _ in range(count)]
 
 

@@ -294,7 +294,7 @@ class Group:
                 self.check()
 
     def wait(self, seconds: float) -> None:
-        """Time passes for everybody, a heartbeat at a time."""
+        """Time passes for all members, a heartbeat at a time."""
         end = self.now + seconds
         while self.now < end:
             self.pass_time(min(HEARTBEAT, end - self.now))
@@ -304,13 +304,13 @@ class Group:
             self.deliver()
 
     def pass_time(self, seconds: float) -> None:
-        """The clock goes on, and nobody looks at it."""
+        """The clock advances without a call of the core."""
         now = max(member.now for member in self.members) + seconds
         for member in self.members:
             member.now = now
 
     def expire(self, number: int) -> None:
-        """One member's election timer fires before anybody else's."""
+        """One member's election timer fires before all others."""
         self.pass_time(max(0.0, self.members[number].raft.deadline - self.now))
         self.members[number].tick()
 
@@ -357,7 +357,7 @@ class Group:
 
 
 def leader_of(size: int = 3, **options: Any) -> Member:
-    """Member 0, elected by everybody, its no-op in its log; nobody has answered anything since."""
+    """Member 0, elected by all members, its no-op in its log; no member has answered since."""
     member = Member(0, voters=range(size), **options)
     member.expire()
     while member.raft.role is not Role.LEADER:

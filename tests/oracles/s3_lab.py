@@ -1,4 +1,4 @@
-"""A store that speaks S3, as a process of its own on a free port, with one bucket for each test that wants one."""
+"""An S3-compatible store as a separate process on a free port, with one bucket for each test that needs one."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def parsed(path: str) -> tuple[kube.Resource, str | None, str | None, str | None
         if parts[0] == resource.plural:
             rest = [*parts[1:], None, None]
             return resource, namespace, rest[0], rest[1]
-    raise AssertionError(f"nobody knows {path}")
+    raise AssertionError(f"unknown path {path}")
 
 
 def stamp(seconds: float) -> str:

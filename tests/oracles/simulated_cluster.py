@@ -52,7 +52,8 @@ Reconciler = TypeVar("Reconciler", bound=Reconciles)
 
 
 class Operated(ABC, Generic[Reconciler]):
-    """What an operator looks after. Its process may end after any write, and the next one remembers nothing."""
+    """The cluster that an operator manages. The operator's process may end after any write, and the next one has no
+    memory."""
 
     reconciler: Reconciler | None = None
     writes_left: int | None = None
@@ -174,7 +175,7 @@ class Cluster(Operated[ClusterReconciler]):
         self.by_hand("POST", f"/apis/tallystick.dev/v1beta1/namespaces/{NAMESPACE}/brokerclusters", body)
 
     def by_hand(self, method: str, path: str, body: Json | None = None) -> tuple[int, bytes]:
-        """Not the operator: nobody judges it."""
+        """A write that is not the operator's, so it is not checked."""
         self.api.hook, hook = (lambda *args: None), self.api.hook
         self.api.failing, failing = 0, self.api.failing
         try:
@@ -219,7 +220,7 @@ class Cluster(Operated[ClusterReconciler]):
         return self.api.get("pods", f"{CLUSTER}-{group}-{member}-0")
 
     def process(self, group: int, member: int) -> Process | None:
-        """Of its present pod; one that its machine has not let go of is in nobody's name any more."""
+        """Of its present pod; one that its machine still holds has no name any more."""
         pod = self.pod(group, member)
         return self.processes.get(pod["metadata"]["uid"]) if pod is not None else None
 
@@ -501,7 +502,7 @@ class Judge:
         self.stopped: set[tuple[int, int]] = set()
         """Members that the operator made unavailable, until they are ready again."""
         self.may_lose: set[str] = set()
-        """Claims that somebody gave up."""
+        """Claims that a user gave up."""
 
     def write(self, method: str, resource: kube.Resource, key: Key, body: Json | None, subresource: str) -> None:
         cluster = self._cluster
@@ -511,7 +512,7 @@ class Judge:
         if resource is kube.PODS:
             self._pod(key[2])
         elif resource is kube.CLAIMS and method == "DELETE":
-            assert key[2] in self.may_lose, f"{key[2]} was deleted and nobody gave it up"
+            assert key[2] in self.may_lose, f"{key[2]} was deleted without a decision"
         elif resource is kube.BROKER_NODES and method == "DELETE":
             group, member = map(int, key[2].split("-")[-2:])
             raft = cluster.groups[group]

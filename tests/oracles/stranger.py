@@ -1,4 +1,4 @@
-"""Somebody who reaches a member's port and speaks in the name of another member, with whatever numbers it likes."""
+"""A process that reaches a member's port and claims to be another member, with arbitrary numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Line:
 
     @classmethod
     async def open(cls, port: int, speaker: Identity, wanted: int, lane: Lane, host: str = "127.0.0.1") -> Line:
-        """OSError: nobody is there."""
+        """OSError: no process listens."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
         hello = Hello(speaker, wanted, lane)
         writer.write(encode_frame(KIND_HELLO, HANDSHAKE_VERSION, hello.encode()))

@@ -29,7 +29,7 @@ CLUSTER = "orders"
 
 
 class Crash(BaseException):
-    """The operator process is gone: nobody catches this."""
+    """The operator's process was killed: this must not be caught."""
 
 
 class Fuse:
@@ -163,7 +163,7 @@ class FakeApi:
         old = self._writable(resource.kind, namespace, name, body)
         new = copy.deepcopy(old)
         new["metadata"] |= {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
-        assert set(body) == {"metadata"}, "the operator writes nobody's spec"
+        assert set(body) == {"metadata"}, "the operator must not write a spec"
         return self._write(old, new)
 
     async def apply(self, body: dict[str, Any], *, subresource: str | None = None) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class FakeApi:
         return self._write(old, new)
 
     def _apply_claims(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The one other thing that is written; whoever applies last has it."""
+        """The one other object that is written; the last writer owns it."""
         self.fuse.before()
         key = ("ConfigMap", body["metadata"]["namespace"], body["metadata"]["name"])
         new = copy.deepcopy(body)
@@ -189,7 +189,7 @@ class FakeApi:
         return copy.deepcopy(new)
 
     def claims(self, uid: str) -> set[str]:
-        """Broker groups that are noted as somebody's before his status says so."""
+        """Broker groups that are recorded for a resource before its status says so."""
         found = parse_claims(self.objects.get(("ConfigMap", NAMESPACE, f"{CLUSTER}-topic-claims")))
         return set(found.get(uid, ()))
 
@@ -255,7 +255,7 @@ class FakeBrokers:
         self.requests += 1
         found = self.groups.get(group.name)
         if found is None or not found.leads:
-            raise SilentError(f"nobody leads {group.name}")
+            raise SilentError(f"{group.name} has no leader")
         return found
 
     async def read(self, kind: Kind[Any], group: GroupAddress) -> Mapping[str, Any]:
@@ -374,7 +374,7 @@ class Lab:
         return found
 
     def mqadmin(self, group: int, name: str, queues: int = 8, **more: Any) -> None:
-        """Somebody makes or changes a topic of one group."""
+        """A user creates or changes a topic of one group."""
         settings = TopicSettings(name, **({"read_queues": queues, "write_queues": queues} | more))
         self.brokers.groups[f"{CLUSTER}-{group}"].topics[name] = settings
 

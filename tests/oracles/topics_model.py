@@ -1,7 +1,7 @@
 """The keeping of topics as a story told at random: people, administrators, brokers, and an operator that crashes.
 
 While it goes on, three promises are watched at every single write. When it comes to rest, every resource has to say
-what is so; what should be so is worked out here anew, slowly, from the resources and the brokers alone.
+the actual state; this module computes the expected state slowly, from only the resources and the brokers.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ class Story:
             if self._subject(each) == name and group in self.lab.api.owned(each)
         ]
         if not owners:
-            self.broken.append(f"{group}: {name} is written, and nobody claimed it")
+            self.broken.append(f"{group}: {name} is written without a resource that claims it")
         if old is not None and new is not None and new.read_queues < old.read_queues:
             self.broken.append(f"{group}: {name} loses queues: {old} -> {new}")
         if new is None and old is not None:
             deleting = [each for each in owners if each["metadata"].get("deletionTimestamp")]
             policies = {each["spec"].get("deletionPolicy", "Retain") for each in deleting}
             if not policies & {"Delete", "DeleteIfEmpty"}:
-                self.broken.append(f"{group}: {name} is deleted, and nobody asked for it")
+                self.broken.append(f"{group}: {name} is deleted without a request")
             elif policies == {"DeleteIfEmpty"} and self.lab.brokers.groups[group].figures.get(name):
                 self.broken.append(f"{group}: {name} is deleted with its messages")
 
@@ -133,7 +133,7 @@ class Story:
                 self.broken.append(f"{new['metadata']['name']} has no finalizer when {name} is claimed")
 
     def _released(self, old: dict[str, Any]) -> None:
-        """A resource that had a finalizer went: what it had to delete is gone, or there is nobody to ask."""
+        """A resource with a finalizer was removed: its topic is deleted, or no broker is left."""
         cluster = self.lab.api.objects.get(("BrokerCluster", NAMESPACE, CLUSTER))
         if cluster is None or old["spec"].get("deletionPolicy", "Retain") == "Retain":
             return
@@ -186,7 +186,7 @@ class Story:
         self._then(then)
 
     def retain(self, name: str, delete: bool) -> None:
-        """Somebody thinks better of it, at the last moment or while it waits."""
+        """A user changes the decision, at the last moment or while it waits."""
         if ("Topic", NAMESPACE, name) in self.lab.api.objects:
             self.lab.api.edit("Topic", name, deletionPolicy="Retain")
             if delete:
@@ -292,7 +292,7 @@ class Story:
         return self._unrivalled(found, cluster, owned)
 
     def _holder(self, subject: str) -> dict[str, Any]:
-        """Who is heeded: whoever has it, then the oldest, then the first by name."""
+        """The resource that decides: the present holder, then the oldest, then the first by name."""
         rivals = [each for each in self.lab.api.of("Topic") if self._subject(each) == subject]
 
         def rank(each: dict[str, Any]) -> tuple[bool, str, str]:

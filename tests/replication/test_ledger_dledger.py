@@ -70,7 +70,7 @@ def test_a_log_that_dledger_wrote_opens(member: str, golden: Golden, golden_fold
     assert again.recovered.walked_from == wanted["writePos"], "it was read once, and has a mark now"
 
 
-def test_a_log_of_dledger_goes_on_as_ours(golden: Golden, golden_folder: Path) -> None:
+def test_a_log_of_dledger_is_continued(golden: Golden, golden_folder: Path) -> None:
     """New entries have CRCs, a chain that begins behind the old ones; a follower takes all of it."""
     folder = golden("dledger-n1") / "dledger-n1"
     ledger = opened(folder)
@@ -100,7 +100,7 @@ def test_a_log_of_dledger_goes_on_as_ours(golden: Golden, golden_folder: Path) -
 
 
 def test_entries_that_dledger_put_behind_ours_are_not_cut(tmp_path: Path) -> None:
-    """They have no CRC: taken for damage, which somebody has to decide on, and never cut in silence."""
+    """They have no CRC: they count as damage, on which an operator has to decide, and are never truncated silently."""
     ledger = opened(tmp_path)
     ledger.log.set_term(1)
     ledger.append_own(EntryKind.NO_OP, b"", NOW_MS, HOST.encode())
@@ -133,10 +133,10 @@ def test_the_small_files_are_javas(tmp_path: Path) -> None:
     assert dledger_files.read_term(tmp_path / "nowhere") == (-1, None)
 
 
-def test_term_and_vote_are_told_to_dledger(tmp_path: Path) -> None:
+def test_term_and_vote_are_written_for_dledger(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     ledger.save_mark()
-    assert not (tmp_path / "currterm").exists(), "nobody has voted here"
+    assert not (tmp_path / "currterm").exists(), "no vote was given here"
     vote = VoteFile.open(tmp_path, Door(), Identity("c", "g", 0), new_member=True)
     vote.save(4, 2)
     ledger.close(committed_index=-1)

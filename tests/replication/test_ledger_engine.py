@@ -218,7 +218,7 @@ async def test_lost_leadership_tells_every_waiting_put_the_same(tmp_path: Path) 
             "this member does not lead its group",
         )
         cold, _ = one.store.feed(connection, send_frame(b"three"))
-        assert cold is not None and len(cold) == 1, "left to whoever answers that it does not lead"
+        assert cold is not None and len(cold) == 1, "left to the code that answers that it does not lead"
         one.commit(1)
         assert [record.body for record in read_queue(one.store)] == [b"one", b"two"]
 
@@ -253,7 +253,7 @@ async def test_a_follower_takes_no_puts_and_serves_reads(tmp_path: Path) -> None
         assert verify(tmp_path / name).sound
 
 
-async def test_a_new_leader_sends_nobody_elsewhere_before_its_queues_have_all(tmp_path: Path) -> None:
+async def test_a_new_leader_corrects_no_reader_before_its_queues_are_complete(tmp_path: Path) -> None:
     async with member(tmp_path) as one:
         one.lead(1)
         tasks = [put(one, b"m%d" % number * 500, queue=0) for number in range(200)]
@@ -361,7 +361,7 @@ async def test_an_orderly_stop_and_start(tmp_path: Path) -> None:
 
 
 async def test_an_orderly_stop_with_an_uncommitted_tail(tmp_path: Path) -> None:
-    """The next start shows what was committed, until somebody says more."""
+    """The next start shows what was committed, until it learns more."""
     async with member(tmp_path) as one:
         one.lead(1)
         tasks = [put(one, b"m%d" % number) for number in range(9)]
@@ -521,7 +521,7 @@ async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Pat
         base = leader.ledger.point(first - 1)
         anew = open_ledger(settings(tmp_path / "b"), Door())
         anew.install_snapshot(base.index, base.term, base.chain, 2 * 4096)
-        # Entries came behind the base before the store was opened anew.
+        # Entries arrived after the snapshot before the store was opened again.
         anew.append_entries(anew.check(leader.ledger.log.read_range(first, 15), base.index, base.term), first)
         anew.log.write_out()
         anew.log.sync()
@@ -570,7 +570,7 @@ async def test_a_queue_whose_records_all_lie_before_a_snapshot_counts_on(tmp_pat
 # -- faults and cleaning -----------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_write_is_told_to_the_driver(tmp_path: Path) -> None:
+async def test_a_failed_write_is_reported_to_the_driver(tmp_path: Path) -> None:
     door = Door()
     async with member(tmp_path, door) as one:
         one.auto = True

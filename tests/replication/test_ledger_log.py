@@ -528,7 +528,7 @@ def test_a_cut_asks_that_all_is_written(tmp_path: Path) -> None:
 
 
 def test_a_cut_waits_for_the_sync_that_runs(tmp_path: Path) -> None:
-    """Otherwise the sync, when it is done with the first segment, calls flushed what is no more in the second."""
+    """Otherwise the sync, when the first segment is done, reports bytes as flushed that the second no longer has."""
     door = Door()
     log = make_log(tmp_path, door, segment_bytes=1 << 24)
     bodies = batch_of([bytes(1500)])

@@ -294,7 +294,7 @@ def test_segments_made_ahead_go_and_unfinished_ones_too(tmp_path: Path) -> None:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def test_damage_behind_the_mark_is_told_and_not_cut(tmp_path: Path) -> None:
+def test_damage_after_the_mark_is_reported_and_not_truncated(tmp_path: Path) -> None:
     """After a kill the cache has all that was written: a broken entry before sound ones is no torn tail (D8)."""
     ledger, twin = made(tmp_path)
     for hit in (0, 17, 38):
@@ -314,7 +314,7 @@ def test_damage_behind_the_mark_is_told_and_not_cut(tmp_path: Path) -> None:
     del ledger
 
 
-def test_a_tail_that_was_synced_and_is_gone_is_damage(tmp_path: Path) -> None:
+def test_a_lost_synced_tail_is_damage(tmp_path: Path) -> None:
     """Nothing follows the broken entry, but the mark knows that it was durable."""
     ledger, twin = made(tmp_path)
     ledger.close()
@@ -331,7 +331,7 @@ def test_a_tail_that_was_synced_and_is_gone_is_damage(tmp_path: Path) -> None:
     again = open_ledger(tmp_path, boot=2)
     assert again.damage is not None and again.damage.index == again.damage.next_index == 39
     assert_is(again, twin, 38)
-    assert open_ledger(tmp_path, boot=2).damage == again.damage, "and so it stays, until somebody decides"
+    assert open_ledger(tmp_path, boot=2).damage == again.damage, "the damage must stay until an operator decides"
 
 
 def test_an_emptied_folder_is_damage(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_an_emptied_folder_is_damage(tmp_path: Path) -> None:
     assert open_ledger(tmp_path).damage == again.damage, "the mark still says what was promised"
 
 
-def test_a_flipped_bit_after_power_loss_is_not_taken_for_an_unwritten_sector(tmp_path: Path) -> None:
+def test_a_flipped_bit_after_a_power_loss_does_not_count_as_an_unwritten_sector(tmp_path: Path) -> None:
     ledger, twin = made(tmp_path)
     header = twin.entries[17][0]
     flip(tmp_path, header.pos + 60)
@@ -439,7 +439,7 @@ def test_bytes_of_another_history_do_not_repair(tmp_path: Path) -> None:
 
 
 def test_damage_can_be_given_up(tmp_path: Path) -> None:
-    """A decision of whoever knows that nothing there was committed, or that it comes back from the leader."""
+    """For an operator who knows that nothing there was committed, or that the leader sends it again."""
     made(tmp_path)
     twin = made(tmp_path / "twin")[1]
     flip(tmp_path, twin.entries[25][0].pos + 60)
@@ -489,7 +489,7 @@ def test_every_crash_in_a_truncate_ends_before_or_behind_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("op", ["write", "sync"])
-def test_nothing_goes_on_behind_a_cut_that_failed(tmp_path: Path, op: str) -> None:
+def test_nothing_is_appended_after_a_failed_cut(tmp_path: Path, op: str) -> None:
     """Its note is on the disk, perhaps: the next start would cut what was written since."""
     for after in range(6):
         folder = tmp_path / str(after)

@@ -13,7 +13,7 @@ def test_every_flipped_byte_of_an_entry_is_damage(tmp_path: Path) -> None:
     """Header, record, and what no CRC of RocketMQ covers: topic, properties, hosts, times."""
     ledger, twin = made(tmp_path / "dledger-n0")
     ledger.close()
-    # Queues that nobody made yet are what the next start repairs: only damage counts here.
+    # The next start builds missing queues: only damage counts here.
     assert verify(tmp_path).damaged == 0
     header = twin.entries[17][0]
     for at in range(header.size):

@@ -140,7 +140,7 @@ def test_another_members_disk_is_refused(tmp_path: Path) -> None:
             VoteFile.open(tmp_path, Door(), other, new_member=False)
 
 
-def test_an_emptied_disk_is_in_doubt_until_it_is_readmitted(tmp_path: Path) -> None:
+def test_a_member_with_an_empty_disk_does_not_count_until_it_is_readmitted(tmp_path: Path) -> None:
     """S14: it may have voted before, in any term."""
     file = opened(tmp_path)
     assert file.record.possible_loss is PossibleLoss.VOTES
@@ -151,7 +151,7 @@ def test_an_emptied_disk_is_in_doubt_until_it_is_readmitted(tmp_path: Path) -> N
     assert opened(tmp_path).record.possible_loss is PossibleLoss.NONE
 
 
-def test_a_log_that_is_gone_or_anothers_is_a_doubt(tmp_path: Path) -> None:
+def test_a_missing_or_foreign_log_is_a_possible_loss(tmp_path: Path) -> None:
     file = opened(tmp_path, new=True)
     assert opened(tmp_path).record.possible_loss is PossibleLoss.NONE, "killed before its log was made"
     file.save(1, 0)
@@ -163,7 +163,7 @@ def test_a_log_that_is_gone_or_anothers_is_a_doubt(tmp_path: Path) -> None:
     assert opened(other).record.possible_loss is PossibleLoss.LOG
 
 
-def test_a_vote_that_is_gone_beside_a_log_is_a_doubt(tmp_path: Path) -> None:
+def test_a_missing_vote_beside_a_log_is_a_possible_loss(tmp_path: Path) -> None:
     """Even of a member that is called new; and the log keeps its id."""
     ledger, _ = made(tmp_path)
     file = opened(tmp_path, new=True)

@@ -21,7 +21,7 @@ from tallystick.replication.transport import Lane
 
 
 class Network:
-    """Each member is reached through a proxy of its own."""
+    """Each member is reached through its own proxy."""
 
     def __init__(self, group: Group, proxies: list[Proxy]) -> None:
         self.proxies = proxies

@@ -49,7 +49,7 @@ async def test_all_members_lose_their_power_at_once(tmp_path: Path) -> None:
             await group.put_somehow(20)
             acknowledged = dict(group.acknowledged)
             leader = await group.leader()
-            group.stage(leader, 50)  # and some that nobody was told of
+            group.stage(leader, 50)  # and some that were not acknowledged
             await asyncio.sleep(0)
             await asyncio.gather(*(node.kill(round_, 0.0) for node in group.nodes))
             await asyncio.gather(*(node.start(group.addresses) for node in group.nodes))
@@ -72,7 +72,7 @@ async def _cut_power_in_asynchronous_mode(group: Group) -> Node:
     """A follower that acknowledged more than it had synced, and lost it."""
     leader = await group.leader()
     node = group.nodes[(leader.id + 1) % 3]
-    node.door.lie("sync", "data/")  # its syncs come late, as far as anybody can see
+    node.door.lie("sync", "data/")  # its syncs seem to be late
     await group.put(leader, 30)
     await until(lambda: node.up.ledger.last_index >= leader.up.committed_index)
     await node.kill(7, 0.0)

@@ -80,7 +80,7 @@ async def test_who_cannot_read_an_entry_applies_nothing_behind_it_and_does_not_l
             await until(lambda: leader.driver.raft.peers[node.id].disk is not DiskState.OK, "the leader knows")
             with pytest.raises(TransferError):
                 await leader.up.transfer(node.id)
-            assert leads(leader), "nobody hands leadership to it"
+            assert leads(leader), "no leader may hand leadership to it"
             for each in group.running:
                 if each is not node:
                     await each.stop()
@@ -224,7 +224,7 @@ async def test_damage_that_a_read_meets_is_repaired_at_once_in_the_segment_that_
         await group.level()
 
 
-async def test_a_repair_is_tried_until_somebody_has_the_entry(tmp_path: Path) -> None:
+async def test_a_repair_is_retried_until_a_member_has_the_entry(tmp_path: Path) -> None:
     settings = replace(QUICK, transport=replace(QUICK.transport, reconnect_max_ms=20))
     async with Group(tmp_path, settings=settings) as group:
         await group.put_somehow(20)
@@ -242,7 +242,7 @@ async def test_a_repair_is_tried_until_somebody_has_the_entry(tmp_path: Path) ->
         leader.up.ledger.verified_range(5, 15)
 
 
-async def test_damage_that_no_member_can_repair_is_told_and_tried_again(
+async def test_damage_that_no_member_can_repair_is_reported_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Group(tmp_path) as group:

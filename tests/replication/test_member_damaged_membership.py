@@ -72,7 +72,7 @@ async def test_a_member_without_its_membership_waits_until_it_has_it(
         await until(lambda: leads(node), "it may lead")
 
 
-async def test_nobody_leads_by_an_older_membership_if_all_have_lost_the_newest(tmp_path: Path) -> None:
+async def test_no_member_leads_by_an_older_membership_if_all_have_lost_the_newest(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         index, pos = await with_a_learner(group)
         for node in group.nodes:

@@ -40,7 +40,7 @@ def others(group: Group, node: Node) -> list[Node]:
 
 START = EntryPoint(-1, -1, 0, 0)
 PATIENT = replace(QUICK, raft=replace(QUICK.raft, append_timeout_seconds=600.0))
-"""What does not reach a member is not sent again for as long as a test lasts, unless somebody tells the core."""
+"""A lost message is not sent again during a test, unless the core is notified."""
 
 
 def narrow(settings: MemberSettings) -> MemberSettings:
@@ -91,7 +91,7 @@ async def test_a_lane_that_drains_interrupts_nothing(tmp_path: Path) -> None:
 
 async def test_a_leader_that_is_cut_off_stops_and_follows(tmp_path: Path) -> None:
     async with Group(tmp_path) as group, Proxy(0) as a, Proxy(0) as b, Proxy(0) as c:
-        # Everybody is reached through a proxy of its own, so that one member can be cut off from all.
+        # Each member is reached through its own proxy, so that one member can be cut off from all.
         proxies = [a, b, c]
         for node, proxy in zip(group.nodes, proxies, strict=True):
             proxy.target = node.port
@@ -101,12 +101,12 @@ async def test_a_leader_that_is_cut_off_stops_and_follows(tmp_path: Path) -> Non
         await group.put_somehow(20)
         old = await group.leader()
 
-        # It reaches nobody, and nobody it.
+        # It is cut off in both directions.
         nowhere = {each.id: ("127.0.0.1", 1) for each in others(group, old)}
         proxies[old.id].refuse = True
         proxies[old.id].cut()
         old.up.set_addresses(nowhere)
-        last, _ = group.stage(old, 10)  # acknowledged to nobody
+        last, _ = group.stage(old, 10)  # not acknowledged
         with pytest.raises(OutcomeUnknownError):
             await old.up.committed(last)
         assert old.unknown == 1
@@ -116,7 +116,7 @@ async def test_a_leader_that_is_cut_off_stops_and_follows(tmp_path: Path) -> Non
         proxies[old.id].refuse = False
         old.up.set_addresses(addresses)
         await group.level()
-        assert old.truncated, "its own entries, which nobody had, made room"
+        assert old.truncated, "its uncommitted entries must be truncated"
         assert not leads(old)
 
 
@@ -147,13 +147,13 @@ async def test_an_emptied_member_is_readmitted_and_filled(tmp_path: Path) -> Non
         await group.put(await group.leader(among=[node]), 5)
 
 
-async def test_members_of_a_new_group_that_were_told_different_things_do_not_mix(tmp_path: Path) -> None:
+async def test_members_with_different_bootstrap_settings_do_not_form_a_group(tmp_path: Path) -> None:
     group = Group(tmp_path)
     try:
         for node, voters in zip(group.nodes, [{0, 1, 2}, {0, 1, 2}, {0, 2}], strict=True):
             await node.start(group.addresses, Membership.of(voters))
         await until(lambda: any(node.up.refused_ranges for node in group.nodes), "entries that continue another log")
-        assert group.nodes[2].up.committed_index <= 0, "it commits nothing with the others, whoever leads"
+        assert group.nodes[2].up.committed_index <= 0, "the member must not commit with the others under any leader"
         assert any(node.up.last_error for node in group.nodes)
     finally:
         await group.__aexit__()
@@ -215,10 +215,10 @@ async def test_a_leader_repairs_what_it_cannot_send(tmp_path: Path) -> None:
         await node.start(group.addresses)
         await until(lambda: node.up.status().doubt is PossibleLoss.NONE, "readmitted, with all that the others have")
         await group.level()
-        assert leads(leader), "and nobody else had to lead"
+        assert leads(leader), "no other member had to lead"
 
 
-async def test_damage_that_nobody_can_repair_is_named(tmp_path: Path) -> None:
+async def test_damage_that_no_member_can_repair_is_named(tmp_path: Path) -> None:
     async with Group(tmp_path, 1) as group:
         for _ in range(4):
             await group.put_somehow(100, 500)
@@ -316,7 +316,7 @@ async def test_a_lone_member_does_not_cut_off_what_is_damaged(tmp_path: Path) ->
         assert (node.folder / "data" / f"{0:020}").read_bytes() == before
 
 
-async def test_a_leader_with_a_full_disk_hands_over_and_comes_back(
+async def test_a_leader_with_a_full_disk_hands_over_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
@@ -364,7 +364,7 @@ async def test_a_follower_with_a_full_disk_falls_behind_and_catches_up(
     ("which", "number"), [("leader", errno.EIO), ("follower", errno.EIO), ("leader", errno.ENOSPC)]
 )
 async def test_a_sync_that_fails_ends_the_member_and_nothing_is_lost(tmp_path: Path, which: str, number: int) -> None:
-    """Also for want of room: nobody knows what of it is on the disk."""
+    """Also if the disk is full: the part that reached the disk is unknown."""
     async with Group(tmp_path) as group:
         await group.put_somehow(20)
         leader = await group.leader()
@@ -413,7 +413,7 @@ async def test_a_leader_with_little_room_hands_over_to_a_member_with_more(tmp_pa
         assert old.up.status().last_error == ""
 
 
-async def test_where_nobody_has_room_a_group_takes_its_own_entries_and_no_messages(tmp_path: Path) -> None:
+async def test_if_all_disks_are_full_a_group_takes_its_own_entries_and_no_messages(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         leader = await group.leader()
         await group.put(leader, 5)

@@ -66,7 +66,7 @@ async def test_a_stop_in_order_hands_leadership_over(tmp_path: Path) -> None:
         await group.level()
 
 
-async def test_a_leader_that_stops_fails_none_of_what_was_under_way(tmp_path: Path) -> None:
+async def test_a_leader_that_stops_fails_no_pending_request(tmp_path: Path) -> None:
     """Leadership is only handed to a voter that answered within an election timeout, so that one is longer here than a
     busy machine keeps a process waiting."""
     settings = replace(QUICK, raft=replace(QUICK.raft, election_timeout_seconds=3.0))

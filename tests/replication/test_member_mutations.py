@@ -40,7 +40,7 @@ async def noticed(scenario: Callable[[Path], Any], tmp_path: Path, attempts: int
         except Exception as error:
             print(f"attempt {attempt}: {type(error).__name__}: {str(error)[:300]}")
             return
-    pytest.fail("nobody noticed")
+    pytest.fail("no check found the mutation")
 
 
 async def all_lose_power(root: Path) -> None:
@@ -207,7 +207,7 @@ async def test_doubt_that_is_forgotten(tmp_path: Path, monkeypatch: pytest.Monke
             try:
                 await group.put(await group.leader(among=[node, other]), 5)
             except AssertionError:
-                pass  # as it should be: a majority that has forgotten elects nobody
+                pass  # as required: a majority with a possible loss elects no leader
             await leader.start(group.addresses)
             await group.put_somehow()
             await group.level()
@@ -219,7 +219,7 @@ async def test_doubt_that_is_forgotten(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 async def test_a_leader_that_does_not_look_at_what_it_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S13: damage on the leader's disk is refused by the others, and nobody repairs it."""
+    """S13: the others refuse damage from the leader's disk, and no member repairs it."""
     refused = 0
 
     async def scenario(root: Path) -> None:

@@ -83,7 +83,7 @@ async def test_a_turn_writes_and_syncs_once(tmp_path: Path) -> None:
     await writer.close()
 
 
-async def test_what_another_sync_made_durable_is_told(tmp_path: Path) -> None:
+async def test_bytes_that_another_sync_made_durable_are_reported(tmp_path: Path) -> None:
     ledger, twin, listener = open_ledger(tmp_path), TwinLedger(4096), Listener()
     writer = LogWriter(ledger.log, listener, sync=True)
     stage(ledger, twin)
@@ -94,7 +94,7 @@ async def test_what_another_sync_made_durable_is_told(tmp_path: Path) -> None:
     await writer.close()
 
 
-async def test_a_write_that_fails_is_returned_and_told(tmp_path: Path) -> None:
+async def test_a_failed_write_is_returned_and_reported(tmp_path: Path) -> None:
     door = Door()
     ledger, twin, listener = open_ledger(tmp_path, door), TwinLedger(4096), Listener()
     writer = LogWriter(ledger.log, listener, sync=True)
@@ -268,7 +268,7 @@ def test_nothing_of_a_damaged_log_is_cut_before_the_doubt_is_durable(tmp_path: P
     assert calls == [PossibleLoss.LOG, PossibleLoss.LOG, 19]
 
 
-def test_a_start_goes_by_the_memberships_in_the_log(tmp_path: Path) -> None:
+def test_a_start_uses_the_memberships_in_the_log(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     ledger.log.set_term(1)
     for voters in ([0, 1], None, [0, 1, 2]):

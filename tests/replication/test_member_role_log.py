@@ -1,4 +1,4 @@
-"""The lines that tell of elections: who leads, since when nobody did, and why somebody leads no more."""
+"""The log lines about elections: which member leads, since when there was no leader, and why a leader stepped down."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def sender_of(ways: Ways) -> SnapshotSender:
     return SnapshotSender(ways, ways)  # type: ignore[arg-type]
 
 
-async def test_a_snapshot_is_offered_once_and_told_of_as_often_as_it_is_asked_for() -> None:
+async def test_a_snapshot_is_offered_once_and_described_at_every_request() -> None:
     ways = Ways()
     sender = sender_of(ways)
     for _ in range(2):
@@ -57,7 +57,7 @@ async def test_a_snapshot_is_offered_once_and_told_of_as_often_as_it_is_asked_fo
     assert len(ways.offers) == 1, "the older offer is over"
 
 
-async def test_a_snapshot_that_a_full_lane_did_not_take_is_told_of_when_there_is_room() -> None:
+async def test_a_snapshot_that_a_full_lane_refused_is_offered_when_there_is_room() -> None:
     ways = Ways()
     sender = sender_of(ways)
     ways.full = True
@@ -94,7 +94,7 @@ async def test_a_request_that_comes_again_does_not_begin_the_fetch_again() -> No
     assert len(ways.fetched) == 1
     ways.go.set()
     async with asyncio.timeout(10):
-        while not arrived:  # noqa: ASYNC110  (the receiver tells nobody else)
+        while not arrived:  # noqa: ASYNC110  (the receiver notifies no one else)
             await asyncio.sleep(0)
     assert arrived == [BASE]
 

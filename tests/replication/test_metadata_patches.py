@@ -83,7 +83,7 @@ def test_one_row_that_is_larger_than_an_entry_is_split_as_well() -> None:
     assert picture == {"offsetTable": {"T@g": row}}
 
 
-def test_a_single_value_that_is_too_large_is_told_by_its_key() -> None:
+def test_a_single_value_that_is_too_large_is_reported_with_its_key() -> None:
     with pytest.raises(PatchError, match="description"):
         list(split({"rows": {"description": "x" * 500}}, 100))
 
@@ -109,6 +109,6 @@ def test_keys_are_text() -> None:
         b'{"format":1,"table":"t"}',
     ],
 )
-def test_an_entry_of_another_version_or_of_none_is_refused(body: bytes) -> None:
+def test_an_entry_of_another_version_or_without_one_is_refused(body: bytes) -> None:
     with pytest.raises(MetadataError):
         decode(body)

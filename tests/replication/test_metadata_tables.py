@@ -167,7 +167,7 @@ def test_an_entry_that_is_not_understood_changes_nothing() -> None:
     assert tables == ReplicatedTables()
 
 
-def test_an_entry_that_is_told_again_changes_nothing() -> None:
+def test_an_entry_that_is_applied_again_changes_nothing() -> None:
     tables = ReplicatedTables()
     staged = StagedTables(tables)
     bodies = [body for n in range(3) for body in staged.replace("t", {"rows": {"a": {"n": n}}})]

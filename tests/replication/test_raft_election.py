@@ -58,7 +58,7 @@ def test_a_vote_is_durable_before_it_is_granted() -> None:
     assert member.reply(VoteReply).granted
 
 
-def test_a_member_that_stands_has_its_own_vote_durable_before_it_asks() -> None:
+def test_a_candidates_own_vote_is_durable_before_it_requests_votes() -> None:
     member = candidate()
     kinds = [type(effect) for effect in member.done]
     assert kinds.index(SaveVote) < kinds.index(Send)
@@ -116,7 +116,7 @@ def test_only_who_lacks_nothing_is_voted_for(last: tuple[int, int], granted: boo
     assert member.raft.voted_for == (1 if granted else None)
 
 
-def test_a_candidate_that_comes_back_with_less_is_not_told_again_that_it_was_voted_for() -> None:
+def test_a_candidate_that_returns_with_less_does_not_get_the_vote_again() -> None:
     """Its disk was emptied since; the vote was for the log that it had."""
     member = Member(0, terms=[1, 2, 2])
     member.step(vote_request(term=5, last=(2, 2)))
@@ -271,7 +271,7 @@ def test_a_split_vote_is_tried_again_within_the_timeout() -> None:
 # -- the timer (L1, L2, L9) --------------------------------------------------------------------------------------------
 
 
-def test_the_wait_is_drawn_anew_each_time() -> None:
+def test_each_election_timeout_is_random() -> None:
     member = Member(0)
     waits = set()
     for _ in range(20):
@@ -302,7 +302,7 @@ def test_a_refused_vote_and_an_old_leader_leave_the_timer_alone() -> None:
     assert member.raft.deadline > before, "a granted vote resets it"
 
 
-def test_a_loop_that_stood_still_waits_once_more_before_it_stands() -> None:
+def test_a_stalled_loop_waits_once_more_before_it_stands_for_election() -> None:
     member = Member(0)
     member.tick(30.0)
     assert member.raft.role is Role.FOLLOWER
@@ -321,7 +321,7 @@ def test_a_leader_whose_loop_stood_still_hears_what_was_answered_meanwhile() -> 
     assert leader.raft.role is Role.LEADER
 
 
-def test_a_leader_that_stood_still_and_is_answered_by_nobody_gives_up() -> None:
+def test_a_stalled_leader_without_answers_steps_down() -> None:
     group = Group()
     leader = group.elect(0)
     group.isolate(0)
@@ -381,7 +381,7 @@ def test_a_real_vote_is_ignored_while_a_leader_is_heard() -> None:
     assert member.reply(VoteReply).granted, "unless the leader itself wanted it"
 
 
-def test_a_member_that_was_away_disturbs_nobody() -> None:
+def test_a_returning_member_does_not_disturb_the_group() -> None:
     group = Group()
     group.elect(0)
     group.isolate(2)
@@ -392,7 +392,7 @@ def test_a_member_that_was_away_disturbs_nobody() -> None:
     assert group[0].raft.role is Role.LEADER
 
 
-def test_a_member_that_comes_back_with_a_higher_term_gets_in_again() -> None:
+def test_a_member_that_returns_with_a_higher_term_joins_again() -> None:
     """Pre-vote makes this rare: a candidate that was cut off after it had raised its term."""
     group = Group()
     group.elect(0)

@@ -162,7 +162,7 @@ def test_a_membership_that_is_cut_off_falls_back() -> None:
     assert member.raft.membership_index == -1
 
 
-def test_a_restart_goes_by_the_newest_membership_in_the_log() -> None:
+def test_a_restart_uses_the_newest_membership_in_the_log() -> None:
     group = Group()
     leader = group.elect(0)
     change(leader, Remove(2))
@@ -195,7 +195,7 @@ def test_no_change_before_an_entry_of_the_own_term_is_committed() -> None:
 def test_two_leaders_cannot_each_change_the_same_membership() -> None:
     """The bug of 2015: two memberships, each one step from the same base, need not have majorities that meet.
 
-    Member 0 makes 4 a voter and reaches nobody but 4: to it three of {0, 1, 2, 3, 4} are enough. Member 1 then leads by
+    Member 0 makes 4 a voter and reaches only 4: to it three of {0, 1, 2, 3, 4} are enough. Member 1 then leads by
     the votes of 2 and 3, and wants to remove 0: two of {1, 2, 3} would be enough to it, say 1 and 2. Then 0 could win
     with 3 and 4, and overwrite what 1 has committed. So 1 must first commit an entry of its term as members were.
     """
@@ -291,7 +291,7 @@ def test_an_old_commit_index_does_not_keep_it_from_standing() -> None:
     assert member.raft.role is Role.FOLLOWER
 
 
-def test_a_removed_member_disturbs_nobody_and_is_told() -> None:
+def test_a_removed_member_does_not_disturb_the_group_and_is_notified() -> None:
     group = Group()
     leader = group.elect(0)
     change(leader, Remove(2))
@@ -305,7 +305,7 @@ def test_a_removed_member_disturbs_nobody_and_is_told() -> None:
     assert not [effect for effect in new if isinstance(effect, RoleChanged) and effect.role is not Role.FOLLOWER]
 
 
-def test_a_learner_that_is_removed_is_told() -> None:
+def test_a_removed_learner_is_notified() -> None:
     group = Group()
     leader = group.elect(0)
     learner = group.join(3)
@@ -320,7 +320,7 @@ def test_a_learner_that_is_removed_is_told() -> None:
     assert (leader.raft.role, leader.raft.term) == (Role.LEADER, 1)
 
 
-def test_a_member_that_forgot_its_votes_and_is_removed_is_told() -> None:
+def test_a_removed_member_that_lost_its_votes_is_notified() -> None:
     group = Group()
     leader = group.elect(0)
     group.heartbeat(0)
@@ -329,10 +329,10 @@ def test_a_member_that_forgot_its_votes_and_is_removed_is_told() -> None:
     group.deliver()
     group.wait(3 * T)
     assert [effect for effect in group[2].history if isinstance(effect, RemovedFromGroup)]
-    assert group[2].raft.possible_loss is PossibleLoss.VOTES, "nobody readmitted it meanwhile"
+    assert group[2].raft.possible_loss is PossibleLoss.VOTES, "it must not be readmitted in between"
 
 
-def test_a_learner_whose_entry_was_never_committed_is_told() -> None:
+def test_a_learner_whose_entry_was_never_committed_is_notified() -> None:
     """The entry that let it in was cut off everywhere else, and its index is above that of the membership in force."""
     group = Group()
     leader = group.elect(0)
@@ -351,7 +351,7 @@ def test_a_learner_whose_entry_was_never_committed_is_told() -> None:
     assert removed.commit_index >= learner.raft.membership_index > successor.raft.membership_index
 
 
-def test_a_learner_that_hears_nobody_asks_and_stays_a_learner() -> None:
+def test_a_learner_without_a_leader_asks_and_stays_a_learner() -> None:
     """Whatever is answered: agreement makes it no candidate."""
     learner = Member(3, learners=[3])
     learner.expire()
@@ -377,7 +377,7 @@ def test_a_member_is_removed_only_by_what_is_committed() -> None:
     assert member.messages(Removed) == [Removed(0, 2, 2, 0)]
 
 
-def test_a_member_that_cannot_read_its_log_tells_nobody_that_it_was_removed() -> None:
+def test_a_member_that_cannot_read_its_log_notifies_no_member_of_its_removal() -> None:
     """The entry that let it in may be what cannot be read (L12)."""
     member = Member(0)
     entry = MembershipEntry(0, Membership.of([0, 1]))

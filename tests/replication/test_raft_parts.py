@@ -124,7 +124,7 @@ def test_a_campaign_is_won_by_a_majority_without_doubts_or_by_all(
     campaign = Campaign(5, 1, pre=False)
     for voter, granted, loss in answers:
         campaign.count(voter, granted=granted, possible_loss=loss)
-    doubtful = {voter for voter, _, loss in answers if loss is PossibleLoss.LOG}  # the others' answers are none
+    doubtful = {voter for voter, _, loss in answers if loss is PossibleLoss.LOG}  # the others do not answer
     agreed = {voter for voter, granted, loss in answers if granted and loss is not PossibleLoss.VOTES and voter < size}
     assert campaign.won(membership) is (len(agreed) == size or len(agreed - doubtful) > size / 2)
 
@@ -233,7 +233,7 @@ def test_a_leader_that_left_does_not_confirm_for_the_others() -> None:
     assert leading.confirmed_without(back, 5)
 
 
-def test_leadership_goes_to_the_furthest_that_answers_and_is_sound() -> None:
+def test_leadership_moves_to_the_most_advanced_healthy_member() -> None:
     leading = Leadership(0, Membership.of([0, 1, 2, 3, 4]), 0, None, 0.0)  # type: ignore[arg-type]
     for number, (match, acked_at) in enumerate([(9, 10.0), (30, 4.9), (20, 5.0), (40, 10.0)], 1):
         leading.peers[number].match_index, leading.peers[number].acked_at = match, acked_at

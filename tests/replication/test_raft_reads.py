@@ -93,7 +93,7 @@ def test_a_read_before_the_leader_is_ready_waits_until_it_is() -> None:
     assert member.effects(ReadReady) == [ReadReady(1, 0)]
 
 
-def test_a_leader_that_is_none_any_more_answers_no_read() -> None:
+def test_a_former_leader_answers_no_read() -> None:
     """Cut off, it does not know of the new leader's writes; its reads end when it notices."""
     group = Group()
     old = group.elect(0)
@@ -112,7 +112,7 @@ def test_a_member_that_leads_alone_answers_at_once() -> None:
     assert member.effects(ReadReady) == [ReadReady(1, 0)]
 
 
-def test_learners_and_members_in_doubt_confirm_nothing() -> None:
+def test_learners_and_members_with_a_possible_loss_confirm_nothing() -> None:
     member = leader_of(3, learners=[5])
     member.step(AppendReply(1, 0, 1, 0, 0, True, 0, 0))
     read(member, 1)
@@ -223,7 +223,8 @@ def test_a_change_of_the_membership_voids_the_lease_until_the_next_round() -> No
 
 
 def test_a_transfer_ends_the_lease_for_the_rest_of_the_term() -> None:
-    """The TimeoutNow may arrive when the transfer was given up long ago, and its vote asks nobody who has a leader."""
+    """The TimeoutNow may arrive when the transfer was given up long ago, and its vote request does not reach members
+    with a leader."""
     member = leased()
     member.call(member.raft.transfer, 1)
     assert not at_once(member, 1)

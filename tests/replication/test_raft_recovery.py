@@ -181,8 +181,8 @@ def forgetful_group(size: int = 3, *, lost: int = 5) -> Group:
     return group
 
 
-def test_a_member_that_may_have_forgotten_elects_nobody_with_less() -> None:
-    """Entries 7 to 11 were acknowledged to a producer; with member 0 away they are nowhere. So nobody may lead."""
+def test_a_member_with_a_possible_loss_elects_no_candidate_with_less() -> None:
+    """Entries 7 to 11 were acknowledged to a producer; without member 0 no member has them. So no member may lead."""
     group = forgetful_group()
     group.down = {0}
     group.wait(10 * T)
@@ -211,7 +211,7 @@ def test_it_is_readmitted_when_it_has_what_the_leader_has() -> None:
     assert any(member.raft.role is Role.LEADER for member in group.members[1:])
 
 
-def test_a_log_that_lost_its_end_in_silence_is_in_doubt_by_word_of_the_leader() -> None:
+def test_a_member_learns_from_the_leader_that_its_log_lost_its_end() -> None:
     group = Group()
     leader = group.elect(0)
     leader.propose(5)
@@ -229,7 +229,7 @@ def test_a_log_that_lost_its_end_in_silence_is_in_doubt_by_word_of_the_leader() 
     assert (leader.raft.role, leader.raft.term) == (Role.LEADER, 1)
 
 
-def test_in_doubt_by_word_of_the_leader_it_helps_nobody_to_lead() -> None:
+def test_a_member_whose_loss_the_leader_found_elects_no_candidate() -> None:
     """Members 0 and 1 committed it. Then 1 loses it, is told, and 0 dies: 2, which never had it, must not lead."""
     group = Group()
     leader = group.elect(0)
@@ -253,8 +253,8 @@ def test_in_doubt_by_word_of_the_leader_it_helps_nobody_to_lead() -> None:
     group.check()
 
 
-def test_an_old_refusal_puts_nobody_in_doubt() -> None:
-    """It was on its way while the member came to have what it refused; whoever has it knows that better."""
+def test_an_old_refusal_is_no_sign_of_a_loss() -> None:
+    """The refusal was in flight while the member got the entries; the member itself knows that better."""
     member = Member(1, terms=[1, 1, 1, 1])
     member.step(Heartbeat(0, 1, 1, 1, 0.0, -1))
     assert member.step(EntriesLost(0, 1, 1, 3)) == []
@@ -281,7 +281,7 @@ def test_what_it_acknowledged_before_is_not_counted_again() -> None:
     assert member.raft.commit_index == 0
 
 
-def test_a_leader_that_is_not_sure_to_be_the_newest_readmits_nobody() -> None:
+def test_a_leader_that_may_not_be_the_newest_readmits_no_member() -> None:
     """Member 0 led, and does not know that 1 and 2 have elected 2 since. What 1 lost then, 0 cannot give back."""
     group = Group()
     group.elect(0)
@@ -311,7 +311,7 @@ def test_a_leader_that_is_not_sure_to_be_the_newest_readmits_nobody() -> None:
 
 
 def test_when_all_have_forgotten_the_longest_log_leads_if_all_are_there() -> None:
-    """Power loss of everybody with asynchronous flushing: what is left anywhere is kept."""
+    """Power loss of all members with asynchronous flushing: all remaining entries are kept."""
     group = Group()
     group.elect(0)
     group[0].propose(9)
@@ -329,7 +329,7 @@ def test_when_all_have_forgotten_the_longest_log_leads_if_all_are_there() -> Non
     assert len({tuple(log) for log in group.logs()}) == 1
 
 
-def test_votes_of_members_in_doubt_are_marked() -> None:
+def test_votes_of_members_with_a_possible_loss_are_marked() -> None:
     member = Member(0, possible_loss=PossibleLoss.LOG)
     member.step(PreVoteRequest(1, 0, 1, 7, 0, -1))
     assert member.reply(PreVoteReply).possible_loss is PossibleLoss.LOG
@@ -388,7 +388,7 @@ def test_a_member_that_may_have_voted_does_not_vote_again_nor_stand() -> None:
     assert late.granted
 
 
-def test_if_votes_are_in_doubt_all_the_others_must_have_answered() -> None:
+def test_if_votes_may_be_lost_all_others_must_have_answered() -> None:
     """Of five: a majority is not enough, since the candidate that it once voted for may be the one that is missing."""
     for loss, readmitted in ((PossibleLoss.LOG, True), (PossibleLoss.VOTES, False)):
         group = Group(5)

@@ -98,7 +98,7 @@ def test_there_is_no_election_behind_the_last_term() -> None:
     assert member.effects(SaveVote) == []
 
 
-def test_a_group_goes_on_beside_a_member_whose_term_is_damaged() -> None:
+def test_a_group_continues_beside_a_member_with_a_damaged_term() -> None:
     group = Group()
     leader = group.elect(0)
     group[2].hard_state = HardState(1 << 40, None)
@@ -195,8 +195,8 @@ def test_a_commit_index_that_was_no_true_one_ends_with_its_term() -> None:
     assert member.raft.commit_index == -1
 
 
-def test_a_group_whose_members_were_all_told_that_they_are_removed_elects_again() -> None:
-    """By somebody who spoke in the name of a member that is down; there is no leader left to say otherwise."""
+def test_a_group_whose_members_all_got_a_removal_notice_elects_again() -> None:
+    """By a stranger that claims to be a member that is down; no leader is left to correct it."""
     group = Group()
     group.elect(0)
     group.down = {2}
@@ -208,7 +208,7 @@ def test_a_group_whose_members_were_all_told_that_they_are_removed_elects_again(
     assert Role.LEADER in {group[number].raft.role for number in (0, 1)}
 
 
-def test_nobody_forgets_what_it_was_asked_for_in_a_term_that_it_saw_begin() -> None:
+def test_no_member_loses_a_request_of_a_term_that_it_saw_begin() -> None:
     member = Member(0, terms=[1, 1])
     member.step(VoteRequest(2, 0, 2, 1, 1, 1, transfer=True))
     member.step(Heartbeat(2, 0, 2, 1, 0.0, -1))

@@ -278,7 +278,7 @@ def test_an_entry_of_an_older_term_is_not_committed_by_being_counted() -> None:
 
 
 def test_figure_8_in_full() -> None:
-    """An entry on a majority is overwritten: it was not committed, so nobody may have been told that it was."""
+    """An entry on a majority is overwritten: it was not committed, so it must not have been acknowledged."""
     group = Group(5)
     group.elect(0)
     for other in (2, 3, 4):
@@ -519,13 +519,13 @@ def test_the_no_op_commits_what_the_term_before_left() -> None:
     assert group[2].log.terms == group[1].log.terms
 
 
-def test_a_leader_takes_no_entries_when_it_is_none() -> None:
+def test_a_former_leader_takes_no_entries() -> None:
     member = Member(0)
     with pytest.raises(RuntimeError):
         member.raft.appended(0.0)
 
 
-def test_a_message_for_somebody_else_is_dropped() -> None:
+def test_a_message_for_another_member_is_dropped() -> None:
     member = Member(0)
     assert member.step(Heartbeat(1, 2, 9, 1, 0.0, -1)) == []
     assert member.raft.term == 0

@@ -28,7 +28,7 @@ def ended(member: Member) -> list[TransferEnded]:
     return [effect for effect in member.history if isinstance(effect, TransferEnded)]
 
 
-def test_leadership_goes_to_the_target_at_once_and_without_a_pre_vote() -> None:
+def test_leadership_moves_to_the_target_at_once_and_without_a_pre_vote() -> None:
     group = Group()
     old = group.elect(0)
     transfer(old, 2)
@@ -43,7 +43,7 @@ def test_leadership_goes_to_the_target_at_once_and_without_a_pre_vote() -> None:
     assert not [m for m in group[2].history[since:] if isinstance(getattr(m, "message", None), PreVoteRequest)]
 
 
-def test_the_target_gets_everything_before_it_is_told() -> None:
+def test_the_target_gets_all_entries_before_timeout_now() -> None:
     member = leader_of()
     for source in (1, 2):
         member.step(AppendReply(source, 0, 1, 0, 0, True, 0, 0))
@@ -105,7 +105,7 @@ def test_a_target_that_is_not_sound_is_refused(reply: dict[str, object]) -> None
     assert member.effects(TransferEnded) == [TransferEnded(1, TransferResult.UNHEALTHY, 0)]
 
 
-def test_refusals_are_told_apart() -> None:
+def test_refusals_have_distinct_reasons() -> None:
     member = Member(0)
     transfer(member, 1)
     assert ended(member)[-1].result is TransferResult.NOT_LEADER
@@ -145,7 +145,7 @@ def test_a_timeout_now_of_an_old_term_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("state", [DiskState.FULL, DiskState.FAILED])
-def test_a_member_that_cannot_write_does_not_stand_when_it_is_told_to(state: DiskState) -> None:
+def test_a_member_that_cannot_write_ignores_timeout_now(state: DiskState) -> None:
     member = Member(0, term=5)
     member.step(Heartbeat(1, 0, 5, 1, 0.0, -1))
     member.disk(state)
@@ -153,7 +153,7 @@ def test_a_member_that_cannot_write_does_not_stand_when_it_is_told_to(state: Dis
     assert member.raft.role is Role.FOLLOWER
 
 
-def test_a_transfer_that_somebody_else_wins_is_told_as_that() -> None:
+def test_a_transfer_that_another_member_wins_is_reported_as_such() -> None:
     group = Group()
     leader = group.elect(0)
     group.cut(0, 2)
@@ -199,7 +199,7 @@ def test_a_leader_whose_disk_is_full_hands_over() -> None:
     assert leader.raft.role is Role.FOLLOWER
 
 
-def test_a_leader_whose_disk_is_full_and_who_finds_nobody_steps_down() -> None:
+def test_a_leader_with_a_full_disk_and_no_target_steps_down() -> None:
     group = Group()
     leader = group.elect(0)
     group.isolate(0)
@@ -234,7 +234,7 @@ def test_a_candidate_whose_disk_is_full_gives_up() -> None:
 # -- the preferred leader (T6) -----------------------------------------------------------------------------------------
 
 
-def test_leadership_goes_back_to_the_preferred_leader_when_it_has_been_fit_for_long() -> None:
+def test_leadership_returns_to_the_preferred_leader_when_it_was_healthy_for_long() -> None:
     preferred = replace(SETTINGS, preferred_leader=1, preferred_after_seconds=5.0)
     group = Group(settings=preferred)
     group.elect(0)
@@ -296,7 +296,7 @@ def test_a_leader_with_little_room_hands_over_to_a_member_with_more() -> None:
     assert [member.raft.role for member in group.members] == [Role.FOLLOWER, Role.FOLLOWER, Role.LEADER]
 
 
-def test_where_nobody_has_room_the_leader_stays_and_the_groups_own_entries_are_committed() -> None:
+def test_if_all_disks_are_full_the_leader_stays_and_the_groups_own_entries_are_committed() -> None:
     group = Group()
     leader = group.elect(0)
     for member in group.members[1:]:

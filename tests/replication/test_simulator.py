@@ -79,7 +79,7 @@ def test_every_fault_strikes() -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", BOUNDARIES, ids=lambda kind: kind.__name__)
 def test_members_die_at_every_effect_boundary(kind: type, after: bool) -> None:
-    """Whoever starts dies at its next effect of this kind: as often as not the group cannot do anything else."""
+    """A member that starts dies at its next effect of this kind: often the group can do nothing else."""
     died = f"crash {'after' if after else 'before'} {kind.__name__}"
     total = 0
     for seed in range(60):

@@ -36,7 +36,7 @@ def test_planting_leaves_the_product_as_it_is() -> None:
     assert planted(Mutation("none", "", "storm", ())) is not core
 
 
-def test_a_mutation_that_fits_no_more_is_told() -> None:
+def test_a_mutation_that_no_longer_applies_is_reported() -> None:
     with pytest.raises(MutationError, match="0 times: no such text"):
         planted(Mutation("moved away", "", "storm", (Edit("raft", "no such text", ""),)))
     with pytest.raises(MutationError, match="times: return"):

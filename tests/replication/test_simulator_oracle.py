@@ -237,7 +237,7 @@ def committing(group: Group) -> None:
     group.commit(0, 0)
 
 
-def test_commit_goes_forwards_and_no_further_than_the_log(group: Group) -> None:
+def test_the_commit_index_rises_and_never_exceeds_the_log(group: Group) -> None:
     committing(group)
     group.commit(0, 1)
     with breaks("commit index monotonic"):
@@ -346,7 +346,7 @@ def test_readmitted_too_early(group: Group) -> None:
     with breaks("readmitted with all that it had"):
         group.oracle.readmitted(group[1])
     group.log(1, 1)
-    group.oracle.readmitted(group[1])  # the other one was not committed: nobody was promised anything
+    group.oracle.readmitted(group[1])  # the other one was not committed, so it was not acknowledged
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------

@@ -311,7 +311,7 @@ def test_what_does_not_fit_is_our_own_mistake() -> None:
         CODEC.layout(FIXED[0][1]).encode(m.PreVoteRequest(1, 2, 2**63, 4, 5, 6))
 
 
-def test_nothing_and_zero_are_told_apart() -> None:
+def test_absent_and_zero_are_distinct() -> None:
     """Term 0 is dledger's first term, and index 0 the first entry: neither means that there is none."""
     for message in (
         m.AppendReply(1, 2, 3, 4, 5, False, 6, -1, DiskState.OK, 0, 0),

@@ -68,7 +68,7 @@ async def test_heartbeats_pass_while_100_mb_of_entries_are_queued() -> None:
 
 
 @pytest.mark.parametrize("lane", Lane)
-async def test_a_reader_that_stands_still_fills_its_lane_to_the_limit_and_no_further(lane: Lane) -> None:
+async def test_a_stalled_reader_fills_its_lane_up_to_the_limit(lane: Lane) -> None:
     limit = 1 << 20
     settings = replace(QUICK, bulk_queue_bytes=limit, control_queue_bytes=limit, silence_timeout_ms=600_000)
     a, b = Member(0, settings), Member(1)
@@ -106,7 +106,7 @@ async def test_a_reader_that_stands_still_fills_its_lane_to_the_limit_and_no_fur
         await close(a, b)
 
 
-async def test_a_lane_that_was_full_and_refused_nothing_is_not_told_of() -> None:
+async def test_a_full_lane_that_refused_nothing_is_not_reported() -> None:
     settings = replace(QUICK, bulk_queue_bytes=1 << 20, payload_max_bytes=64 << 20, silence_timeout_ms=600_000)
     a, b = Member(0, settings), Member(1, settings)
     async with Proxy(b.port) as proxy:
@@ -123,7 +123,7 @@ async def test_a_lane_that_was_full_and_refused_nothing_is_not_told_of() -> None
 
 
 @pytest.mark.parametrize("lane", Lane)
-async def test_every_new_connection_is_told_of_once(lane: Lane) -> None:
+async def test_every_new_connection_is_reported_once(lane: Lane) -> None:
     a, b = Member(0), Member(1)
     async with Proxy(b.port) as proxy:
         await through(proxy, a, b)
@@ -135,7 +135,7 @@ async def test_every_new_connection_is_told_of_once(lane: Lane) -> None:
         await close(a, b)
 
 
-async def test_room_is_told_of_after_every_refusal() -> None:
+async def test_room_is_reported_after_every_refusal() -> None:
     body = bytes(20_000)
     a, b = Member(0, replace(QUICK, bulk_queue_bytes=30_000)), Member(1)
     await group(a, b)
@@ -148,7 +148,7 @@ async def test_room_is_told_of_after_every_refusal() -> None:
     await close(a, b)
 
 
-async def test_a_peer_that_is_gone_does_not_hold_up_the_others() -> None:
+async def test_a_lost_peer_does_not_delay_the_others() -> None:
     a, b, c = Member(0), Member(1), Member(2)
     await group(a, b, c)
     await close(b)
@@ -201,7 +201,7 @@ async def test_one_direction_may_be_lost_alone() -> None:
         await close(a, b)
 
 
-async def test_bytes_that_vanish_are_noticed_and_the_lane_made_anew() -> None:
+async def test_lost_bytes_are_noticed_and_the_lane_is_opened_again() -> None:
     """The welcome gets lost: the attempt ends by its own time limit, and the next one succeeds."""
     a, b = Member(0, replace(QUICK, handshake_timeout_ms=50)), Member(1)
     async with Proxy(b.port) as proxy:

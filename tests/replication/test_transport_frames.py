@@ -1,4 +1,4 @@
-"""Frames: what a header says, what is refused, and that a payload stays what it was while anybody looks at it."""
+"""Frames: what a header says, what is refused, and that a payload does not change while a view of it exists."""
 
 import random
 import struct
@@ -128,7 +128,7 @@ def test_frames_come_out_as_they_went_in_and_kept_ones_do_not_change(
     assert all(view == was for view, was in kept)
 
 
-def test_the_buffer_is_used_again_when_nobody_looks() -> None:
+def test_the_buffer_is_reused_without_views() -> None:
     reader = Reader()
     reader.feed(framed([bytes(1 << 20)]), 1 << 20)
     first = reader.buffer._bytes
@@ -159,7 +159,7 @@ def test_the_rest_of_a_large_frame_is_read_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("flags", [1, 0x8000])
-def test_a_flag_that_nobody_knows_is_refused(flags: int) -> None:
+def test_an_unknown_flag_is_refused(flags: int) -> None:
     """A later version may mean something by it that changes how the frame is read."""
     fields = struct.pack(">IIBBHI", 3, 0, 22, 1, flags, zlib.crc32(b"abc"))
     header = fields + struct.pack(">I", zlib.crc32(fields))
@@ -168,7 +168,7 @@ def test_a_flag_that_nobody_knows_is_refused(flags: int) -> None:
 
 
 async def test_nothing_is_delivered_behind_the_frame_that_ended_a_link() -> None:
-    """Whoever gets a frame may find that the link has to end: what came in the same chunk is not delivered any more."""
+    """The receiver of a frame may end the link: later frames of the same chunk are not delivered then."""
     delivered: list[int] = []
 
     def deliver(link: CalledLink, header: FrameHeader, message: memoryview, payload: memoryview | None) -> None:

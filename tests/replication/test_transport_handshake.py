@@ -42,7 +42,7 @@ def test_a_member_of_the_group_is_taken_in() -> None:
         (replace(HELLO, lane=3), RefusalCode.LANE, "does not know lane 3"),
     ],
 )
-def test_others_are_told_why_not(hello: Hello, code: RefusalCode, reason: str) -> None:
+def test_other_callers_get_the_reason(hello: Hello, code: RefusalCode, reason: str) -> None:
     answer = judge(Hello.decode(memoryview(hello.encode())), OWN)
     assert isinstance(answer, Refusal)
     assert answer.code == code

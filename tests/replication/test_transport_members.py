@@ -85,7 +85,7 @@ async def test_what_is_too_large_for_a_frame_is_the_senders_mistake() -> None:
     await close(a, b)
 
 
-async def test_nothing_is_taken_for_who_is_not_there() -> None:
+async def test_no_message_is_taken_for_a_missing_member() -> None:
     a = Member(0)
     a.start()
     assert not a.transport.send(heartbeat(0, 1)), "no peer"
@@ -147,7 +147,7 @@ def _calls(member: Member, caller: int) -> set[Lane]:
     return next((set(status.calling) for status in member.transport.status() if status.member == caller), set())
 
 
-async def test_the_name_is_looked_up_at_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_attempt_resolves_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod comes back under the same name with another address."""
     a, b, moved = Member(0), Member(1), Member(1)
     moved.socket.close()
@@ -245,7 +245,7 @@ async def test_a_message_in_anothers_name_ends_the_connection() -> None:
     await close(a, b)
 
 
-async def test_nobody_takes_the_place_of_a_connection_that_is_alive() -> None:
+async def test_no_caller_takes_the_place_of_a_live_connection() -> None:
     first, second, b = Member(0), Member(0), Member(1)
     b.start()
     first.start()
@@ -317,7 +317,7 @@ def test_who_takes_whose_place(caller: Standing, older: Standing, silent_ms: int
     assert (reason is None) is taken
 
 
-async def test_a_handler_that_fails_ends_that_connection_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_fails_ends_that_connection_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     a, b, c = Member(0), Member(1), Member(2)
     await group(a, b, c)
 

@@ -38,7 +38,7 @@ async def test_a_peer_whose_name_leads_nowhere_costs_one_line_a_lane(
     await transport.close()
 
 
-async def test_names_that_nobody_answers_for_keep_no_other_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_without_an_answer_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the event loop has threads for, and the one that leads somewhere behind them."""
     asked: list[str] = []
     answer = threading.Event()

@@ -146,7 +146,7 @@ async def test_what_is_there_is_not_fetched_again() -> None:
     await close(a, b)
 
 
-async def test_a_cut_in_the_middle_is_gone_on_from() -> None:
+async def test_a_transfer_continues_after_a_cut() -> None:
     a, b = Member(0, SMALL_CHUNKS), Member(1, SMALL_CHUNKS)
     async with Proxy(b.port) as towards_b, Proxy(a.port) as towards_a:
         a.start()
@@ -191,7 +191,7 @@ async def test_lost_questions_and_answers_are_asked_for_again() -> None:
 
 
 async def test_a_damaged_chunk_is_asked_for_again() -> None:
-    """The payload of a frame has no CRC of its own: the chunk's has to find it."""
+    """The payload of a frame has no CRC: the chunk's CRC has to find the error."""
     a, b = Member(0, SMALL_CHUNKS), Member(1, SMALL_CHUNKS)
     async with Proxy(b.port) as proxy:
         a.start()
@@ -246,7 +246,7 @@ async def test_more_than_the_file_is_dropped_first() -> None:
     await close(a, b)
 
 
-async def test_what_cannot_be_had_is_told() -> None:
+async def test_files_that_cannot_be_fetched_are_reported() -> None:
     a, b = Member(0, SMALL_CHUNKS), Member(1, SMALL_CHUNKS)
     await group(a, b)
     shipping, fetching = Shipping(a.transport), Shipping(b.transport)

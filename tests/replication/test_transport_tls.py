@@ -181,7 +181,7 @@ async def test_new_files_are_used_by_handshakes_that_begin_then(authority: Autho
     for lane in Lane:
         link = a.transport._lanes[1, lane]._link
         assert link is not None
-        link.fail("made anew")
+        link.fail("opened again")
     await until(lambda: a.sent(1, Lane.CONTROL).connects == 2 and a.sent(1, Lane.BULK).connects == 2)
     assert served(a) == ["new.n1"] * 2
     assert b.transport.tls_error == ""
@@ -198,7 +198,7 @@ async def test_an_authority_can_be_taken_away(authority: Authority) -> None:
     authority.swap(b_files, "n1", ca=before)
     link = a.transport._lanes[1, Lane.CONTROL]._link
     assert link is not None
-    link.fail("made anew")
+    link.fail("opened again")
     refused = b.transport.refused_connections
     await until(lambda: b.transport.refused_connections >= refused + 2)
     assert not b.inbox
@@ -206,7 +206,7 @@ async def test_an_authority_can_be_taken_away(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("broken", ["empty", "absent", "key of another", "rubbish", "encrypted key"])
-async def test_broken_files_leave_the_old_ones_in_use_and_are_told_of(
+async def test_broken_files_are_reported_and_the_old_ones_stay_in_use(
     authority: Authority, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = authority.files("n1", "old.n1")
@@ -235,7 +235,7 @@ async def test_broken_files_leave_the_old_ones_in_use_and_are_told_of(
     assert "the old ones stay in use" in caplog.text
     lane = a.transport._lanes[1, Lane.BULK]._link
     assert lane is not None
-    lane.fail("made anew")
+    lane.fail("opened again")
     await until(lambda: a.sent(1, Lane.BULK).connects == 2)
     assert served(a)[-1] == "old.n1"
     assert sum("TLS files" in record.getMessage() for record in caplog.records) == 1

@@ -9,7 +9,7 @@
     oracle       what was promised, and whether it was kept
     ordered      the same for locks of queues
     routes       the same for what name servers tell
-    stranger     what somebody sends who only knows addresses
+    stranger     requests of a process that only knows addresses
     faults       what goes wrong, and when
     profiles     what kinds of runs there are
     simulation   one run

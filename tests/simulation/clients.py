@@ -1,6 +1,6 @@
 """A client process: requests over the simulated network, in the product's own codec.
 
-It retries nothing and hides nothing: whoever asks learns what was answered, or that nothing was.
+It retries nothing and hides nothing: the caller gets the answer, or learns that there was no answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Outgoing:
     tag: str = ""
     delay_level: int = 0
     half: bool = False
-    """The first part of a transaction: nobody sees it before its producer says so."""
+    """The first part of a transaction: no consumer sees it before its producer commits it."""
 
     @property
     def kept(self) -> dict[str, str]:
@@ -80,7 +80,7 @@ _LONG = (
 
 
 class Client:
-    """One client process on a host of its own."""
+    """One client process on a separate host."""
 
     def __init__(self, loop: SimLoop, name: str, ip: str, dice: Random) -> None:
         self.loop = loop

@@ -56,7 +56,7 @@ class Cluster:
         return next((name for name, members in self.brokers.items() if node in members), None)
 
     def leader(self, broker: str) -> Node | None:
-        """Who serves under this name now, if anybody does."""
+        """The broker that serves under this name now, if any."""
         for node in self.brokers[broker]:
             running = node.broker
             if node.ready and running is not None and (running.group is None or running.group.leads):
@@ -73,7 +73,7 @@ class Cluster:
         return "enableDLegerCommitLog" in self.brokers[broker][0].settings
 
     def founded(self) -> None:
-        """Every group has begun: nobody may make it again."""
+        """Every group has formed: no member may create it again."""
         for node in self.nodes():
             node.settings.pop("groupBootstrap", None)
 

@@ -1,4 +1,4 @@
-"""Bit rot and misdirected writes: bytes of files at rest change, and nobody is told.
+"""Bit rot and misdirected writes: bytes of files at rest change silently.
 
 What is derived from the log (queues, index, marks) can be made again: nothing may be lost, whatever becomes of it. Of
 the log of a broker by itself, the records that were hit may be unreadable, never wrong, and all others have to be

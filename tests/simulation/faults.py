@@ -215,7 +215,7 @@ class Faults:
         await self._again(*(node for node in nodes if not node.up))
 
     async def stranger(self) -> None:
-        """Somebody connects who belongs to nothing here, and sends valid and invalid frames."""
+        """A stranger connects, and sends valid and invalid frames."""
         nodes = [node for node in self.cluster.nodes() if node.up]
         await self.simulation.stranger.visit(nodes, self.dice.choice((1, 5, 20)))
         if self.dice.random() < 0.6:
@@ -240,7 +240,7 @@ class Faults:
         self._victim().host.wall_offset_ns += seconds * 10**9
 
     async def rot(self) -> None:
-        """Bits of one broker's files change while nobody looks, or while it runs."""
+        """Bits of one broker's files change while it is stopped, or while it runs."""
         node = self._broker()
         if self.dice.random() < 0.6 and node.up:
             if self.dice.random() < 0.5:

@@ -51,7 +51,7 @@ class SimLoop(base_events.BaseEventLoop):
         self._events_now = 0
         self._ended = False
         self.problems: list[str] = []
-        """Exceptions that nobody took, with the process they came from."""
+        """Uncaught exceptions, with their process."""
         self.set_task_factory(_make_task)
         self.set_exception_handler(self._on_problem)
 

@@ -1,8 +1,8 @@
-"""Mistakes to be found: small changes of the product's text, as somebody might make them who means well.
+"""Bugs to be found: small changes of the product's text, as a programmer might make them with good intentions.
 
 A simulation that finds nothing is worth what it would have found. Each mistake states after how many seeds of which
 profile it is found at the latest, and has a test. The text that a mutation replaces must be in its module exactly once:
-whoever changes the product there is told so by the test, and moves the mutation along.
+a test fails if the product changes there, and then the mutation has to be adapted.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ MUTATIONS = (
         first=20,
     ),
     Mutation(
-        "a lock is granted to everybody",
+        "a lock is granted to every client",
         ("K1",),
         "sync",
         (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simulation.loop import SimLoop
 
 _WINDOW_BYTES = 256 << 10
-_GIVE_UP_S = 900.0  # Linux's default for bytes that nobody acknowledges
+_GIVE_UP_S = 900.0  # Linux's default for unacknowledged bytes
 _SYN_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 

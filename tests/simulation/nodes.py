@@ -1,7 +1,7 @@
 """A broker or a name server as it is started, stopped, killed, and deprived of its power, over and over on one disk.
 
 A start runs the product's own `_Process`, as `tally broker` does, without HTTP: settings are parsed from text, signals
-end it, and a member that must begin anew has its broker opened again.
+end it, and the broker of a member that must start again is opened again.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ A message is *acknowledged* when its producer got a yes, with its queue and offs
     A2  it is in its queue once
     A3  a message sent after its acknowledgement, to the same queue, has a greater offset
     A4  the offsets of a queue are dense: each from the first kept to the last is read
-    A5  nothing is read that nobody sent
-    A6  a message that was refused, or half of a transaction that nobody committed, is not read
+    A5  only messages that were sent are read
+    A6  a message that was refused, or half of an uncommitted transaction, is not read
     A8  what damage made unreadable was reported
     A9  a delayed message, or one of a committed transaction, is there in time
     A10 it is found by its key
@@ -69,7 +69,7 @@ class Sent:
     excused: bool = False
     """Power went while it was under way, and nothing but memory had it: a yes that was on its way says little."""
     hidden: bool = False
-    """Half of a transaction that nobody committed."""
+    """Half of an uncommitted transaction."""
     due: float = 0.0
     """When it has to be there."""
 
@@ -92,10 +92,10 @@ class Oracle:
     seen: set[str] = field(default_factory=set)
     """Keys that the last audit met."""
     damaged: set[str] = field(default_factory=set)
-    """Brokers whose log was hit: a record of a message whose fate nobody knows may have been hit as well."""
+    """Brokers with damage in their log: a record of a message with an unknown result may be damaged as well."""
     torn: set[str] = field(default_factory=set)
     """Brokers whose power was lost: of unsynced writes a later one may have survived alone. The hole before it looks
-    like damage, and may have been a message that nobody acknowledged."""
+    like damage, and may have been an unacknowledged message."""
     unread_at: str = ""
     unread: dict[str, int] = field(default_factory=dict)
     """By broker, how many records the last audit did not get because of damage."""
@@ -175,16 +175,14 @@ class Oracle:
             places[key] = offset
             found = sent.get(key)
             if found is None:
-                raise ViolationError("A5", f"{queue} has at {offset} a message that nobody sent: {record!r}")
+                raise ViolationError("A5", f"{queue} has at {offset} a message that was not sent: {record!r}")
             if record.body != found.message.body:
                 raise ViolationError("A1", f"{key} at {offset} of {queue} has another body")
             if not found.message.kept.items() <= properties.decode(record.properties).items():
                 raise ViolationError("A1", f"{key} at {offset} of {queue} has other properties: {record.properties!r}")
             self.seen.add(key)
             if found.hidden:
-                raise ViolationError(
-                    "A6", f"{key} is a half message that nobody committed, and is at {offset} of {queue}"
-                )
+                raise ViolationError("A6", f"{key} is an uncommitted half message, and is at {offset} of {queue}")
             if found.fate is Fate.REFUSED:
                 raise ViolationError("A6", f"{key} was refused, and is at {offset} of {queue}")
         for item in promised:

@@ -34,7 +34,7 @@ class Locks:
     quiet: bool = True
 
     def fault(self) -> None:
-        """Whoever holds a lock may lose it now."""
+        """The holder of a lock may lose it now."""
         self.quiet = False
         self.held.clear()
 

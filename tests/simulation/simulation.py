@@ -113,7 +113,7 @@ class Simulation:
         try:
             loop.run_until_complete(self._play())
             if loop.problems:
-                raise ViolationError("X1", f"an exception that nobody took: {loop.problems[0]}")
+                raise ViolationError("X1", f"an uncaught exception: {loop.problems[0]}")
         except ViolationError as error:
             outcome.violation = str(error)
         except AssertionError as error:
@@ -309,7 +309,7 @@ class Simulation:
         self.oracle.settled_at = self.loop.now
 
     async def _probe(self, broker: str) -> None:
-        deadline, problem = self.loop.now + _SETTLED_S, "nobody leads"
+        deadline, problem = self.loop.now + _SETTLED_S, "there is no leader"
         while self.loop.now < deadline:
             if self.cluster.leader(broker) is not None:
                 self._probes += 1

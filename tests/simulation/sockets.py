@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ListenSocket:
-    """Bound to an address of its host. Connections are refused until somebody listens."""
+    """Bound to an address of its host. Connections are refused until it listens."""
 
     def __init__(self, owner: Process, port: int) -> None:
         self.owner = owner

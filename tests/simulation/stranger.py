@@ -7,7 +7,7 @@
     request     a valid request of any code, its fields near the limits of their types
     member      a valid handshake in the name of a member, then messages with any numbers
 
-The stranger uses topic, group and broker names of its own, so that whatever a valid request does is allowed. No process
+The stranger uses its own topic, group and broker names, so that every effect of a valid request is allowed. No process
 may end, no task may fail without a handler, and nothing that other clients were promised may change.
 """
 
@@ -92,7 +92,7 @@ class _Ignoring(asyncio.Protocol):
 
 
 class Stranger:
-    """One process on a host of its own."""
+    """One process on a separate host."""
 
     def __init__(self, loop: SimLoop, dice: Random, ip: str = "10.0.6.6") -> None:
         self.loop = loop
@@ -135,7 +135,7 @@ class Stranger:
         try:
             transport, _ = await self.loop.network.connect(_Ignoring, node.host.ip, port)
         except OSError:
-            return  # nobody listens there
+            return  # no process listens there
         self._transports.append(transport)
         for _ in range(self.dice.randrange(1, 12)):
             if port == MEMBER_PORT and self.dice.random() < 0.8:

@@ -2,9 +2,9 @@
 
     T1  a topic or group is as the last acknowledged change made it, after any restart
     O1  an offset that was committed so long before a fault that it was saved does not go back
-    O2  an offset that nobody committed is not told, nor one from before a reset that was saved
+    O2  an uncommitted offset is not returned, nor one from before a reset that was saved
 
-A change whose outcome is not known leaves two possible rows; nobody changes that row any more.
+A change whose outcome is not known leaves two possible rows; that row is not changed any more.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Offsets:
             if (found or 0) < least:
                 raise ViolationError("O1", f"the offset of {place} is {found}, and {least} was committed")
             if found is not None and found not in self.tried[place] and found != 0:
-                raise ViolationError("O2", f"the offset of {place} is {found}, which nobody committed")
+                raise ViolationError("O2", f"the offset of {place} is {found}, which was not committed")
 
 
 class Tables:

@@ -32,7 +32,7 @@ class Trace:
             self._listener(line)
 
     def close(self) -> None:
-        """The run is over: what is noted from now on concerns nobody."""
+        """The run has ended: later notes are dropped."""
         self._listener = None
 
     def mix(self, now: float, data: bytes) -> None:

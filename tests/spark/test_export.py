@@ -1,4 +1,4 @@
-"""Every message is exported once, wherever to, whoever is killed when, whichever member is read."""
+"""Every message is exported once, to any output, with any kill, and from any member."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Killing(Output):
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
         context = self._place.create(name)
-        self._begun.append(context)  # nobody cleans up after a process that was killed
+        self._begun.append(context)  # a killed process does not clean up
         file = context.__enter__()
         yield file
         file.flush()

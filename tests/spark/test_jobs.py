@@ -86,7 +86,7 @@ def test_replicas_are_compared_up_to_the_smallest_bound(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("others", [1, 2])
-def test_a_member_that_holds_nothing_is_told_and_stops_nobody(golden: Golden, tmp_path: Path, others: int) -> None:
+def test_an_empty_member_is_reported_and_the_others_are_compared(golden: Golden, tmp_path: Path, others: int) -> None:
     new = tmp_path / "new"
     (new / "dledger-n9" / "data").mkdir(parents=True)
     path = ",".join(f"n{number}={golden(f'dledger-n{number}')}" for number in range(others))
@@ -160,7 +160,7 @@ def exported_rows(out: Path) -> Any:
     return dataset.dataset(str(out), format="parquet", partitioning="hive", exclude_invalid_files=True).to_table()
 
 
-def test_export_gives_every_message_once_and_again_none(golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
+def test_export_writes_every_message_once(golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
     root, out = golden("clean"), tmp_path / "out"
     messages = expected(golden_folder, "clean")["opened"]["messages"]
     first = export.run(options_of(root, splitBytes="100000"), inline, FolderOutput(out))
@@ -357,7 +357,7 @@ def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path, own_temporary
 
 
 def test_executors_write_to_a_bucket(s3: S3Lab, golden: Golden) -> None:
-    """By the credentials in their environment: a process of its own, whose Java begins with them."""
+    """With the credentials in their environment: a separate process, whose Java starts with them."""
     pytest.importorskip("pyspark.sql", reason="needs the group `spark`")
     output = s3.output()
     command = [

@@ -99,7 +99,7 @@ def test_a_bucket_that_is_not_there(s3: S3Lab) -> None:
     assert S3Output("s3://missing/x", s3.endpoint).names() == []
 
 
-def test_credentials_are_the_environments_and_told_to_nobody(
+def test_credentials_come_from_the_environment_and_are_never_shown(
     s3: S3Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place = s3.output()

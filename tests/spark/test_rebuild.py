@@ -1,4 +1,5 @@
-"""Queues and index made anew: where they go, and what of a store that is open, trimmed or extended is "the same"."""
+"""Queues and index are rebuilt: where they are written, and when files of an open, trimmed or extended store count as
+equal."""
 
 from __future__ import annotations
 
@@ -443,7 +444,7 @@ def test_a_killed_run_does_not_stand_in_the_way(golden: Golden, place: Output, m
     assert queues == {path.relative_to(root).as_posix(): path.read_bytes() for path in root.glob("consumequeue/*/*/*")}
 
 
-def test_what_somebody_else_has_there_is_left_alone(golden: Golden, place: Output) -> None:
+def test_foreign_files_are_not_changed(golden: Golden, place: Output) -> None:
     place.write("n0/notes.txt", b"mine")
     for _ in range(2):
         with pytest.raises(OptionError, match="is not empty"):

@@ -65,7 +65,7 @@ def fails_at_two(number: int) -> int:
 
 
 @pytest.mark.parametrize("host_of", [None, lambda item: "elsewhere"])
-def test_a_stream_on_spark_is_in_order_and_ends_where_it_is_told(spark: Any, host_of: Any) -> None:
+def test_a_stream_on_spark_is_in_order_and_ends_when_closed(spark: Any, host_of: Any) -> None:
     runner = on_spark(spark.sparkContext, host_of)
     numbers = []
     for number, process, data in runner.stream(many_bytes, range(5)):

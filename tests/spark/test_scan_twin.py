@@ -258,7 +258,7 @@ def test_columns_come_as_asked_and_in_that_order(path: str) -> None:
     assert batch.schema.equals(SCHEMA), batch.schema
 
 
-def test_a_file_that_is_gone_or_short_is_told(path: str, tmp_path: Any) -> None:
+def test_a_missing_or_short_file_is_reported(path: str, tmp_path: Any) -> None:
     data = laid_out([Record("T", 1, b"a" * 5000)], 0, 8)
     gone = SplitScan(Split("", str(tmp_path / "none"), START, START + 500, START, START + 500, 0), ["size"])
     assert list(gone) == []

@@ -81,7 +81,7 @@ FILTERS = [
 ]
 
 
-def test_filters_find_the_same_rows_whoever_filters(spark: Any, golden: Golden) -> None:
+def test_filters_by_spark_and_by_the_scanner_find_the_same_rows(spark: Any, golden: Golden) -> None:
     root = golden("clean")
     plain = spark.createDataFrame(reading(spark, root, pushdown="false", columns=COLUMNS).toArrow()).cache()
     everything = rows_of(plain)

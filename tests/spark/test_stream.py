@@ -93,7 +93,7 @@ async def test_what_was_deleted_unread_is_a_loss(tmp_path: Path) -> None:
     assert reader_of(tmp_path, startingPosition="latest").initialOffset() == end
 
 
-def test_a_query_goes_on_where_it_was(spark: Any, golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_query_continues_where_it_stopped(spark: Any, golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Run to the end, then again from its checkpoint with a bound further on: no row twice, none missing."""
     root, out = golden("clean"), tmp_path / "out"
     total = reader_of(root).latestOffset()["n"]

@@ -40,7 +40,7 @@ def test_expired_segments_go_at_four_in_the_morning():
     assert choose(segments, hour=5) == []
 
 
-def test_or_when_the_disk_is_three_quarters_full_or_cannot_be_asked_or_somebody_asks():
+def test_files_are_also_deleted_on_a_full_or_unknown_disk_or_on_request():
     segments = log(100, 80, 1, 0)
     assert choose(segments, used=(0.75,)) == []
     assert choose(segments, used=(0.5, 0.76)) == [0, 1]
@@ -62,7 +62,7 @@ def test_ten_at_most():
     assert len(choose(log(*[100] * 30), hour=4)) == MAX_FILES_A_RUN
 
 
-def test_nothing_goes_that_is_still_needed():
+def test_no_needed_file_is_deleted():
     segments = log(100, 100, 100, 0)
     assert choose(segments, hour=4, keep_from=2 * SIZE) == [0, 1]
     assert choose(segments, hour=4, keep_from=2 * SIZE - 1) == [0]

@@ -67,7 +67,7 @@ async def test_a_segment_that_cannot_be_made_refuses_puts_until_it_can(
         assert len(peer.feed(send_frame())) == 1, "the full decoder has to answer it"
         assert store.log.staged == 0 and list(store.settings.commit_log_folder.iterdir()) == []
         monkeypatch.setattr(Upkeep, "free_bytes", 1 << 30)
-        assert store.trouble() is None, "there is room again: whoever looks may send the next put"
+        assert store.trouble() is None, "there is room again: the next put may be sent"
         monkeypatch.setattr(Upkeep, "free_bytes", 0)
         door.heal()
         assert (await store.put(message(b"again"))).status is PutStatus.PUT_OK
@@ -321,7 +321,7 @@ async def test_a_nearly_full_disk_gives_up_the_oldest_segments(tmp_path: Path) -
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def tiny_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MiB of its own."""
+    """A separate file system of 16 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
     if request.param == "tmpfs":
@@ -379,7 +379,7 @@ async def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
         await store.upkeep.clean()
         await until(lambda: store.dispatch_behind_bytes == 0)
         assert [int(record.body[:6]) for record in read_queue(store)] == list(range(stored))
-        # Somebody makes room. Deleting old segments would do as well: the log's own cleaning is off here.
+        # Space is freed. Deleting old segments would do as well: the log's own cleaning is off here.
         filler.unlink()
         for path in sorted(settings.commit_log_folder.iterdir())[:2]:
             old_s = time.time() - 100 * 3600

@@ -71,7 +71,7 @@ def test_the_files_are_laid_out_as_rocketmqs(tmp_path: Path, placed: list[tuple[
     assert extensions(dispatch) == expected(placed)[:5], "read from the files"
 
 
-def test_it_goes_on_behind_the_last_unit_after_each_start(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
+def test_it_continues_after_the_last_unit_at_each_start(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
     for number in range(1, 40):
         dispatch = opened(tmp_path)
         dispatch.start(placed[max(0, number - 3)][0])  # some again
@@ -119,7 +119,7 @@ def test_after_a_power_loss_no_unit_names_anothers_extension(
 
 
 def test_a_message_whose_extension_is_lost_is_let_through(tmp_path: Path, placed: list[tuple[int, Record]]) -> None:
-    """Nobody knows its tag then: the client compares it, the broker must not leave it out."""
+    """Its tag is unknown then: the client compares it, and the broker must not omit the message."""
     dispatch = opened(tmp_path)
     dispatch.run(placed[5][0], 1 << 40)
     dispatch.write_out()

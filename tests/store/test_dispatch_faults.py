@@ -101,7 +101,7 @@ def test_an_index_file_that_cannot_be_made_stops_before_its_record(store: Store)
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
-def test_a_failed_sync_is_told_and_tried_again(store: Store, part: str) -> None:
+def test_a_failed_sync_is_reported_and_retried(store: Store, part: str) -> None:
     folder, _, end = store
     door = Door(record=True)
     dispatch = opened(folder, door)
@@ -275,7 +275,7 @@ def test_watched_queues_that_grew_are_reported_once(store: Store) -> None:
     assert result.grew == [] and result.last_store_timestamp_ms == placed[-1][1].store_timestamp_ms
 
 
-def test_a_removed_topic_is_gone(store: Store) -> None:
+def test_a_removed_topic_has_no_queues(store: Store) -> None:
     folder, _, end = store
     dispatch = opened(folder)
     dispatch.run(end, 1 << 40)
@@ -475,7 +475,7 @@ def test_files_that_were_closed_to_make_room_are_synced(store: Store) -> None:
     assert opened(folder).recover_queues() == end
 
 
-def test_dispatch_stops_where_it_was_told_to(store: Store) -> None:
+def test_dispatch_stops_at_its_bound(store: Store) -> None:
     folder, placed, end = store
     dispatch = opened(folder)
     assert dispatch.run(end, 1).pos == placed[1][0], "the record in which the limit lies, and no more"

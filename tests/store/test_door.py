@@ -65,7 +65,7 @@ class File:
             part = found[number * SECTOR : (number + 1) * SECTOR]
             values = pick([value for _, value in self.sectors.get(number, [])] or [self.sector(number)], keep)
             if not any(value[: len(part)] == part for value in values):
-                return f"sector {number} is none of {len(values)} possible ones"
+                return f"sector {number} has not one of its {len(values)} possible values"
         return None
 
 
@@ -162,7 +162,7 @@ class World:
         self.name(path, None)
 
     def check_now(self) -> None:
-        """Without a crash, everybody sees everything."""
+        """Without a crash, all writes are visible to all."""
         found = {path: path.read_bytes() for folder in ("a", "b") for path in (self.root / folder).iterdir()}
         assert found == {path: bytes(file.data) for path, file in self.files.items()}
 
@@ -330,7 +330,7 @@ def test_a_sync_of_a_whole_file_system_makes_everything_durable(tmp_path: Path) 
         assert sorted(path.read_bytes()[:7] for path in folder.iterdir()) == ([] if lies else [b"content"] * 3)
 
 
-def test_a_file_system_that_nobody_named_is_not_synced_as_a_whole(tmp_path: Path) -> None:
+def test_an_unnamed_file_system_is_not_synced_as_a_whole(tmp_path: Path) -> None:
     """Its errors would be those that another process has left."""
     door = Door(record=True)
     door.write_file(tmp_path / "file", b"before")
@@ -529,7 +529,7 @@ def test_a_dead_process_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_next_process_has_the_same_disk(tmp_path: Path) -> None:
-    """What a killed process wrote is there for the next one, and is still lost with the power if nobody synced it."""
+    """The next process sees the writes of a killed one, but a power loss still discards unsynced writes."""
     first = Door(record=True)
     path = tmp_path / "file"
     first.write_file(path, b"synced")

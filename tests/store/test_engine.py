@@ -297,7 +297,7 @@ async def test_one_sync_answers_all_that_gathered_meanwhile(tmp_path: Path) -> N
         assert door.counts()["sync"] - before <= 3, "200 messages need one or two flushes"
 
 
-async def test_a_flush_that_takes_too_long_is_told_and_the_message_is_stored(tmp_path: Path) -> None:
+async def test_a_slow_flush_is_reported_and_the_message_is_stored(tmp_path: Path) -> None:
     async with opened(small(tmp_path, flushDiskType=SYNC, syncFlushTimeout=30)) as store:
         store.set_topic("T", 4)
         store.set_hot(True)
@@ -314,7 +314,7 @@ async def test_a_flush_that_takes_too_long_is_told_and_the_message_is_stored(tmp
         assert len(peer.answers) == 1, "it was answered before"
 
 
-async def test_a_sync_by_upkeep_that_comes_first_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_an_earlier_sync_by_upkeep_answers_all_that_wait(tmp_path: Path) -> None:
     # Upkeep syncs the log on its own thread. If that happens between a write and the look at what there is to sync,
     # nothing is left to sync, and the answers have to go all the same.
     async with opened(small(tmp_path, flushDiskType=SYNC)) as store:
@@ -674,7 +674,7 @@ async def test_old_segments_go_and_queues_and_index_follow(tmp_path: Path) -> No
         assert (await store.put(message())).queue_offset == 100
 
 
-async def test_the_last_segment_and_what_is_not_flushed_never_goes(tmp_path: Path) -> None:
+async def test_the_last_segment_and_unflushed_bytes_are_never_deleted(tmp_path: Path) -> None:
     settings = small(tmp_path, fileReservedTime=0, flushIntervalCommitLog=3_600_000, deleteCommitLogFilesInterval=0)
     async with opened(settings) as store:
         await store.put(message(bytes(1000)))

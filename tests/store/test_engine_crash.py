@@ -359,7 +359,7 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
                 for offset in range(self.store.min_offset(topic, queue), self.store.max_offset(topic, queue)):
                     for record in records_of(self.store.get_message(topic, queue, offset, 1).body):
                         bodies += [record.body] if record.queue_offset == offset else []
-                assert all(body in names for body in bodies), "a message that nobody put"
+                assert all(body in names for body in bodies), "every message must have been put"
                 assert len(set(bodies)) == len(bodies), "a message is there twice"
         self.run(kill(self.store))
         shutil.rmtree(self.root)

@@ -109,7 +109,7 @@ def of_each_queue(act: Callable[[Path], None]) -> Damage:
 
 
 def ext_files(root: Path) -> None:
-    """Extension files that nobody needs, of a wrong length: RocketMQ writes them with enableConsumeQueueExt."""
+    """Unneeded extension files of a wrong length: RocketMQ writes them with enableConsumeQueueExt."""
     folder = root / "consumequeue_ext" / "A" / "0"
     folder.mkdir(parents=True)
     (folder / f"{0:020}").write_bytes(b"\xff" * 777)

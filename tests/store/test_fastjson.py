@@ -149,7 +149,7 @@ def test_depth_has_a_limit() -> None:
         dumps(endless)
 
 
-def test_none_is_left_out_and_names_are_sorted() -> None:
+def test_all_files_are_listed_and_sorted_by_name() -> None:
     assert dumps({"b": None, "a": {10: "x", 9: "y"}, "c": [None, 1.5, math.nan], "null": "null"}) == (
         b'{"a":{9:"y",10:"x"},"c":[null,1.5,null],"null":"null"}'
     )

@@ -218,7 +218,7 @@ def test_a_closed_connection_gets_nothing_and_its_id_is_not_used_again(tmp_path:
         log.feed(gone, b"", NOW_MS)
 
 
-def test_answers_wait_no_longer_than_they_are_told(tmp_path: Path) -> None:
+def test_answers_wait_no_longer_than_their_limit(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     connection = log.connect(PEER.encode())
     log.feed(connection, send_frame(b"old", opaque=1), NOW_MS)
@@ -359,7 +359,7 @@ def test_a_batch_is_stored_together_or_not_at_all(tmp_path: Path) -> None:
         assert (log.staged, log.next_offset(b"T", 1)) == (staged, 2)
 
 
-def test_syncs_are_served_on_a_thread_until_told_to_stop(tmp_path: Path) -> None:
+def test_syncs_are_served_on_a_thread_until_the_end_token(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     requests, done = os.eventfd(0), os.eventfd(0)
     thread = threading.Thread(target=log.serve_syncs, args=(requests, done))
@@ -536,7 +536,7 @@ def test_zeros_over_what_was_given_up_are_synced(tmp_path: Path) -> None:
     log.feed(connection, send_frame(b"given up"), NOW_MS)
     with pytest.raises(OSError):
         log.write_out()
-    door.sync(tmp_path / f"{0:020}")  # by somebody else: the torn write is durable
+    door.sync(tmp_path / f"{0:020}")  # by another caller: the torn write is durable
     log.abandon(1, "torn")
     log.sync()
     door.crash(1, 0.0)
@@ -593,7 +593,7 @@ def test_a_send_that_is_written_is_not_refused_with_the_next(tmp_path: Path) -> 
 
 
 def test_the_name_of_a_segment_that_was_made_ahead_is_made_durable(tmp_path: Path) -> None:
-    """Whoever made it may have failed to sync its folder: the file looks ready all the same."""
+    """The thread that created it may have failed to sync its folder: the file looks ready nevertheless."""
     door = Door(record=True)
     door.mkdir(tmp_path / "log")
     door.create(tmp_path / "log" / f"{0:020}", 4096, True)

@@ -1,4 +1,4 @@
-"""After a power loss a write can be missing in front of a later one that reached the disk. Nobody acknowledged it then.
+"""After a power loss a write can be missing before a later one that reached the disk. It was not acknowledged then.
 
 Nothing on the disk tells it from an acknowledged record that was damaged since, so it is reported as damage; the
 finding says that the machine was restarted, and what that can mean. What was durable before the restart has no excuse.

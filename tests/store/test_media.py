@@ -52,7 +52,7 @@ def file(root: Path, name: str, size: int) -> Path:
     return path
 
 
-def test_a_range_of_the_log_that_is_gone_is_damage_and_is_handed_on(tmp_path: Path, faults: Faults) -> None:
+def test_a_lost_range_of_the_log_is_damage_and_is_reported(tmp_path: Path, faults: Faults) -> None:
     watch, findings = watch_of(tmp_path)
     assert not watch.is_due
     faults.add(file(tmp_path, f"commitlog/{segment_name(SEGMENT)}", 4096), 4096, 4096)
@@ -66,7 +66,7 @@ def test_a_range_of_the_log_that_is_gone_is_damage_and_is_handed_on(tmp_path: Pa
     assert watch.look() == ([], False)
 
 
-def test_a_range_that_can_be_read_again_is_noted_and_repaired_by_nobody(tmp_path: Path, faults: Faults) -> None:
+def test_a_range_that_is_readable_again_is_recorded_and_not_repaired(tmp_path: Path, faults: Faults) -> None:
     watch, findings = watch_of(tmp_path)
     faults.add(file(tmp_path, f"commitlog/{segment_name(0)}", SEGMENT), 0, 4096)
     assert watch.look() == ([], False)

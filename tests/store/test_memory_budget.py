@@ -20,7 +20,7 @@ class Holder:
         self.cuts += 1
 
 
-def test_nobody_is_cut_up_to_the_limit() -> None:
+def test_no_connection_is_cut_up_to_the_limit() -> None:
     budget = MemoryBudget(1000)
     holders = [Holder() for _ in range(10)]
     for holder in holders:
@@ -31,7 +31,7 @@ def test_nobody_is_cut_up_to_the_limit() -> None:
     assert [holder.cuts for holder in holders] == [0] * 10
 
 
-def test_above_the_limit_the_largest_is_cut_whoever_charged_last() -> None:
+def test_above_the_limit_the_largest_connection_is_cut() -> None:
     budget = MemoryBudget(1000)
     small, large, newest = Holder(), Holder(), Holder()
     budget.charge(small, 100)

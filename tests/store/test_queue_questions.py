@@ -92,7 +92,7 @@ def test_messages_that_the_log_lost_are_reported(tmp_path: Path) -> None:
     assert "2 of the messages at offsets 20 to 21 are not in the log any more" in found.reason
 
 
-async def test_a_reader_waits_only_while_a_thread_compares_and_is_told_of_its_end(tmp_path: Path) -> None:
+async def test_a_reader_waits_only_until_the_comparing_thread_ends(tmp_path: Path) -> None:
     dispatch = Mock()
     repair, store = repair_of(tmp_path, dispatch)
     dispatch.repair.side_effect = OSError(5, "Input/output error")

@@ -320,7 +320,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [TABLE]
 
 
-def test_a_table_with_a_wrong_byte_or_a_wrong_length_is_none() -> None:
+def test_a_table_with_a_wrong_byte_or_length_is_invalid() -> None:
     data = table().encode()
     for at in range(len(data)):
         assert QueueTable.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]) is None

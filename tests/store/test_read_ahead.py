@@ -40,7 +40,7 @@ def test_threads_go_on_while_the_disk_is_asked(topics: Path, monkeypatch: pytest
         assert len(seen) == 16 * 4 * 16
 
 
-def test_few_topics_and_none_are_not_read_ahead(topics: Path) -> None:
+def test_few_topics_are_not_read_ahead(topics: Path) -> None:
     assert read_ahead(topics, TOPICS + 1) == 0
     assert read_ahead(topics / "none") == 0
 

@@ -144,7 +144,7 @@ BLANK = (0, 0x7FFFFFFF, 0)
 
 def check(dispatch: Dispatch, records: list[Record], lost: Record | None = None) -> None:
     """Queues and index say of each record what the rules say, and nothing else. Of one that is `lost` they may know
-    nothing, but its queue offset is nobody else's."""
+    nothing, but no other message may get its queue offset."""
     queues: dict[tuple[bytes, int], list[tuple[int, int, int]]] = {}
     keys: dict[int, list[int]] = {}
     for record in records:
@@ -234,7 +234,7 @@ def test_the_sound_prefix_is_recovered(data: st.DataObject, tmp_path_factory: py
     assert verify(store.root).damage == []
 
 
-def test_whoever_waits_is_told_how_far_it_is(store: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_start_reports_its_progress(store: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tallystick.store.engine.recovery._RUN_BYTES", 1)  # a record at a time
     store.append(60)
     told: list[tuple[int, int]] = []
@@ -739,9 +739,7 @@ def test_queues_that_are_made_again_get_to_the_end_of_a_damaged_log(store: Writt
     check(dispatch, store.records, lost=store.records[39])
 
 
-def test_damage_in_front_of_the_mark_is_told_while_a_queue_is_made_again(
-    store: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_before_the_mark_is_reported_during_a_rebuild(store: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark's anchor covers a part of a large record."""
     monkeypatch.setattr(progress, "ANCHOR_BYTES", 16)
     end = durable_end(store, "mark")

@@ -31,7 +31,7 @@ def test_a_process_that_dies_leaves_one_version(tmp_path: Path, calls: int, keep
     except OSError:
         assert door.dead
         assert path.read_bytes() in (OLD, NEW)
-        written(path, NEW)  # what it left is in nobody's way
+        written(path, NEW)  # its leftover must not disturb
     assert path.read_bytes() == NEW
 
 

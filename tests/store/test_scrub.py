@@ -109,9 +109,7 @@ async def test_damage_is_handed_on_to_what_repairs_it(tmp_path: Path, monkeypatc
     assert told == [(pos, pos + found.size)]
 
 
-async def test_damage_of_a_segment_that_was_deleted_meanwhile_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_damage_of_a_deleted_segment_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     positions = await fill(tmp_path)
     pos = next(pos for pos in positions if pos > SEGMENT + 9000)
     async with opened(tmp_path) as store:
@@ -210,7 +208,7 @@ async def one_pass(store: MessageStore) -> list[Finding]:
     return store.findings.listed()
 
 
-async def test_an_index_file_that_is_gone_is_made_again(tmp_path: Path) -> None:
+async def test_a_missing_index_file_is_rebuilt(tmp_path: Path) -> None:
     await fill(tmp_path)
     async with opened(tmp_path, 0) as store:
         await by_hand(store)
@@ -331,7 +329,7 @@ async def test_a_topic_that_was_made_again_is_no_damage(tmp_path: Path) -> None:
     assert await scrubbed(tmp_path) == []
 
 
-async def test_a_pass_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_a_pass_continues_after_a_restart(tmp_path: Path) -> None:
     await fill(tmp_path)
     async with opened(tmp_path, SEGMENT * 4) as store:
         await until(lambda: ScrubState.load(tmp_path / "tally-scrub").pos >= 2 * SEGMENT)
@@ -343,7 +341,7 @@ async def test_a_pass_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert store.scrub.state.last_began_ms == kept.pass_began_ms
         assert not store.scrub._due(), "the next pass begins in a week"
         store.scrub.state.last_began_ms += 2 * scrub_module.WEEK_S * 1000
-        assert store.scrub._due(), "the clock was set back since: nobody knows when a week is over"
+        assert store.scrub._due(), "the clock was set back since, so the end of the week is unknown: a pass must be due"
 
 
 def test_a_damaged_progress_file_is_a_new_beginning(tmp_path: Path) -> None:
@@ -402,7 +400,7 @@ async def test_the_pages_of_an_index_file_are_left_as_they_were(tmp_path: Path) 
     await fill(tmp_path, 300)
     async with opened(tmp_path, 0) as store:
         await by_hand(store)
-        path = index_file(tmp_path)  # a full one, which is not mapped until somebody asks for a key
+        path = index_file(tmp_path)  # a full one, which is not mapped until a search for a key
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -54,7 +54,7 @@ def test_a_segment_is_made_whole_and_durable(tmp_path):
     assert not segments.prepare(door, tmp_path, SIZE, SIZE)
 
 
-def test_a_full_disk_is_told_and_tried_again(tmp_path):
+def test_a_full_disk_is_reported_and_the_write_retried(tmp_path):
     door = Door()
     door.fail("allocate", "", errno.ENOSPC, times=1)
     with pytest.raises(OSError) as caught:
@@ -110,7 +110,7 @@ def test_locking_in_memory_where_it_is_allowed(tmp_path):
     warm.close()
 
 
-def test_not_being_allowed_is_said_and_survived(tmp_path, monkeypatch, caplog):
+def test_a_missing_permission_is_reported_and_survived(tmp_path, monkeypatch, caplog):
     make(tmp_path, 0)
     warm = WarmSegment(tmp_path / f"{0:020d}")
     monkeypatch.setattr(warm, "_call", lambda function: False)

@@ -97,7 +97,7 @@ def test_we_keep_rocketmq_out_even_when_the_file_is_read_meanwhile(tmp_path):
     lock.release()
 
 
-def test_other_errors_are_not_taken_for_a_holder(tmp_path):
+def test_other_errors_do_not_count_as_a_holder(tmp_path):
     with pytest.raises(FileNotFoundError):
         StoreLock.acquire(tmp_path / "nowhere", Door())
     door = Door()

@@ -29,7 +29,7 @@ def test_a_queue_segment_has_whole_units():
     assert StoreSettings(mappedFileSizeConsumeQueue=200).queue_segment_bytes == 200
 
 
-def test_the_log_lies_under_the_root_unless_told():
+def test_the_log_lies_under_the_root_unless_set():
     settings = StoreSettings(storePathRootDir="/data")
     assert str(settings.commit_log_folder) == "/data/commitlog"
     assert str(dataclasses.replace(settings, storePathCommitLog="/log").commit_log_folder) == "/log"

@@ -64,7 +64,7 @@ def test_a_damaged_table_gives_way_to_its_backup_and_does_not_replace_it(tmp_pat
     assert JsonTable(door, path).load() == {"a": 3}
 
 
-def test_when_none_can_be_read_the_error_names_both(tmp_path):
+def test_if_both_are_unreadable_the_error_names_both(tmp_path):
     path = tmp_path / "topics.json"
     path.write_bytes(b"{")
     path.with_name("topics.json.bak").write_bytes(b"nonsense")

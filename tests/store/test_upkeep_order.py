@@ -37,7 +37,7 @@ def test_the_mark_comes_behind_every_sync_and_names_the_point_from_before() -> N
 
 
 def test_what_a_killed_process_left_in_the_cache_is_synced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel of this process knows only of its own writes, and the mark speaks of all."""
+    """The kernel of this process knows only its own writes, and the mark covers all."""
     synced: list[str] = []
     monkeypatch.setattr("tallystick.store.engine.upkeep.sync_files", lambda door, folder: synced.append(folder.name))
     upkeep = Mock(_inherits=True, _inheriting=threading.Lock(), _root=Path("/store"))

@@ -381,7 +381,7 @@ def test_nothing_is_written(golden: Golden) -> None:
     }
 
 
-def test_progress_is_told(golden: Golden) -> None:
+def test_progress_is_reported(golden: Golden) -> None:
     stages: list[str] = []
     verify(golden("killed"), progress=lambda stage, done, total: stages.append(stage))
     assert stages[0] == "log" and "queues" in stages

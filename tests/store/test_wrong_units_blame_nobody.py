@@ -57,7 +57,7 @@ async def test_a_wrong_unit_is_no_damage_of_the_log(tmp_path: Path, group: bool,
 
 @pytest.mark.parametrize("group", KINDS)
 @pytest.mark.parametrize("shift", [0, 2, 100 << 40], ids=["unit right", "unit near", "unit far"])
-async def test_damage_of_the_log_is_told_at_its_place(tmp_path: Path, group: bool, shift: int) -> None:
+async def test_damage_of_the_log_is_reported_with_its_position(tmp_path: Path, group: bool, shift: int) -> None:
     async with filled(tmp_path, group) as (store, sent, told):
         ((pos, size, _),) = store.units("A", 0, LOST, 1)
         damage_record(store, tmp_path, pos)

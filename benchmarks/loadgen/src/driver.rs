@@ -222,7 +222,7 @@ impl<L: Load> Driver<'_, L> {
             .ok_or_else(|| format!("no code and opaque in {}", text()))?;
         let slot = answer.opaque as usize % self.slots.len();
         if self.slots[slot].opaque.take() != Some(answer.opaque) || slot / self.options.outstanding != link {
-            return Err(format!("an answer that nobody waits for: {}", text()));
+            return Err(format!("an answer without a pending request: {}", text()));
         }
         self.slots[slot].answered = now;
         let messages = self

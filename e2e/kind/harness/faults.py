@@ -62,7 +62,8 @@ def start_machine(api: Api, machine: str, timeout_s: float = 180) -> None:
 
 @contextmanager
 def cut(kind: Kind, brokers: Brokers, node: str, others: Sequence[str]) -> Iterator[float]:
-    """Nothing passes between the pod of a node and those of others, either way; everybody else reaches all of them.
+    """No packets pass between the pod of a node and those of others, in both directions; all other clients reach all of
+    them.
 
     Yields the moment at which the first was cut. ToolError.
     """

@@ -74,11 +74,11 @@ class Release:
         wait_for(f"{replicas} operators are ready", look, 120)
 
     def holder(self) -> str:
-        """Who holds the lease: an operator's pod. NotYetError: nobody."""
+        """The operator's pod that holds the lease. NotYetError: no pod does."""
         lease = self.api.find("leases", NAMESPACE, LEASE) or {}
         holder = str(lease.get("spec", {}).get("holderIdentity") or "")
         if not holder:
-            raise NotYetError(f"nobody holds the lease {LEASE}")
+            raise NotYetError(f"no operator holds the lease {LEASE}")
         return holder
 
     def note_memory(self) -> None:

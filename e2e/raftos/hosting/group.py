@@ -30,7 +30,7 @@ class Group(ABC):
         self.answers: list[str] = []
         """What readers were told, in order."""
         self.errors: list[str] = []
-        """What members raised and nobody caught."""
+        """Exceptions of members that were not caught."""
 
     # -- what a history does -------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Datagrams:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """`send`: takes datagrams. `after_each`: called after each callback. `on_error`: an exception that nobody caught,
+    """`send`: takes datagrams. `after_each`: called after each callback. `on_error`: an uncaught exception,
     which asyncio would log."""
 
     def __init__(

@@ -81,14 +81,14 @@ class _Scripted(Simulation):
     def __init__(self, group: OurGroup) -> None:
         super().__init__(0, replace(_CALM, sizes=(group.size,)))
         self.queue = group.queue
-        self.clients.end()  # nobody asks for anything but the script
+        self.clients.end()  # only the script sends requests
         witness = self.oracle = _Witness(self.members, self._bootstrap)
         witness.group = group
         # The members' way out: all that they know of a network is that it sends.
         self.network = cast(Network, SimpleNamespace(send=self._post))
         self._group = group
         for each in range(group.size):
-            # Clocks that agree, and count from 0: a script's times are everybody's.
+            # Clocks that agree, and count from 0: a script's times hold for all members.
             member = self.members[each] = _Member(self, each, Disk(self._bootstrap), Clock(1.0, 0.0))
             member.start()
 

@@ -96,7 +96,7 @@ class _Replay:
         self._group.ran(died)
 
     def _propose(self) -> str | None:
-        """The value, if anybody took it."""
+        """The value, if a member took it."""
         serving = [member for member in self._group.members if member.serves]
         if not serving:
             return None

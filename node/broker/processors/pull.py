@@ -83,7 +83,7 @@ class PullProcessor:
     def pull(self, connection: Connection, command: Command) -> Command | None:
         """Handles a pull. None: the answer was sent, or will be sent later."""
         if command.flag & FLAG_ONEWAY:
-            return None  # nobody waits for the messages
+            return None  # no client waits for the messages
         try:
             answer = self._pull(connection, command, None, False)
         except ResponseError as error:

@@ -93,7 +93,7 @@ async def test_progress_over_http(session: aiohttp.ClientSession, monkeypatch: p
         monkeypatch.setattr(driver_http, "DRIVER_HTTP", port)
         found = await DriverHttp(session).progress("127.0.0.1")
         assert found is not None and (found.step, found.done, found.of) == ("reading", 1, 8)
-    assert await DriverHttp(session).progress("127.0.0.1") is None, "nobody is there any more"
+    assert await DriverHttp(session).progress("127.0.0.1") is None, "the driver must have ended"
 
 
 def test_the_plan_in_the_config_map_is_plain_json() -> None:

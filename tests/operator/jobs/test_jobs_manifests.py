@@ -47,7 +47,7 @@ def mounts(pod: Json) -> dict[str, Json]:
     return {each["mountPath"]: each for each in pod["spec"]["containers"][0]["volumeMounts"]}
 
 
-def test_every_object_is_the_jobs_and_goes_with_it() -> None:
+def test_every_object_belongs_to_the_job_and_is_deleted_with_it() -> None:
     wanted = job()
     found = plan(wanted, choice(), 1, URL)
     objects = [manifests.service(wanted), manifests.secret(wanted, "s"), manifests.config_map(wanted, found, ())]
@@ -79,7 +79,7 @@ def test_every_pod_passes_the_restricted_level_and_knows_nothing_of_the_api_serv
         assert not any("hostPath" in volume for volume in spec["volumes"])
 
 
-def test_a_brokers_volume_is_read_only_twice_and_nobody_changes_its_owner() -> None:
+def test_a_brokers_volume_is_mounted_read_only_and_keeps_its_owner() -> None:
     driver, worker = made(job(output={"claim": {"name": "lake"}}), shared=True)
     assert volumes(worker)["store"]["persistentVolumeClaim"] == {"claimName": "data-orders-0-1", "readOnly": True}
     assert mounts(worker)["/stores/orders-0-1"]["readOnly"] is True

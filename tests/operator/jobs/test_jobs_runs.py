@@ -79,14 +79,14 @@ def test_whether_volumes_were_read_where_they_are(lab: JobLab, via: str, status:
     ("told", "reason"),
     [(["local", None, "local"], "ReadInPlace"), ([None] * 3, "NothingRead"), (["local"], "NotAllTold")],
 )
-def test_what_was_not_read_or_not_told_is_not_made_up(lab: JobLab, told: list[Any], reason: str) -> None:
+def test_missing_figures_are_not_invented(lab: JobLab, told: list[Any], reason: str) -> None:
     rows = [{"node": f"orders-0-{number}", "via": via} for number, via in enumerate(told)]
     lab.job("audit", Script(message=result(sources=rows)))
     lab.until("Completed")
     assert lab.condition("Local")["reason"] == reason
 
 
-def test_a_verdict_that_is_bad_news_is_told_as_such(lab: JobLab) -> None:
+def test_a_bad_verdict_is_reported_as_a_warning(lab: JobLab) -> None:
     told = ["orders-0-2: queue created/0, unit 3"]
     lab.job("audit", Script(message=result("DifferencesFound", differences=told, figures={"differing": 1})))
     lab.until("Completed")
@@ -124,7 +124,7 @@ def test_a_job_that_never_can_start_is_given_up_at_its_deadline(lab: JobLab) -> 
     assert "does not exist in this namespace" in lab.status()["message"]
 
 
-def test_what_the_api_server_refuses_is_told_and_tried_again(lab: JobLab) -> None:
+def test_a_refusal_of_the_api_server_is_reported_and_retried(lab: JobLab) -> None:
     def quota(*about: Any) -> None:
         right(*about)
         if about[1].plural == "pods" and about[0] == "POST" and "driver" in about[2][2]:
@@ -145,7 +145,7 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(lab: JobLab) -> Non
     lab.until("Completed")
 
 
-def test_what_is_somebody_elses_is_left_alone(lab: JobLab) -> None:
+def test_foreign_objects_are_not_changed(lab: JobLab) -> None:
     lab.put("services", "audit-job", {"spec": {"clusterIP": "None"}})
     lab.job("audit", RUNS)
     lab.one_pass()
@@ -155,7 +155,7 @@ def test_what_is_somebody_elses_is_left_alone(lab: JobLab) -> None:
     lab.until("Completed")
 
 
-def test_a_pod_of_somebody_else_in_the_way_is_told(lab: JobLab) -> None:
+def test_a_foreign_pod_with_the_same_name_is_reported(lab: JobLab) -> None:
     lab.put("pods", "audit-w-orders-0-1", {"spec": {}}, labels={"tallystick.dev/job-role": "x"})
     lab.job("audit", RUNS)
     lab.one_pass()
@@ -178,7 +178,7 @@ def test_a_spec_that_cannot_be_is_refused_for_good(lab: JobLab) -> None:
     assert "output" in lab.status()["message"]
 
 
-def test_a_job_made_anew_under_its_name_waits_for_what_is_left_of_the_last(lab: JobLab) -> None:
+def test_a_job_created_again_waits_for_the_objects_of_the_last_one(lab: JobLab) -> None:
     lab.job("audit", FOR_EVER)
     lab.until("Running")
     lab.machine_up = False  # nothing goes away yet
@@ -224,7 +224,7 @@ def test_without_retries_the_first_failure_is_the_last(lab: JobLab) -> None:
     assert lab.status()["attempt"] == 1
 
 
-def test_a_driver_that_was_put_off_its_machine_is_begun_anew(lab: JobLab) -> None:
+def test_an_evicted_driver_is_started_again(lab: JobLab) -> None:
     lab.job("audit", FOR_EVER, RUNS)
     lab.until("Running")
     lab.evict("audit-driver")
@@ -232,7 +232,7 @@ def test_a_driver_that_was_put_off_its_machine_is_begun_anew(lab: JobLab) -> Non
     assert lab.status()["attempt"] == 2 and "DriverLost" in lab.events()
 
 
-def test_a_driver_that_somebody_deleted_is_begun_anew(lab: JobLab) -> None:
+def test_a_deleted_driver_is_started_again(lab: JobLab) -> None:
     lab.job("audit", FOR_EVER, RUNS)
     lab.until("Running")
     lab.delete("pods", "audit-driver")
@@ -311,7 +311,7 @@ def test_pods_that_find_no_place_are_given_up_too(lab: JobLab) -> None:
     assert lab.pods() == {}
 
 
-def test_why_a_driver_does_not_run_is_told(lab: JobLab) -> None:
+def test_the_reason_why_a_driver_does_not_run_is_reported(lab: JobLab) -> None:
     lab.schedulable = lambda pod: False
     lab.job("audit", RUNS)
     lab.one_pass()
@@ -321,7 +321,7 @@ def test_why_a_driver_does_not_run_is_told(lab: JobLab) -> None:
     assert lab.status()["message"] == "the driver is waiting: ImagePullBackOff: no such image"
 
 
-def test_a_run_goes_by_itself_when_its_time_is_over(lab: JobLab) -> None:
+def test_a_run_is_deleted_when_its_time_is_over(lab: JobLab) -> None:
     lab.job("audit", RUNS, ttlSecondsAfterFinished=30)
     lab.until("Completed")
     assert lab.one_pass() == 30.0
@@ -338,7 +338,7 @@ def test_a_run_goes_by_itself_when_its_time_is_over(lab: JobLab) -> None:
 # -- suspend -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_suspended_stops_and_begins_anew(lab: JobLab) -> None:
+def test_a_suspended_run_stops_and_starts_again(lab: JobLab) -> None:
     lab.job("audit", FOR_EVER, activeDeadlineSeconds=30)
     lab.until("Running")
     lab.change(suspend=True)

@@ -253,7 +253,7 @@ def test_more_than_a_hundred_missed_times_are_worth_a_word(lab: JobLab) -> None:
     assert "TooManyMissedTimes" in lab.events("nightly") and len(runs(lab)) == 1
 
 
-def test_forbid_waits_for_the_run_that_goes_on_and_takes_the_last_time_then(lab: JobLab) -> None:
+def test_forbid_waits_for_the_active_run_and_then_takes_the_last_time(lab: JobLab) -> None:
     template(lab, Script(seconds=1500))
     play(lab, 600 * 4)
     first, second = runs(lab)
@@ -268,7 +268,7 @@ def test_allow_makes_another(lab: JobLab) -> None:
     assert len(runs(lab)) == 3 and len(lab.status("nightly")["active"]) == 3
 
 
-def test_replace_deletes_the_one_that_goes_on(lab: JobLab) -> None:
+def test_replace_deletes_the_active_run(lab: JobLab) -> None:
     template(lab, FOR_EVER, concurrencyPolicy="Replace")
     play(lab, 600 * 3)
     assert runs(lab) == [str(BEGIN + 20)] and len(lab.pods(f"nightly-{_minutes(20)}")) == 4
@@ -298,7 +298,7 @@ def test_nothing_is_made_while_it_is_suspended_and_then_the_last_time_counts(lab
     assert runs(lab) == [str(BEGIN + 20)]
 
 
-def test_a_schedule_that_cannot_be_is_told_and_can_be_corrected(lab: JobLab) -> None:
+def test_an_invalid_schedule_is_reported_and_can_be_corrected(lab: JobLab) -> None:
     template(lab, timeZone="Mars/Base")
     assert lab.one_pass("nightly") is None
     assert lab.phase("nightly") == "Failed" and "Mars/Base" in lab.status("nightly")["message"]

@@ -152,7 +152,7 @@ def test_a_volume_that_admits_one_pod_gets_no_worker_and_uses_up_none() -> None:
     assert [host is not None for host, _ in found.values()] == [False, True, True]
 
 
-def test_somebody_has_to_run_the_tasks() -> None:
+def test_a_run_needs_at_least_one_worker() -> None:
     found = workers(job(job="audit"), scene(claims={f"data-orders-0-{n}": ONE_POD for n in range(3)}))
     assert found["0"] == ("w-orders-0-0.nightly-job", None)
     assert found["1"] == found["2"] == (None, None)

@@ -216,7 +216,7 @@ async def test_without_its_cluster_nothing_is_held(lab: Lab, how: str, policy: s
     requests = lab.brokers.requests
     await lab.once()
     assert gone(lab)
-    assert finalizers(lab, "kept") == []  # also of those that nobody deletes yet: the operator may go next
+    assert finalizers(lab, "kept") == []  # also of those that are not deleted yet: the operator may be removed next
     assert lab.brokers.requests == requests
 
 

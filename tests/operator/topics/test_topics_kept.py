@@ -84,7 +84,7 @@ async def test_the_cluster_gets_another_group(lab: Lab) -> None:
     await lab.once()
     assert lab.topic(2, "created")
     assert lab.api.ready("created") == ("True", "Reconciled")
-    assert lab.events.told == []  # nobody changed anything
+    assert lab.events.told == []  # there was no change
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_the_cluster_gets_another_group(lab: Lab) -> None:
         (None, TopicSettings("created", 8, 8)),
     ],
 )
-async def test_drift_is_put_right_and_told(lab: Lab, found: TopicSettings | None, then: TopicSettings) -> None:
+async def test_drift_is_corrected_and_reported(lab: Lab, found: TopicSettings | None, then: TopicSettings) -> None:
     lab.api.topic("created")
     await lab.once()
     topics = lab.brokers.groups["orders-1"].topics
@@ -113,7 +113,7 @@ async def test_drift_is_put_right_and_told(lab: Lab, found: TopicSettings | None
     assert "orders-1" in message and "orders-0" not in message
 
 
-async def test_drift_is_told_in_words(lab: Lab) -> None:
+async def test_drift_is_described_in_words(lab: Lab) -> None:
     lab.api.topic("created")
     await lab.once()
     lab.mqadmin(0, "created", 4, perm=2)
@@ -152,7 +152,7 @@ async def test_queues_are_not_taken_away(lab: Lab) -> None:
     ("read", "write", "read_then", "write_then"),
     [
         (16, 8, 16, 8),  # emptied by an administrator: it is not written to any more, and still read
-        (8, 16, 16, 16),  # messages in the upper queues would be seen by nobody
+        (8, 16, 16, 16),  # no consumer would read messages in the upper queues
         (16, 4, 16, 8),
         (4, 16, 16, 16),
     ],
@@ -232,7 +232,7 @@ async def test_a_thousand_topics_take_turns(lab: Lab) -> None:
     assert lab.api.ready("topic-0") == ("True", "Reconciled")  # the oldest first
     lab.api.topic("meanwhile")
     assert await lab.once() == 0.0
-    assert lab.api.ready("meanwhile") == ("True", "Reconciled")  # but nobody waits behind a thousand
+    assert lab.api.ready("meanwhile") == ("True", "Reconciled")  # but no resource waits for a thousand others
     passes = 2
     while await lab.once() == 0.0:
         passes += 1
@@ -242,7 +242,7 @@ async def test_a_thousand_topics_take_turns(lab: Lab) -> None:
     assert lab.api.writes == 1001 + passes + 1 + COUNTED_EACH
 
 
-async def test_those_that_fail_keep_nobody_waiting(lab: Lab) -> None:
+async def test_failing_brokers_do_not_delay_others(lab: Lab) -> None:
     for number in range(250):
         lab.api.topic(f"bad-{number}")
         lab.brokers.groups["orders-0"].refuses[f"bad-{number}"] = "it does not like the name"
@@ -257,6 +257,6 @@ async def test_those_that_fail_keep_nobody_waiting(lab: Lab) -> None:
     assert lab.events.reasons("bad-0") == ["RefusedByBroker"]
 
 
-async def test_nobody_declares_anything(lab: Lab) -> None:
+async def test_nothing_is_declared(lab: Lab) -> None:
     assert await lab.once() is None
     assert lab.brokers.requests == 0

@@ -223,4 +223,4 @@ def test_the_model_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         except Exception as error:  # a broken promise, or what comes of it
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}")
             return
-    pytest.fail("nobody noticed")
+    pytest.fail("no history found the mutation")

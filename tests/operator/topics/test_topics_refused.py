@@ -105,7 +105,7 @@ async def test_of_two_of_one_second_the_one_that_has_it_keeps_it(lab: Lab) -> No
     assert lab.api.ready("a") == ("False", "Conflict")
 
 
-async def test_the_other_one_comes_up_when_the_first_goes(lab: Lab) -> None:
+async def test_the_other_one_starts_when_the_first_is_deleted(lab: Lab) -> None:
     lab.api.topic("first", topicName="same", deletionPolicy="Delete")
     lab.api.topic("another", topicName="same", queues=16)
     await lab.settle()
@@ -167,7 +167,7 @@ async def test_only_true_asks_for_it(lab: Lab, value: str) -> None:
     assert lab.api.ready("created") == ("False", "AlreadyExists")
 
 
-async def test_it_comes_up_once_the_other_is_gone(lab: Lab) -> None:
+async def test_it_starts_when_the_other_is_deleted(lab: Lab) -> None:
     lab.mqadmin(1, "created", 4)
     lab.api.topic("created")
     await lab.settle()
@@ -230,7 +230,7 @@ async def test_a_consumer_group_that_a_broker_made_by_itself_is_taken(lab: Lab, 
     assert table["audit"].max_retries == 5
 
 
-# -- groups that nobody speaks for
+# -- groups without a leader
 
 
 async def test_a_change_of_leader_is_no_news(lab: Lab) -> None:
@@ -254,7 +254,7 @@ async def test_a_change_of_leader_is_no_news(lab: Lab) -> None:
     assert lab.events.told == []
 
 
-async def test_what_is_new_is_told_of_at_once(lab: Lab) -> None:
+async def test_new_objects_are_reported_at_once(lab: Lab) -> None:
     lab.brokers.groups["orders-1"].leads = False
     lab.api.topic("created")
     await lab.once()
@@ -263,7 +263,7 @@ async def test_what_is_new_is_told_of_at_once(lab: Lab) -> None:
     assert lab.api.status("created")["ownedGroups"] == ["orders-0"]
 
 
-async def test_the_leader_goes_between_reading_and_writing(lab: Lab) -> None:
+async def test_the_leader_is_lost_between_reading_and_writing(lab: Lab) -> None:
     lab.api.topic("created")
     group = lab.brokers.groups["orders-1"]
     lab.api.on_write.append(lambda old, new: setattr(group, "leads", False))

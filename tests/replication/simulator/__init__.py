@@ -5,7 +5,7 @@
     PROFILE=storm                                  one kind of run (`profiles`)
 
 A replicated log is right if it is right when three things happen at once that never happen: the old leader wakes up,
-a vote is on its way since yesterday, and somebody pulls a plug between a write and its sync. Nobody waits for that in
+a vote is in flight since yesterday, and a machine loses power between a write and its sync. No test waits for that in
 a test that runs on a real clock. So here the cores are the product's (`tallystick.replication.raft`), which do no I/O
 and read no clock, and everything around them is made of one random number generator: when a packet arrives, how long
 a sync takes, which effect is the last one before a crash, how fast a clock runs. The same seed is the same run, step
@@ -32,11 +32,11 @@ What is modelled
 - Disks: slow; full; failing for good; losing what was not synced, with a torn end; bits flipped in what was synced;
   emptied under a known member; the end of what was synced lost in silence, in the runs whose leader stays. Old segments
   deleted, so that others need a snapshot.
-- People: membership changes and transfers, in the middle of all that, also asked of leaders that are none any more.
+- People: membership changes and transfers, at the same time, also requested from former leaders.
 
 What is not
 - Bytes. An entry is (term, kind, number); all are of one size. What files hold is tested where they are written.
-- A volume's knowledge of its own synced point, see `disk`.
+- A volume that knows its synced point, see `disk`.
 - Bits flipped in the record of term and vote (it has two copies with a CRC: it is lost in whole or not at all), and
   damage to a majority. Nothing can be promised then.
 - Clocks that break the bound that leases trust, in the runs that use leases.

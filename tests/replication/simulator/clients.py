@@ -1,7 +1,7 @@
 """Who uses the group: proposes, and reads. They are many, in a hurry, and know nothing of each other.
 
-Besides what they do by chance they do what shows a mistake soonest: somebody proposes to a new leader at once, and when
-an entry is acknowledged, whoever else still thinks to lead is asked whether it knows.
+Besides random requests they do what shows a bug soonest: one of them proposes to a new leader at once, and when
+an entry is acknowledged, every other member that still claims to lead is asked whether it has the entry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Clients:
     def __init__(self, simulation: Simulation) -> None:
         self.quiet_until = 0.0
-        """Until then nobody proposes by chance."""
+        """Until then no client proposes at random."""
         self._simulation = simulation
         self._queue = simulation.queue
         self._dice = simulation.dice
@@ -57,7 +57,7 @@ class Clients:
             return
         if self._queue.now >= self.quiet_until:
             self.propose()
-        # Now and then nobody wants anything: only then can a member that is cut off have all that others have.
+        # Sometimes there are no requests: only then can a member that is cut off have all that others have.
         gap = self._simulation.profile.proposal_gap_seconds
         seconds = self._dice.expovariate(1 / gap) if self._dice.random() < 0.9 else self._dice.uniform(0.3, 1.5)
         self._queue.after(seconds, self._next_proposal)

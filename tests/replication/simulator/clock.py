@@ -1,4 +1,4 @@
-"""Virtual time: one queue of events for the whole group, and for each member a monotonic clock of its own.
+"""Virtual time: one queue of events for the whole group, and a separate monotonic clock for each member.
 
 The queue is the only thing that moves time. Two events of the same moment happen in the order in which they were asked
 for, so that a run depends on nothing but its seed. A member never sees the queue's time: it reads its `Clock`, which

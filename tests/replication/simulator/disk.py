@@ -8,7 +8,8 @@
 Written entries become durable by a sync. A truncation and the vote are durable when their effect is done (D1, D4). A
 flipped bit makes an entry unreadable; where it lies decides what recovery may do about it (D8):
 
-- beyond the synced point it is a torn tail, as a crash leaves it: recovery cuts it, nobody was promised anything;
+- beyond the synced point it is a torn tail, as a crash leaves it: recovery truncates it, no entry there was
+  acknowledged;
 - at or below the synced point it is damage to what the group counts on. The member keeps what is sound before it, and
   comes back with a possible loss: without a vote until a leader has readmitted it.
 
@@ -73,7 +74,7 @@ class Disk:
 
     @classmethod
     def emptied(cls, old: Disk, bootstrap: Membership | None) -> Disk:
-        """What a known member finds when somebody replaced its volume: nothing, and so it may have lost data (S14)."""
+        """The state of a known member with a replaced volume: empty, so it may have lost data (S14)."""
         disk = cls(bootstrap)
         disk.possible_loss = PossibleLoss.VOTES
         disk.former_last_index = max(old.synced_index, old.former_last_index)
@@ -163,7 +164,7 @@ class Disk:
         self.damaged.clear()
 
     def see_membership(self) -> None:
-        """Durably. In doubt the log is fetched anew, with the memberships of the past: the mark only rises then."""
+        """Durably. After a possible loss the log is fetched again, with old memberships: the mark only rises then."""
         newest = self.memberships[-1].index
         self.membership_seen = max(newest, self.membership_seen) if self.possible_loss else newest
 

@@ -120,7 +120,7 @@ def dead_link(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def new_connection(simulation: Simulation, seconds: float) -> None:
-    """A leader is told that its link to somebody was opened anew; what was on its way arrives all the same."""
+    """A leader is notified that its link to a member was opened again; messages in flight still arrive."""
     del seconds
     leader = some_leader(simulation)
     if leader is not None:
@@ -191,7 +191,7 @@ def minority_back_with_a_stuck_lane(simulation: Simulation, seconds: float) -> N
 
 @fault
 def leader_back_with_a_full_disk(simulation: Simulation, seconds: float) -> None:
-    """A leader is cut off with entries of its own; back again, it can write none of those that took their place."""
+    """A leader is cut off with uncommitted entries; after its return it cannot write the entries that replaced them."""
     leader = some_leader(simulation)
     if leader is not None and not leader.disk_full:
         _cut(simulation, seconds, _between(simulation, leader))
@@ -284,7 +284,7 @@ def crash_at_boundary(simulation: Simulation, seconds: float) -> None:
 def power_cut(simulation: Simulation, seconds: float) -> None:
     """All at once; they come back one by one."""
     if simulation.profile.asynchronous_flush:
-        return  # the mode says of itself that it loses data then (D9)
+        return  # this mode loses data then by its definition (D9)
     for member in simulation.members.values():
         if member.running:
             member.crash()
@@ -344,7 +344,7 @@ elections in which the votes are split."""
 def _expect_a_leader(simulation: Simulation, state: DiskState, leaders_before: int) -> None:
     """One leads, and none was elected more often than the members' running full one after the other explains (L10).
 
-    On full disks nobody may lead: one that was handed leadership just before can not write its first entry.
+    With full disks no member may lead: one that just got leadership cannot write its first entry.
     """
     leading = [member for member in simulation.members.values() if member.leads and member.raft.ready]
     states = "; ".join(member.state() for member in simulation.members.values())
@@ -371,7 +371,7 @@ def all_disks_low(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def all_disks_full(simulation: Simulation, seconds: float) -> None:
-    """Nothing at all can be written: nobody is elected again and again for it."""
+    """Nothing can be written at all: this must not cause repeated elections."""
     _all_disks(simulation, seconds, DiskState.FULL)
 
 
@@ -398,7 +398,7 @@ def low_disk(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def failing_sync(simulation: Simulation, seconds: float) -> None:
-    """The disk gives errors until the process is started anew on a repaired one (D7)."""
+    """The disk returns errors until the process is restarted on a repaired one (D7)."""
     member = victim(simulation)
     if member is not None and not member.sync_fails and simulation.may_crash(member):
         member.sync_fails = True
@@ -479,7 +479,7 @@ def log_start_moved(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def follower_out_of_reach(simulation: Simulation, seconds: float) -> None:
-    """It hears nobody, or nobody hears it, or both."""
+    """The member receives nothing, or no member receives its messages, or both."""
     member = simulation.scapegoat()
     if member is not None:
         heard, hears = simulation.dice.choice(((True, False), (False, True), (False, False)))
@@ -516,7 +516,7 @@ def follower_trouble(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def transfer(simulation: Simulation, seconds: float) -> None:
-    """Somebody asks a leader, or who was one, to hand over to whomever."""
+    """An operator asks a leader, or a former one, to hand over to any member."""
     del seconds
     member = some_leader(simulation) or victim(simulation)
     if member is not None:
@@ -535,7 +535,7 @@ def transfer_over_a_dead_link(simulation: Simulation, seconds: float) -> None:
 
 @fault
 def membership_change(simulation: Simulation, seconds: float) -> None:
-    """Asked of everybody who thinks to lead: two leaders may be asked for different ones."""
+    """Requested from every member that claims to lead: two leaders may get different requests."""
     del seconds
     for member in [member for member in simulation.members.values() if member.leads]:
         change = some_change(simulation, member)

@@ -325,7 +325,7 @@ class Member(Process):
 
     def _append_own(self, effect: AppendOwn) -> float:
         assert effect.index == self.disk.last_index + 1, "own entries stand at the end of the log"
-        assert (effect.term, Role.LEADER) == (self.disk.term, self.role), "only a leader has entries of its own"
+        assert (effect.term, Role.LEADER) == (self.disk.term, self.role), "only a leader creates entries"
         if self.disk_full:
             return self._fail(DiskState.FULL)
         if effect.kind is EntryKind.MEMBERSHIP:

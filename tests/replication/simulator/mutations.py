@@ -1,8 +1,8 @@
-"""Mistakes to be found: each is a small change of the core's text, as somebody might make it who means well.
+"""Bugs to be found: each is a small change of the core's text, as a programmer might make it with good intentions.
 
 A simulation that finds nothing is worth what it would have found. So every mistake here has a test in which some run of
 its profile, among a stated number of seeds, has to break an invariant. The text that a mutation replaces must be in the
-core exactly once: whoever changes the core there is told so by the test, and moves the mutation along.
+core exactly once: a test fails if the core changes there, and then the mutation has to be adapted.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "a new leader appends nothing of its own",
+        "a new leader appends no entry of its term",
         "S11",
         "storm",
         (Edit("raft", "        effects.append(AppendOwn(term_start, self.term, EntryKind.NO_OP))\n", ""),),
@@ -412,7 +412,7 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "a leader with little room steps down, whether anybody has more or not",
+        "a leader with little room steps down, even if no member has more",
         "L10",
         "room",
         (

@@ -277,7 +277,7 @@ class Oracle:
                 )
 
     def left(self, member: Member, commit_index: int) -> None:
-        """`member` is told that it is none, by all that is committed up to `commit_index` (M6, M7)."""
+        """`member` is notified of its removal, which all entries up to `commit_index` confirm (M6, M7)."""
         known = self.committed[: commit_index + 1]
         memberships = [entry.payload for entry in known if entry.kind is EntryKind.MEMBERSHIP]
         in_force = memberships[-1] if memberships else self._bootstrap

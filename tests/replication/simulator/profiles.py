@@ -43,7 +43,7 @@ class Profile:
     calm_but_for_room: bool = False
     """Nothing is wrong but that disks are full: what a group without room has to do is looked at (`faults`)."""
     eager_changes: bool = False
-    """A membership change is asked for in the moment in which somebody begins to lead."""
+    """A membership change is requested at the moment in which a member begins to lead."""
     settings: RaftSettings = field(
         default_factory=lambda: RaftSettings(
             heartbeat_interval_seconds=0.1,

@@ -127,7 +127,7 @@ class Simulation:
         self.queue.after(self.dice.uniform(*self.profile.fault_gap_seconds), self._next_fault)
 
     def _repair(self) -> None:
-        """All is as it should be from now on, and whoever belongs to the group runs."""
+        """All faults end now, and all members of the group run."""
         self._calm = True
         self.clients.end()
         self.network.clear_up()
@@ -158,7 +158,7 @@ class Simulation:
         return not self._untold() and all(self.members[each].agrees_with(leaders[0]) for each in group)
 
     def _untold(self) -> bool:
-        """Whether somebody does not know that it was left out, and asks one who does."""
+        """Whether a member does not know that it was removed, and asks one that does."""
         leaders = [member for member in self.members.values() if member.leads and member.raft.ready]
         if len(leaders) != 1:
             return False
@@ -183,7 +183,7 @@ class Simulation:
         return self.dice.random() < self.profile.pause
 
     def scapegoat(self) -> Member | None:
-        """In a steady run, the one follower that has to suffer; None as long as nobody leads."""
+        """In a steady run, the one follower that gets the faults; None while there is no leader."""
         if self._scapegoat is None and self.oracle.acknowledged:
             followers = [member for member in self.members.values() if not member.leads]
             self._scapegoat = self.dice.choice(followers)
@@ -205,13 +205,13 @@ class Simulation:
             member.start()
 
     def invite(self, member_id: int) -> None:
-        """Somebody starts a process for a member that is about to be added; one that was removed keeps its disk."""
+        """A process starts for a member that is about to be added; a removed member keeps its disk."""
         member = self.members.get(member_id) or self._found(member_id, Disk(None))
         if not member.running:
             member.start()
 
     def on_left(self, member: Member) -> None:
-        """It stopped because somebody who knew no better told it so: whoever has let it in again starts it again."""
+        """It stopped because of an outdated notice of its removal: the member that added it again starts it again."""
         self.queue.after(1.0, self._start_if_wanted, member)
 
     def _start_if_wanted(self, member: Member) -> None:

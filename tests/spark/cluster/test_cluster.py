@@ -1,4 +1,4 @@
-"""A real cluster on loopback: a driver and workers as processes, each worker a host of its own with one volume."""
+"""A real cluster on loopback: a driver and workers as processes, each worker a separate host with one volume."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 Golden = Callable[[str], Path]
 PATIENCE_S = 180.0
-"""For what takes ten seconds on a machine of its own."""
+"""For steps that take ten seconds on an idle machine."""
 
 
 class Cluster:
@@ -167,9 +167,7 @@ def test_a_worker_that_dies_costs_speed_alone(golden: Golden, cluster: Callable[
     assert run.result["sources"][0]["via"] == "local" and run.result["sources"][1]["via"] in ("http", "mixed")
 
 
-def test_it_ends_in_order_when_it_is_told_to_and_without_executors(
-    golden: Golden, cluster: Callable[..., Cluster]
-) -> None:
+def test_it_ends_in_order_on_sigterm_and_without_executors(golden: Golden, cluster: Callable[..., Cluster]) -> None:
     root = golden("dledger-n0")
     run = cluster([place(0, root)], executorsWaitSeconds=1)
     driver = run.driver()
@@ -184,7 +182,7 @@ def test_it_ends_in_order_when_it_is_told_to_and_without_executors(
     assert run.result["error"] == "it received SIGTERM"
 
 
-def test_a_store_that_is_none_is_the_reason(tmp_path: Path, cluster: Callable[..., Cluster]) -> None:
+def test_an_invalid_store_is_the_reason(tmp_path: Path, cluster: Callable[..., Cluster]) -> None:
     (tmp_path / "empty").mkdir()
     run = cluster([place(0, tmp_path / "empty")], job="stats")
     worker, driver = run.worker("c-0-0"), run.driver()

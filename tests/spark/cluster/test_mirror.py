@@ -65,7 +65,7 @@ def test_differences_are_named_by_the_stores_own_paths(golden: Golden) -> None:
     assert (difference["file"], difference["offset"]) == (str(path), 60)
 
 
-def test_only_what_is_looked_at_crosses(golden: Golden) -> None:
+def test_only_bytes_that_are_read_are_transferred(golden: Golden) -> None:
     root = golden("clean")
     volume = open_volume(root)
     split = plan(volume, split_bytes=100_000)[3]
@@ -126,7 +126,7 @@ def test_a_mirror_leaves_nothing_and_gives_space_back(golden: Golden, tmp_path: 
     assert list(parent.iterdir()) == []
 
 
-def test_a_file_that_expires_meanwhile_is_gone_here_too(golden: Golden, tmp_path: Path) -> None:
+def test_a_file_that_expires_is_removed_here_too(golden: Golden, tmp_path: Path) -> None:
     root = golden("clean")
     volume = open_volume(root)
     splits = plan(volume)
@@ -182,7 +182,7 @@ def test_a_bound_that_the_files_have_is_taken_when_the_broker_does_not_answer(
     assert stats.run(options_of(gone), placed(gone))["sources"][0]["bound"] == open_volume(root).bound
 
 
-def test_what_cannot_be_read_is_told_with_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_store_is_reported_with_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NODE_VARIABLE, "n-0")
     here = Place("n-0", "n", 0, str(tmp_path), "host", "http://127.0.0.1:9")
     monkeypatch.setattr("tallystick.spark.planning._PATIENCE_S", 0.0)

@@ -98,7 +98,7 @@ def test_a_worker_that_comes_when_all_is_over_ends(last: dict[str, Any] | None) 
     assert wait_for_driver(lambda: answers.pop(0), lambda _: None) is False
 
 
-def test_a_worker_is_started_again_only_while_the_run_goes_on() -> None:
+def test_a_worker_is_restarted_only_during_the_run() -> None:
     assert verdict(0, {"step": "reading"}) == 0
     assert verdict(1, {"step": "reading"}) == verdict(-9, {"step": "planning"}) == 1
     assert verdict(1, None) == verdict(1, {"step": "finished"}) == 0
@@ -120,7 +120,7 @@ def test_a_worker_knows_its_place() -> None:
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_what_was_told_or_what_spark_counts() -> None:
+def test_progress_is_reported_or_counted_by_spark() -> None:
     time = [100.0]
     progress = Progress(3, lambda: time[0])
     assert progress.to_json() == {
