@@ -252,6 +252,13 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
         "`statvfs` of the file systems",
         lambda broker: broker.store.upkeep.disk_ratio,
     ),
+    counter(
+        "rocketmq_storage_segments_deleted_early_total",
+        "segments",
+        "Segments of the log that the broker deleted before `fileReservedTime`, because the disk was too full.",
+        "store: cleaner",
+        lambda broker: broker.store.upkeep.segments_deleted_early,
+    ),
     gauge(
         "rocketmq_storage_writable",
         "0 or 1",

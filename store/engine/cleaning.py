@@ -8,7 +8,8 @@ begins.
   disk is fuller than `diskMaxUsedSpaceRatio`, or on request. Modification times come from a wall clock that may have
   been wrong: `changed` makes them agree with the order of the segments.
 * Above `diskSpaceCleanForciblyRatio` the oldest segments are deleted even if they have not expired, if
-  `cleanFileForciblyEnable` is set.
+  `cleanFileForciblyEnable` is set. In the first minute after a start this does not happen: an operator who starts a
+  broker on a disk that is too full can still stop it.
 * Above `diskSpaceWarningLevelRatio` puts are refused as well (FULL), until the usage is back at
   `diskSpaceCleanForciblyRatio`. The distance between the two limits prevents frequent changes of the state.
 
@@ -25,6 +26,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tallystick.store.engine.segments import Segment
 from tallystick.store.settings import StoreSettings
@@ -33,12 +35,24 @@ MAX_FILES_A_RUN = 10
 _HOUR_MS = 3_600_000
 
 
+GRACE_S = 60.0
+"""Time after a start in which only expired segments are deleted. RocketMQ deletes nothing in this time."""
+
+
 class DiskState(enum.IntEnum):
     """OK; CLEAN: segments are deleted before they expire; FULL: puts are refused as well. A larger value is worse."""
 
     OK = 0
     CLEAN = 1
     FULL = 2
+
+
+class Choice(NamedTuple):
+    """A segment to delete."""
+
+    segment: Segment
+    expired: bool
+    """False: it is deleted before `fileReservedTime`, to make room on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +105,19 @@ class CleaningRules:
         state: DiskState,
         keep_from: int,
         asked: bool = False,
-    ) -> list[Segment]:
+        may_force: bool = True,
+    ) -> list[Choice]:
         """The segments to delete now, in this order. `segments`: all segments, ascending; `state`: the current
-        state."""
-        at_once = self.forcibly and state is not DiskState.OK
+        state; `may_force`: the store has been open for longer than `GRACE_S`."""
+        at_once = self.forcibly and may_force and state is not DiskState.OK
         if not at_once and not self.is_due(hour, used, asked):
             return []
-        chosen: list[Segment] = []
+        chosen: list[Choice] = []
         for segment, changed_ms in zip(segments[:-1], changed(segments, now_ms), strict=False):
             expired = now_ms >= changed_ms + self.reserved_ms
             if len(chosen) == MAX_FILES_A_RUN or segment.end > keep_from or not (expired or at_once):
                 break
-            chosen.append(segment)
+            chosen.append(Choice(segment, expired))
         return chosen
 
 
@@ -126,7 +141,7 @@ def changed(segments: Sequence[Segment], now_ms: int) -> list[int]:
 def used_part(folder: Path) -> float | None:
     """The usage of the disk with `folder`, from 0 to 1, as `df` shows it; None if the system does not tell.
 
-    Blocks that are reserved for the superuser count as used: an ordinary process cannot use them.
+    Blocks that are reserved for the superuser count neither as used nor as free.
     """
     try:
         disk = os.statvfs(folder)

@@ -1,8 +1,10 @@
 """Creates the log's next segments in advance, so that no put waits until a gigabyte is reserved.
 
-Two segments are kept ready, as in RocketMQ's AllocateMappedFileService. If this fails, the segment is created when the
-log reaches it; only then a failure affects puts. With `warmMapedFileEnable` every page of a new segment is touched, and
-the segment is locked in memory if the system allows it. Unused segments are deleted when the store is closed.
+Two segments are kept ready, as in RocketMQ's AllocateMappedFileService. On a small disk this would be a large part of
+it: RocketMQ's files have holes, these have their blocks. There the next segment is created only when the log is in the
+second half of the one before it. If the creation fails, the segment is created when the log reaches it; only then a
+failure affects puts. With `warmMapedFileEnable` every page of a new segment is touched, and the segment is locked in
+memory if the system allows it. Unused segments are deleted when the store is closed.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ _logger = logging.getLogger("tallystick.store")
 AHEAD = 2
 # Segments that are created in advance must not fill the disk: there must be room for this many more.
 _SPARE = 1
+# With less free space than this many segments, a disk counts as small.
+SMALL_DISK = 32
 
 
 class Preallocator:
@@ -35,6 +39,7 @@ class Preallocator:
         self._folder = settings.log_folder
         self._segment_bytes = settings.mappedFileSizeCommitLog
         self._tried_up_to = -1
+        self._again_at = -1  # on a small disk: the next segment is created when the log gets there
         self._written = end_pos
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -45,7 +50,9 @@ class Preallocator:
         """The log is written up to here."""
         self._written = written
         first = -(-written // self._segment_bytes) * self._segment_bytes
-        if first > self._tried_up_to and self._task is None and not self._stopped:
+        due = first > self._tried_up_to or written >= self._again_at >= 0
+        if due and self._task is None and not self._stopped:
+            self._again_at = -1
             self._task = asyncio.get_running_loop().create_task(self._make(first), name="preallocate")
 
     async def stop(self) -> None:
@@ -85,7 +92,12 @@ class Preallocator:
         # there, and a store that is killed meanwhile could not be opened.
         for start in range(first, first + AHEAD * self._segment_bytes, self._segment_bytes):
             stat = os.statvfs(self._folder)
-            if stat.f_bavail * stat.f_frsize < (1 + _SPARE) * self._segment_bytes:
+            free = stat.f_bavail * stat.f_frsize
+            if free < (1 + _SPARE) * self._segment_bytes:
+                return
+            half = start - self._segment_bytes // 2
+            if free < SMALL_DISK * self._segment_bytes and self._written < half:
+                self._again_at = half
                 return
             made = segments.prepare(self._door, self._folder, start, self._segment_bytes)
             if made and settings.warmMapedFileEnable:

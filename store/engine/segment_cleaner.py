@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tallystick.store._kernel import Door
 from tallystick.store.engine import segments as files
-from tallystick.store.engine.cleaning import CleaningRules, DiskState, used_part
+from tallystick.store.engine.cleaning import GRACE_S, Choice, CleaningRules, DiskState, used_part
 from tallystick.store.engine.segments import Segment
 from tallystick.store.settings import StoreSettings
 
@@ -58,6 +58,8 @@ class SegmentCleaner:
         self._pause = pause
         self._asked_runs = 0
         self._hanged_until_ms = 0
+        self.deleted_early = 0
+        """Segments that were deleted before they expired, since the start."""
 
     def ask(self) -> None:
         """Deletes expired segments in the next calls of `run`, at any hour."""
@@ -74,12 +76,12 @@ class SegmentCleaner:
             )
         return self.state
 
-    def run(self, *, now_ms: int, hour: int, keep_from: int) -> CleanResult:
+    def run(self, *, now_ms: int, hour: int, keep_from: int, open_s: float = GRACE_S) -> CleanResult:
         """Checks the disk usage and deletes segments. Blocks, also for the pauses between files.
 
         `now_ms`: the time for ages (`AgeClock`). `hour`: of the local day. `keep_from`: no byte at or behind this
-        position of the log is deleted. Raises SegmentError if files of the log are wrong. The result contains an
-        OSError: the deletion is retried after `redeleteHangedFileInterval`.
+        position of the log is deleted. `open_s`: how long the store has been open. Raises SegmentError if files of the
+        log are wrong. The result contains an OSError: the deletion is retried after `redeleteHangedFileInterval`.
         """
         result = CleanResult(self.look())
         asked = self._asked_runs > 0
@@ -92,14 +94,15 @@ class SegmentCleaner:
             state=self.state,
             keep_from=keep_from,
             asked=asked,
+            may_force=open_s >= GRACE_S,
         )
         # The clock may be set back meanwhile: never wait longer than the interval.
         if not 0 < self._hanged_until_ms - now_ms <= self._settings.redeleteHangedFileInterval:
             self._delete(chosen, now_ms, result)
         return result
 
-    def _delete(self, chosen: list[Segment], now_ms: int, result: CleanResult) -> None:
-        for number, segment in enumerate(chosen):
+    def _delete(self, chosen: list[Choice], now_ms: int, result: CleanResult) -> None:
+        for number, (segment, expired) in enumerate(chosen):
             if number:
                 self._pause(self._settings.deleteCommitLogFilesInterval / 1000)
             self._before_delete(segment.start)
@@ -110,8 +113,25 @@ class SegmentCleaner:
                 self._hanged_until_ms = now_ms + self._settings.redeleteHangedFileInterval
                 result.error = error
                 return
-            _logger.info("deleted %s, last changed at %d ms", segment.path, segment.modified_ms)
+            self._report(segment, expired, now_ms)
             result.deleted.append(segment.start)
+
+    def _report(self, segment: Segment, expired: bool, now_ms: int) -> None:
+        age_h = (now_ms - segment.modified_ms) / 3_600_000
+        if expired:
+            _logger.info("deleted %s, last changed %.1f h ago", segment.path, age_h)
+            return
+        self.deleted_early += 1
+        used = max((part for part in self._used_parts() if part is not None), default=0.0)
+        _logger.warning(
+            "deleted %s before its time: it changed %.1f h ago, and fileReservedTime is %d h. The disk is %.1f%% full"
+            " now, and the limit is %.1f%% (diskSpaceCleanForciblyRatio). Consumers that had not read it lose messages",
+            segment.path,
+            age_h,
+            self._settings.fileReservedTime,
+            100 * used,
+            100 * self._settings.diskSpaceCleanForciblyRatio,
+        )
 
     def _used_parts(self) -> list[float | None]:
         return [self._used(self._settings.log_folder), self._used(self._settings.root)]

@@ -77,7 +77,7 @@ class Upkeep:
         self._age_clock = AgeClock(self._newest_time_ms(), wall_ms(), elapsed_ms())
         self._distrust = False
         self._bytes_at_boot = recovered.end_pos
-        self._boot_ms = wall_ms()
+        self._boot_ms, self._opened_ms = wall_ms(), steady_ms()
         self.min_pos = recovered.min_pos
         """Position of the first byte of the log that is not deleted."""
 
@@ -229,6 +229,7 @@ class Upkeep:
         result = self._cleaner.run(
             now_ms=self._age_now_ms(),
             hour=time.localtime().tm_hour,
+            open_s=(steady_ms() - self._opened_ms) / 1000,
             # A queue whose entries are lost with the power is made again from the log: not from what is deleted, and
             # what comes behind a gap would get the offsets of what was there.
             keep_from=min(
@@ -317,6 +318,11 @@ class Upkeep:
         return max((part for part in parts if part is not None), default=-1.0)
 
     @property
+    def segments_deleted_early(self) -> int:
+        """Segments of the log that were deleted before they expired, because the disk was too full."""
+        return self._cleaner.deleted_early
+
+    @property
     def free_bytes(self) -> int:
         """Free bytes on the disk of the log."""
         stat = os.statvfs(self._settings.log_folder)
@@ -326,7 +332,8 @@ class Upkeep:
         """Why puts are refused because of the disk usage; None if they are not."""
         if self._cleaner.state is not DiskState.FULL:
             return None
-        return f"the disk is fuller than {self._settings.diskSpaceWarningLevelRatio:.0%}"
+        limit = self._settings.diskSpaceWarningLevelRatio
+        return f"the disk is {self.disk_ratio:.1%} full, and the limit is {limit:.0%} (diskSpaceWarningLevelRatio)"
 
     def _earliest_store_time(self) -> int:
         """Store time (ms) of the log's oldest record; -1 for an empty log."""

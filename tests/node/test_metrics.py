@@ -44,7 +44,7 @@ class MeasuredBroker(FakeBroker):
             dispatch_behind_bytes=50,
             damaged_records=2,
             writable=True,
-            upkeep=SimpleNamespace(disk_ratio=0.25),
+            upkeep=SimpleNamespace(disk_ratio=0.25, segments_deleted_early=0),
             appender=SimpleNamespace(write_errors=1),
             findings=FindingLog(),
             media=SimpleNamespace(unreadable_bytes=0),

@@ -31,7 +31,7 @@ def log(*ages_hours: float) -> list[Segment]:
 
 def choose(segments, *, hour=12, used=(0.5,), state=DiskState.OK, keep_from=1 << 40, asked=False, rules=RULES):
     chosen = rules.choose(segments, now_ms=NOW, hour=hour, used=used, state=state, keep_from=keep_from, asked=asked)
-    return [segment.start // SIZE for segment in chosen]
+    return [choice.segment.start // SIZE for choice in chosen]
 
 
 def test_expired_segments_go_at_four_in_the_morning():
@@ -169,6 +169,23 @@ def test_a_full_disk_is_emptied_and_puts_come_back(store):
     assert pauses == [0.1] * 9
     assert cleaner.look() is DiskState.OK
     assert run(cleaner).deleted == []
+
+
+def test_a_young_segment_is_deleted_with_a_warning_and_not_at_once(store, caplog):
+    settings, fill = store
+    fill(4, age_hours=71)
+    (settings.commit_log_folder / f"{0:020d}").touch()
+    os.utime(settings.commit_log_folder / f"{0:020d}", ns=(0, (NOW - 100 * HOUR) * 10**6))
+    cleaner = SegmentCleaner(settings, Door(), used=lambda folder: 0.87, pause=lambda seconds: None)
+    caplog.set_level("INFO")
+    in_grace = cleaner.run(now_ms=NOW, hour=12, keep_from=1 << 40, open_s=59.9)
+    assert in_grace.deleted == [0], "an expired one, because the disk is fuller than diskMaxUsedSpaceRatio"
+    assert [record.levelname for record in caplog.records] == ["INFO"] and cleaner.deleted_early == 0
+    assert cleaner.run(now_ms=NOW, hour=12, keep_from=1 << 40, open_s=60).deleted == [SIZE, 2 * SIZE]
+    assert cleaner.deleted_early == 2
+    text = caplog.records[-1].getMessage()
+    assert caplog.records[-1].levelname == "WARNING"
+    assert "changed 71.0 h ago, and fileReservedTime is 72 h. The disk is 87.0% full" in text
 
 
 def test_asking_holds_for_a_number_of_looks(store):

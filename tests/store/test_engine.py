@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from engine_lab import (
@@ -619,6 +620,30 @@ async def test_two_segments_are_ready_ahead_and_the_unused_go_at_the_end(tmp_pat
     async with opened(settings) as store:
         assert len(read_queue(store)) == 2
     assert segments(store) == [segment_name(0), segment_name(4096)]
+
+
+async def test_on_a_small_disk_the_next_segment_comes_when_the_last_one_is_half_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = SimpleNamespace(f_bavail=31, f_frsize=4096, f_blocks=100, f_bfree=90)
+    monkeypatch.setattr("tallystick.store.engine.preallocation.os.statvfs", lambda folder: few)
+
+    async def settled(store: MessageStore) -> int:
+        await until(lambda: store.upkeep._preallocator._task is None)
+        return len(segments(store))
+
+    async with opened(small(tmp_path)) as store:
+        assert await settled(store) == 1
+        await store.put(message(bytes(1800)))
+        assert await settled(store) == 1, "less than half of the first one"
+        await store.put(message(bytes(300)))
+        assert await settled(store) == 2
+        await store.put(message(bytes(2500)))  # rolls
+        assert await settled(store) == 3
+        few.f_bavail = 32
+        await store.put(message(bytes(2500)))  # rolls again, and the disk is not small any more
+        assert await settled(store) == 5
+        assert len(read_queue(store)) == 4
 
 
 async def test_an_empty_store_leaves_no_segment(tmp_path: Path) -> None:
