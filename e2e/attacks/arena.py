@@ -24,11 +24,12 @@ from lab.tally import Tally
 
 
 class SkippedError(Exception):
-    """This attack cannot be tried on this machine; the text says what is missing."""
+    """This attack cannot run on this machine; the text says what is missing."""
 
 
 class Arena:
-    """One attack's surroundings. `scale`: 1.0 is the full size; smaller numbers are for trying the attack itself."""
+    """The environment of one attack. `scale`: 1.0 is the full size; smaller numbers are for trying the attack
+    itself."""
 
     def __init__(self, name: str, work: Path, scale: float) -> None:
         self.name, self.work, self.scale = name, work, scale
@@ -64,12 +65,12 @@ class Arena:
 
 
 def resident_mib(pid: int) -> float:
-    """Memory of a process in RAM (VmRSS), in MiB. 0: it is gone."""
+    """Memory of a process in RAM (VmRSS), in MiB. 0: the process has ended."""
     return _status_mib(pid, "VmRSS:")
 
 
 def private_mib(pid: int) -> float:
-    """Memory of a process that is no file's (RssAnon), in MiB: page cache that it mapped does not count."""
+    """Anonymous memory of a process (RssAnon), in MiB: mapped page cache does not count."""
     return _status_mib(pid, "RssAnon:")
 
 
@@ -82,7 +83,7 @@ def _status_mib(pid: int, field: str) -> float:
 
 
 def ask(port: int, path: str, timeout_s: float = 5.0) -> tuple[int, str]:
-    """Status and text of an HTTP answer; status 0: there was none, and the text says why."""
+    """Status and text of an HTTP answer; status 0: there was no answer, and the text says why."""
     try:
         with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=timeout_s) as answer:
             return answer.status, answer.read().decode(errors="replace")
@@ -112,7 +113,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]], timeout_s: float, look_s: float = 0.05) -> float | None:
-    """Seconds until it holds; None: it did not in time."""
+    """Seconds until the condition holds; None: it did not hold in time."""
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < timeout_s:
         found = holds()

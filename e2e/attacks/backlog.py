@@ -1,13 +1,13 @@
-"""A backlog of 10 GiB: a consumer that begins at offset 0 while producers go on, and `kill -9` in the middle.
+"""A backlog of 10 GiB: a consumer that begins at offset 0 while producers continue, and `kill -9` in the middle.
 
 `run_limited` does the same with 4.5 GiB, under a limit of memory that is far below the backlog: a cgroup where systemd
 runs, otherwise limits of the process (`prlimit`): of its data, which is its private memory, and of its address space,
-in which the backlog cannot be mapped as a whole. Required besides: the broker is not ended by anyone but the attack.
+in which the backlog cannot be mapped as a whole. Also required: only the attack ends the broker.
 
 The log is filled, the broker stopped, and the log's pages are dropped from the page cache, so that the first reads come
 from the disk. Then one consumer per queue reads from 0, while a producer sends one message after the other to another
-topic and others fill the backlog's topic on. Half-way through the broker is killed and started again, and consumers go
-on where they were.
+topic and others add to the backlog's topic. Half-way through the broker is killed and started again, and consumers
+continue where they stopped.
 
 Required: every acknowledged message is read at its offset, in order, with its own body; sends are answered all the
 time. Measured: rates, times of sends alone, beside readers, and behind the kill, private memory, pages in the cache.
@@ -36,19 +36,19 @@ from tallystick.store.formats import properties
 
 _BYTES, _LIMITED_BYTES = 10 << 30, 9 << 29
 _CGROUP_MIB, _DATA_MIB, _SPACE_MIB = 256, 256, 2048
-"""Limits: of a cgroup; of private writable memory; of the address space, Python's libraries and stacks included."""
+"""Limits: of a cgroup; of private writable memory; of the address space, including Python's libraries and stacks."""
 _BODY, _BATCH, _QUEUES = 16 << 10, 16, 4
 _TOPIC, _PROBED = "backlog", "probed"
 _SETTINGS = ("mappedFileSizeCommitLog=268435456",)
 _MORE = 0.05
-"""Which part of the backlog is sent on while it is read."""
+"""The part of the backlog that is sent while it is read."""
 _NUMBER = struct.Struct(">IQ")  # begins each body: queue and offset
 _PAD = b"x" * (_BODY - _NUMBER.size)
 _MOST_ERRORS = 100
 
 
 class Backlog:
-    """What was acknowledged of each queue, and what was read."""
+    """The acknowledged messages of each queue, and those that were read."""
 
     def __init__(self, arena: Arena, tally: Tally) -> None:
         self.arena, self.tally = arena, tally
@@ -56,7 +56,7 @@ class Backlog:
         self.acknowledged = [0] * _QUEUES
         self.read = [0] * _QUEUES
         self.done = asyncio.Event()
-        """No more is sent."""
+        """Sending has ended."""
         self.peak_mib = 0.0
 
     async def fill(self, total_bytes: int) -> None:
@@ -89,7 +89,7 @@ class Backlog:
         self.acknowledged[queue_id] = max(self.acknowledged[queue_id], first + _BATCH)
 
     async def consume(self, queue_id: int) -> None:
-        """Reads to the end of what was acknowledged, through a kill."""
+        """Reads to the end of the acknowledged messages, across a kill."""
         queue = QueueAddress(_TOPIC, "", self.tally.broker, queue_id)
         errors = 0
         async with ClusterClient("", timeout_s=30) as client:
@@ -113,7 +113,7 @@ class Backlog:
                     return
 
     async def watch(self) -> None:
-        """Notes the most private memory."""
+        """Records the maximum of private memory."""
         while True:
             if self.tally.alive:
                 self.peak_mib = max(self.peak_mib, private_mib(self.tally.server.process.pid))
@@ -204,7 +204,7 @@ async def _read_all(arena: Arena, backlog: Backlog, more: int, tasks: list[async
 
 
 async def _probe(tally: Tally, seconds: float, beside: list[asyncio.Task[None]] | None = None) -> str:
-    """Sends one message after the other until the time is over, the broker is gone, or these tasks are done."""
+    """Sends one message after the other until the time is over, the broker has ended, or these tasks are done."""
     times: list[float] = []
     end_s = time.monotonic() + seconds
     async with ClusterClient("", timeout_s=60) as client:

@@ -1,10 +1,10 @@
 """The wall clock of a running broker jumps: by hours and days, to 1970 and to 2100, and back.
 
 Required at every jump, in both directions: nothing is deleted because of it; a lock keeps its owner for its time, and
-no longer; clients stay known; held pulls are answered; derived files are synced on; delayed messages and transactions
-that were not ended come within seconds of the time with a right clock, or earlier, never a jump later; what is
-sent behind a jump waits as long as it should; after `kill -9` at any of these times everything acknowledged is there.
-In a group whose members disagree by a century nothing changes.
+no longer; clients stay known; held pulls are answered; the broker continues to sync derived files; delayed messages and
+transactions that were not ended come within seconds of the time with a right clock, or earlier, never a jump later;
+messages sent after a jump wait as long as required; after `kill -9` at any of these times all acknowledged messages
+exist. In a group whose members disagree by a century nothing changes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SETTINGS = (
     "transactionCheckInterval=3000",
 )
 _HOLD_S = 15.0
-_SETTLE_S = 12.0  # clients and locks are looked at every 10 s
-_LATE_S = 20.0  # a worker looks every 10 s at least
+_SETTLE_S = 12.0  # clients and locks are checked every 10 s
+_LATE_S = 20.0  # a worker checks every 10 s at least
 
 
 def offsets() -> dict[str, float]:
@@ -59,7 +59,7 @@ async def run(arena: Arena) -> None:
 
 
 async def _send(broker: str, sent: Acknowledged, label: str, count: int, size: int = 100) -> None:
-    """So many messages to both queues of the topic."""
+    """Sends this number of messages to both queues of the topic."""
     names = [f"{label}.{number}" for number in range(count)]
     queue_of = {name: number % 2 for number, name in enumerate(names)}
     pipe = Pipe(broker, lambda name, answer: sent.note(TOPIC, queue_of[name], name, answer))
@@ -156,7 +156,7 @@ async def _jump(
 
 
 async def _kills(arena: Arena, clock: WallClock) -> None:
-    """kill -9 and restart, the clock another one each time; with the mark of progress, and without it."""
+    """kill -9 and restart, each time with another clock; with the mark of progress, and without it."""
     tally = Tally(arena.work / "kills", SETTINGS)
     tally.env = clock.env
     sent = Acknowledged()

@@ -22,16 +22,16 @@ _ANSWER_S = 30.0
 
 
 class ClockClients:
-    """One connection of a consumer and producer that heartbeats once, and what it asked for."""
+    """One connection of a consumer and producer that sends one heartbeat, and its requests."""
 
     def __init__(self, broker: str) -> None:
         self.broker = broker
         self.client = RemotingClient({RequestCode.CHECK_TRANSACTION_STATE: self._on_check}, name="clock")
         self.checked: dict[str, float] = {}
-        """Halves that the broker asked about, with the (monotonic) time of the first question."""
+        """Half messages that the broker checked, with the (monotonic) time of the first check."""
 
     async def heartbeat(self) -> None:
-        """Says that the client is there."""
+        """Sends a heartbeat."""
         subscription = {"topic": TOPIC, "subString": "*", "expressionType": "TAG", "subVersion": 0}
         consumer = {
             "groupName": "clock-readers",
@@ -44,20 +44,20 @@ class ClockClients:
         await self._call(Command(RequestCode.HEART_BEAT, body=fastjson.dumps(body)))
 
     async def is_known(self) -> bool:
-        """The broker has the client of the last heartbeat in its group."""
+        """Whether the broker has the client of the last heartbeat in its group."""
         command = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": "clock-readers"})
         answer = await self.client.call(self.broker, command, _ANSWER_S)
         return answer.code == 0 and b"clock-1" in answer.body
 
     async def lock(self, client_id: str, queue_id: int = 0) -> bool:
-        """This client gets the lock of a queue, or has it."""
+        """Whether this client gets the lock of a queue, or has it."""
         queue = {"brokerName": "broker-a", "topic": TOPIC, "queueId": queue_id}
         body = {"clientId": client_id, "consumerGroup": "clock-readers", "mqSet": [queue]}
         answer = await self._call(Command(RequestCode.LOCK_BATCH_MQ, body=fastjson.dumps(body)))
         return bool(fastjson.loads(answer.body)["lockOKMQSet"])
 
     async def held_pull(self, wait_s: float) -> float:
-        """Pulls from an empty queue; after how many seconds that was answered."""
+        """Pulls from an empty queue; returns the seconds until the answer."""
         begin_s = time.monotonic()
         async with ClusterClient("", timeout_s=_ANSWER_S * 2) as client:
             await client.pull(QueueAddress(HELD_TOPIC, "", self.broker, 0), 0, group=GROUP, wait_s=wait_s)
@@ -101,14 +101,14 @@ class ClockClients:
 
 
 class Arrivals:
-    """When each message of `LATER_TOPIC` came, by its id; monotonic seconds."""
+    """The time at which each message of `LATER_TOPIC` arrived, by its id; monotonic seconds."""
 
     def __init__(self, broker: str) -> None:
         self._broker = broker
         self.came: dict[str, list[float]] = {}
 
     async def watch(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         at = 0
         async with ClusterClient("", timeout_s=_ANSWER_S) as client:
             queue = QueueAddress(LATER_TOPIC, "", self._broker, 0)

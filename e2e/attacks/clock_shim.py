@@ -75,7 +75,7 @@ def compile_shim(folder: Path, name: str, source: str) -> Path:
 
 
 class WallClock:
-    """The wall clock of the processes that are started with `env`."""
+    """Controls the wall clock of the processes that are started with `env`."""
 
     def __init__(self, folder: Path) -> None:
         """Compiles the shared object into `folder`. SkippedError: there is no C compiler."""
@@ -87,6 +87,6 @@ class WallClock:
         self.offset_s = 0.0
 
     def set(self, offset_s: float) -> None:
-        """From now on the wall clock is ahead of the true one by so many seconds (negative: behind)."""
+        """From now on the wall clock is ahead of the true one by this number of seconds (negative: behind)."""
         self.offset_s = offset_s
         self._map[:8] = struct.pack("<q", int(offset_s * 1e9))

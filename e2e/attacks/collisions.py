@@ -52,7 +52,7 @@ async def run(arena: Arena) -> None:
 async def _pulled(
     arena: Arena, client: ClusterClient, tally: Tally, sent: Acknowledged, tag_of: dict[str, str], wanted: str
 ) -> None:
-    """Everything of these tags comes, in order; what else comes has one of their codes."""
+    """All messages of these tags arrive, in order; all others that arrive have one of their codes."""
     queue = QueueAddress(_TOPIC, "", tally.broker, 0)
     names, at, end = [], 0, len(sent.at)
     asked = set(wanted.split(" || "))

@@ -1,10 +1,10 @@
-"""Errors of the disk (EIO) under `config/` alone: the log takes messages, the tables cannot be saved.
+"""Errors of the disk (EIO) only under `config/`: the log takes messages, the tables cannot be saved.
 
 Each kind of call fails by itself: to open, to write, to sync, to rename. Required each time: a send to a topic that
-does not exist yet is refused, because its row cannot be durable; sends to topics that exist and pulls go on; an
+does not exist yet is refused, because its row cannot be durable; sends to existing topics and pulls continue; an
 administrator's change is not answered with success; the metric of unsaved tables says so; when the disk works again,
-sends to new topics are taken without a restart; after `kill -9` everything acknowledged is readable. A stop while the
-errors last ends, and loses nothing that was acknowledged.
+sends to new topics are taken without a restart; after `kill -9` all acknowledged messages are readable. A stop during
+the errors completes, and loses no acknowledged message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def _started(folder: str, arena: Arena, errors: DiskErrors) -> tuple[Tally
 
 
 async def _send(tally: Tally, sent: Acknowledged, topics: dict[str, str]) -> list[str]:
-    """Sends these messages to these topics; the names of those that were acknowledged."""
+    """Sends these messages to these topics; returns the names of the acknowledged ones."""
     before = set(sent.at)
     pipe = Pipe(tally.broker, lambda name, answer: sent.note(topics[name], 0, name, answer), window=20)
     requests = ((name, send_command(topic, 0, f"{name}|".encode())) for name, topic in topics.items())
@@ -98,7 +98,7 @@ async def _refused_and_back(arena: Arena, errors: DiskErrors, call: Call) -> Non
 
 
 async def _readable(arena: Arena, what: str, tally: Tally, sent: Acknowledged) -> None:
-    """After `kill -9` all of it is there, and the process never spoke by a traceback."""
+    """After `kill -9` all acknowledged messages exist, and the process never printed a traceback."""
     tally.kill()
     tally.start()
     for wrong in await sent.missing(tally.broker):
@@ -111,7 +111,7 @@ async def _readable(arena: Arena, what: str, tally: Tally, sent: Acknowledged) -
 
 
 async def _stopped(arena: Arena, errors: DiskErrors) -> None:
-    """A stop in order while nothing can be saved."""
+    """An orderly stop while nothing can be saved."""
     tally, sent = await _started("stopped", arena, errors)
     try:
         async with ClusterClient("", timeout_s=30) as client:

@@ -1,8 +1,9 @@
-"""A million delayed messages on eighteen levels, with a stop, and kills while they are sent and while they come.
+"""A million delayed messages on eighteen levels, with a stop, and kills while they are sent and delivered.
 
-Required: each acknowledged message comes, none before its time, and each once but for what a kill may repeat: what was
-delivered since the offsets were saved last (`flushDelayOffsetInterval`). There are eighteen levels, as in RocketMQ,
-with shorter times. Measured: how late they come (to the store's clock), memory, the time of a start after a kill.
+Required: each acknowledged message is delivered, not before its time, and once, except for messages that a kill may
+repeat: those delivered since the offsets were last saved (`flushDelayOffsetInterval`). There are eighteen levels, as in
+RocketMQ, with shorter times. Measured: their delay after the due time (by the store's clock), memory, the time of a
+start after a kill.
 """
 
 from __future__ import annotations

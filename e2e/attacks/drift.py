@@ -1,8 +1,8 @@
-"""A wall clock that drifts: ten percent too fast, then ten percent too slow, for as long as messages wait.
+"""A wall clock that drifts: ten percent too fast, then ten percent too slow, while messages wait.
 
 That is thousands of times more than NTP allows, so that a run of a minute shows what a year would. Required: delayed
 messages come once each, after their delay by the drifting clock and a second or two; store timestamps never go back
-while the clock does not; a lock keeps its owner; after `kill -9` everything acknowledged is at its offset.
+while the clock does not; a lock keeps its owner; after `kill -9` all acknowledged messages are at their offsets.
 """
 
 from __future__ import annotations

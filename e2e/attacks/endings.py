@@ -1,9 +1,9 @@
 """Signals in a long recovery: SIGTERM, SIGINT, a second one, kill -9, and again.
 
-The store is one that was killed and lost its marks, so that a start reads the whole log. Required: probes are answered
-all the time (alive, not ready, `recovering`); SIGTERM and SIGINT end the process soon, with status 0; a second signal
-ends it at once; whatever ended the recovery, the next start begins it again, and when one is let to its end everything
-acknowledged is there, at its offset, and the verifier finds no damage.
+The store's process was killed and its marks are removed, so that a start reads the whole log. Required: probes are
+answered all the time (alive, not ready, `recovering`); SIGTERM and SIGINT end the process soon, with status 0; a second
+signal ends it at once; after each kind of end, the next start begins the recovery again. After a complete recovery all
+acknowledged messages are at their offsets, and the verifier finds no damage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tallystick.node.core.client import ClusterClient
 
 TOPIC, QUEUES, NAMED_TOPIC = "long", 4, "named"
 _BYTES = 2 << 30
-_BODY_BYTES = 100  # recovery takes its time by the message
+_BODY_BYTES = 100  # the time of a recovery depends on the number of messages
 _SOON_S = 5.0
 _PROBE_S = 1.0
 
@@ -76,7 +76,7 @@ def _lose_marks(tally: Tally) -> None:
 
 
 def _read_part(tally: Tally) -> float:
-    """Which part of the log a recovery has read; 0 when it does not say."""
+    """The part of the log that a recovery has read; 0 if unknown."""
     recovery = node(tally).get("recovery") or {}
     total, done = recovery.get("totalBytes") or 0, recovery.get("doneBytes") or 0
     return float(done / total) if total else 0.0

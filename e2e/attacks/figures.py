@@ -1,9 +1,8 @@
-"""Metrics of faults against faults that were counted: damage, scrubbing, memory of connections.
+"""Compares metrics of faults with the injected faults: damage, scrubbing, memory of connections.
 
 One byte of one record is damaged while the broker is stopped. Required: the metrics of findings and of unrepaired
-damage say one place, however often it is read and scrubbed; a complete scrub has read as many bytes as there are full
-segments; the memory that is charged for unfinished frames is what was sent of them, and nothing is charged when they
-are gone.
+damage count one place, however often it is read and scrubbed; a complete scrub has read as many bytes as there are full
+segments; the memory that is charged for unfinished frames equals the bytes sent, and is zero after they end.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _damage(tally: Tally) -> float:
 
 
 def _flip(tally: Tally, body: bytes) -> None:
-    """Changes one byte behind these bytes of the first segment."""
+    """Changes one byte after these bytes of the first segment."""
     path = min((tally.store / "commitlog").iterdir())
     content = bytearray(path.read_bytes())
     content[content.index(body) + len(body) + 10] ^= 1
@@ -71,7 +70,7 @@ def _flip(tally: Tally, body: bytes) -> None:
 
 
 async def _read(tally: Tally) -> int:
-    """How many messages of the queue come."""
+    """The number of messages of the queue that are delivered."""
     found, at = 0, 0
     async with ClusterClient("", timeout_s=30) as client:
         queue = QueueAddress(_TOPIC, "", tally.broker, 0)

@@ -1,10 +1,10 @@
-"""What happens to a store's folder under a running broker, or before its start.
+"""Changes of a store's folder under a running broker, or before its start.
 
 Tried: a second broker on the same folder; a folder that another user owns and that cannot be written; `config` that
 cannot be written while the log can; a folder that becomes read-only (a remount) and writable again; the whole folder
-deleted under the broker. Required: no process ends by a traceback, what cannot be kept is refused or said, reads go on
-where the files are, and once the cause is gone the broker serves again, if need be after a restart, with everything
-that was acknowledged.
+deleted under the broker. Required: no process ends with a traceback, data that cannot be kept is refused or reported,
+reads continue where the files exist, and after the cause is removed the broker serves again, if necessary after a
+restart, with all acknowledged messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def _send(tally: Tally, sent: Acknowledged, label: str, count: int, size: 
 
 
 def _system(*command: str) -> bool:
-    """Whether the system did it."""
+    """Whether the system carried it out."""
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
@@ -64,7 +64,7 @@ async def _begun(folder: Path) -> tuple[Tally, Acknowledged]:
 
 
 async def _end(arena: Arena, what: str, tally: Tally, sent: Acknowledged) -> None:
-    """After a restart everything acknowledged is there."""
+    """After a restart all acknowledged messages exist."""
     tally.kill()
     tally.start()
     for wrong in await sent.missing(tally.broker):
@@ -147,7 +147,7 @@ async def _read_only(arena: Arena) -> None:
 
 
 async def _deleted(arena: Arena) -> None:
-    """`rm -r` of the whole store; files that are open live on, new ones have no place."""
+    """`rm -r` of the whole store; open files continue to exist, new ones cannot be created."""
     tally, sent = await _begun(arena.work / "deleted")
     try:
         shutil.rmtree(tally.store)

@@ -64,7 +64,7 @@ _SETTLED_S, _DISTURBED_S = 60.0, 3.0
 
 
 class Indexed:
-    """One broker, and what it acknowledged."""
+    """One broker, and its acknowledged messages."""
 
     def __init__(self, arena: Arena, folder: Path, rng: random.Random) -> None:
         self.arena, self.rng = arena, rng
@@ -72,7 +72,7 @@ class Indexed:
         self.sent = Acknowledged()
 
     async def begin(self, count: int) -> None:
-        """Starts it and fills it."""
+        """Starts the broker and fills it."""
         self.tally.start()
         async with ClusterClient("", timeout_s=30) as client:
             await client.create_topic(self.tally.broker, _TOPIC, _QUEUES)
@@ -82,7 +82,7 @@ class Indexed:
         )
 
     async def send(self, count: int) -> int:
-        """Sends more messages with keys; how many are acknowledged."""
+        """Sends more messages with keys; returns the number of acknowledged ones."""
         before = len(self.sent.at)
         names = [f"m{n}" for n in range(before, before + count)]
         pipe = Pipe(self.tally.broker, lambda n, answer: self.sent.note(_TOPIC, int(n[1:]) % _QUEUES, n, answer))
@@ -104,7 +104,7 @@ class Indexed:
             return []
 
     async def settled(self, *keys: str) -> bool:
-        """Nothing is damaged, nothing waits for dispatch, and searches find what they should: for `keys` and others."""
+        """Whether nothing is damaged, nothing waits for dispatch, and searches for `keys` and other keys are right."""
         if metric(self.tally, "rocketmq_storage_unrepaired_damage") or self.behind():
             return False
         names = [*keys, *self.rng.sample(list(self.sent.at), _SAMPLE), *list(self.sent.at)[-_SAMPLE:]]
@@ -112,11 +112,11 @@ class Indexed:
             return all([await self.found(client, name) == [name] for name in names])
 
     def behind(self) -> int:
-        """Bytes of the log that wait for dispatch; 1 if it does not say."""
+        """Bytes of the log that wait for dispatch; 1 if unknown."""
         return int((node(self.tally).get("store") or {}).get("dispatchBehindBytes", 1))
 
     async def check(self, what: str) -> float | None:
-        """What has to hold at last; seconds until searches were right."""
+        """Checks the final state; returns the seconds until searches were right."""
         check = self.arena.check
         taken = await self.send(_MORE)
         check(taken == _MORE, f"{what}: {taken} of {_MORE} sends were taken: {self.sent.refused}")
@@ -128,7 +128,7 @@ class Indexed:
         return seconds
 
     def verify(self, what: str) -> None:
-        """The stopped store is sound."""
+        """Checks that the stopped store is sound."""
         self.arena.check_store(self.tally.store, what)
         text = self.tally.log.read_text()
         self.arena.check("Traceback" not in text, f"{what}: a traceback, see {self.tally.log}")
@@ -136,7 +136,7 @@ class Indexed:
     # -- damage --------------------------------------------------------------------------------------------------------
 
     def break_chain(self, path: Path) -> None:
-        """Damages slots of an index file: a start sees that chains do not hold."""
+        """Damages slots of an index file: a start finds that its chains are wrong."""
         number = self.rng.randrange(_GEOMETRY.slots - 8)
         patch(path, _GEOMETRY.slot_at(number), self.rng.randbytes(32))
 
@@ -152,7 +152,7 @@ class Indexed:
         return bool(files)
 
     def break_entry(self, path: Path) -> str:
-        """Lets an entry of an index file lead to another record; the key that a search has to ask for to meet it."""
+        """Makes an entry of an index file point to another record; returns the key of a search that reads it."""
         data = path.read_bytes()
         header = IndexHeader(*INDEX_HEADER.unpack_from(data))
         number = self.rng.randrange(2, header.next_entry - 1)
@@ -203,7 +203,7 @@ async def _kills(arena: Arena, rng: random.Random) -> None:
 
 
 def _kill(tally: Tally, files: list[Path], rng: random.Random, *, by_scrub: bool) -> str:
-    """Starts a broker and kills it while it rebuilds the index or scrubs; what it met."""
+    """Starts a broker and kills it while it rebuilds the index or scrubs; returns what the kill interrupted."""
     inodes = {path.stat().st_ino for path in files}
     tally.launch()
     if by_scrub:
@@ -225,7 +225,7 @@ def _inodes(tally: Tally) -> set[int]:
 
 
 async def _disturbed(indexed: Indexed, what: str) -> tuple[str, list[object]]:
-    """A search meets damage that cannot be repaired now; pulls go on. Its key, and what was seen."""
+    """A search finds damage that cannot be repaired now; pulls continue. Returns its key, and the results."""
     tally, arena = indexed.tally, indexed.arena
     key = indexed.break_entry(indexed.index_files()[0])
     async with ClusterClient("", timeout_s=30) as client:
@@ -240,7 +240,7 @@ async def _disturbed(indexed: Indexed, what: str) -> tuple[str, list[object]]:
 
 
 async def _ended(indexed: Indexed, what: str, key: str, seen: list[object]) -> None:
-    """The cause is gone: what has to hold without a restart, and after one."""
+    """After the cause is removed: checks the state without a restart, and after one."""
     tally, arena = indexed.tally, indexed.arena
     alone = await until(lambda: indexed.settled(key), _SETTLED_S, 0.2)
     arena.check(alone is not None, f"{what}: the broker does not rebuild the index without a restart")
@@ -284,7 +284,7 @@ async def _full(arena: Arena, rng: random.Random) -> None:
 
 
 def _keep_full(folder: Path, over: threading.Event) -> Path:
-    """Takes all room, also what becomes free, until `over`; the file that does."""
+    """Fills the disk, also space that becomes free, until `over`; yields the file."""
     filler = fill(folder)
     while not over.wait(0.001):
         fill(folder)

@@ -30,7 +30,7 @@ _SETTLED_S = 120.0
 
 
 class Makers:
-    """What was acknowledged: topics with the offset of their message in queue 0, and groups."""
+    """Acknowledged data: topics with the offset of their message in queue 0, and groups."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -42,7 +42,7 @@ class Makers:
         self.over = asyncio.Event()
 
     def somebody(self) -> Member | None:
-        """A member that runs."""
+        """Returns a running member."""
         running = [member for member in self.group.members if member.alive]
         return self.rng.choice(running) if running else None
 
@@ -118,7 +118,7 @@ async def run(arena: Arena) -> None:
 
 
 async def _rows(member: Member) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Topics and groups as this member has them."""
+    """The topics and groups of this member."""
     async with ClusterClient("", timeout_s=30) as client:
         answer = await client.call(member.address, RequestCode.GET_ALL_TOPIC_CONFIG, {})
         topics = fastjson.loads(answer.body)["topicConfigTable"]
@@ -131,7 +131,7 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 async def _check(arena: Arena, makers: Makers, member: Member) -> None:
-    """Everything acknowledged is at this member."""
+    """Checks that this member has all acknowledged data."""
     topics, groups = await _rows(member)
     async with ClusterClient("", timeout_s=30) as client:
         missing = [name for name in makers.topics if name not in topics]

@@ -74,7 +74,7 @@ class Stored(NamedTuple):
 
 
 class Repairs:
-    """The sound store, and what is done to its copies."""
+    """The sound store, and the operations on its copies."""
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
@@ -84,7 +84,7 @@ class Repairs:
         """In the order of the log."""
 
     async def fill(self) -> None:
-        """Makes the sound store."""
+        """Creates the sound store."""
         tally, count, sent = self.sound, self.arena.scaled(_MESSAGES, 4000), Acknowledged()
         try:
             tally.start()
@@ -147,7 +147,7 @@ class Repairs:
         await self._serves(what, tally, cut, exactly=True)
 
     async def _serves(self, what: str, tally: Tally, cut: int | None, *, exactly: bool) -> None:
-        """A broker starts; the messages below `cut` are there, and with `exactly` no others."""
+        """Starts a broker and checks that it has the messages below `cut`, and with `exactly` no others."""
         kept = [each for each in self.stored if cut is None or each.pos < cut]
         wanted = {(each.queue, each.offset): each.name for each in kept}
         try:
@@ -166,7 +166,7 @@ class Repairs:
             tally.kill()
 
     def refused(self, what: str, ended: subprocess.CompletedProcess[str], place: str, reason: str) -> None:
-        """A repair that could not finish says so: its status, one line, the place in it, the reason in it."""
+        """Checks how an unfinished repair reports it: its status, and one line with the place and the reason."""
         line = ended.stderr
         whole = line.startswith("tally: ") and line.count("\n") == 1 and place in line and reason in line
         self.arena.check(ended.returncode == _NOT_DONE, f"{what}: status {ended.returncode}: {_said(ended)}")
@@ -208,7 +208,7 @@ async def _kills(repairs: Repairs) -> None:
 
 
 def _killed(store: Path, cut: int | None, whole_s: float, rng: random.Random, *, begun: bool) -> str:
-    """Starts a repair and kills it; what it was doing. `begun`: not before its note is there."""
+    """Starts a repair and kills it; returns what it was doing. `begun`: kill only after it has written its note."""
     process = subprocess.Popen(_command(store, cut), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     note = store / "tally-repair"
     if begun:
@@ -279,8 +279,8 @@ async def _errors(repairs: Repairs) -> None:
 
 
 def _unread(arena: Arena, what: str, place: str, ended: subprocess.CompletedProcess[str]) -> None:
-    """A repair ended although reads failed. What is derived was built again, and a cut wrote zeros over what it could
-    not read; a table that cannot be read is left as it is, and named."""
+    """A repair ended although reads failed. Derived files were rebuilt, and a cut zeroed the unreadable bytes; an
+    unreadable table is not changed, and reported."""
     if place == "/config/":
         named = "cannot be read" in " ".join(ended.stdout.split())
         arena.check(ended.returncode == 1 and named, f"{what}: status {ended.returncode}: {_said(ended)}")
@@ -317,7 +317,7 @@ def _digest(store: Path) -> str:
 
 
 async def _served(tally: Tally) -> dict[tuple[int, int], str]:
-    """The names of all messages by queue and offset; damage is passed over."""
+    """The names of all messages by queue and offset; damage is skipped."""
     found: dict[tuple[int, int], str] = {}
     async with ClusterClient("", timeout_s=30) as client:
         for number in range(_QUEUES):
@@ -331,7 +331,7 @@ async def _served(tally: Tally) -> dict[tuple[int, int], str]:
 
 
 async def _not_found(tally: Tally, names: list[str]) -> list[str]:
-    """Which of these messages a search by key does not find."""
+    """The messages among these that a search by key does not find."""
     hidden = []
     async with ClusterClient("", timeout_s=30) as client:
         for name in names:

@@ -1,4 +1,4 @@
-"""Too few file descriptors, too little memory, and processes that stand still.
+"""Too few file descriptors, too little memory, and stopped processes.
 
 Required: a broker that cannot open more files or get more memory refuses, says why, and keeps what it acknowledged; it
 serves again when there is room. SIGSTOP of a broker and of a name server for a minute loses nothing, and clients are

@@ -2,9 +2,10 @@
 unfinished TLS handshakes; and a name server that is stopped.
 
 Required: private memory of the process stays below the memory budget and a margin, whichever port is used, and all
-ports together; clients are served meanwhile; what strangers took is free again after they went or were cut. A group
-keeps its leader and takes messages beside unfinished handshakes. While a name server is stopped (SIGSTOP), producers
-and consumers go on with the routes that they have, and afterwards the broker is known again without a restart.
+ports together; clients are served at the same time; memory of strangers is free again after they left or were cut. A
+group keeps its leader and takes messages beside unfinished handshakes. While a name server is stopped (SIGSTOP),
+producers and consumers continue with the routes that they have, and afterwards the broker is known again without a
+restart.
 """
 
 from __future__ import annotations
@@ -279,7 +280,7 @@ async def _produce(address: str, over: asyncio.Event) -> tuple[list[float], int]
 
 
 async def _consume(address: str, over: asyncio.Event) -> int:
-    """How many messages come, until the producer is done and nothing more comes."""
+    """The number of delivered messages, until the producer is done and no more arrive."""
     read = 0
     async with ClusterClient("", timeout_s=30) as client:
         while True:

@@ -155,7 +155,7 @@ class Acknowledged:
             self.refused[text] = self.refused.get(text, 0) + 1
 
     async def missing(self, broker: str) -> list[str]:
-        """What is not where it was acknowledged, in words; reads every queue from end to end."""
+        """Describes each message that is not at its acknowledged place; reads every queue from end to end."""
         wrong = []
         async with ClusterClient("", timeout_s=30) as client:
             for topic, queue_id in sorted({place[:2] for place in self.at.values()}):

@@ -62,7 +62,7 @@ class Victim:
     http_port: int
     store: Path
     log: Path
-    """What it says."""
+    """The log of the process."""
     segments: Path
     """The folder of the log's files."""
 
@@ -106,13 +106,13 @@ class Victim:
 
 
 class Wrongs:
-    """One broker or group, and what it acknowledged."""
+    """One broker or group, and its acknowledged messages."""
 
     def __init__(self, arena: Arena) -> None:
         self.arena, self.rng = arena, random.Random(_SEED)
         self.sent = Acknowledged()
         self.seen: dict[str, str] = {}
-        """What a consumer saw, by kind of damage and process."""
+        """The results of a consumer, by kind of damage and process."""
         self._aimed = "", 0, 0
 
     async def fill(self, address: str) -> None:
@@ -131,7 +131,7 @@ class Wrongs:
         return name, self.sent.at[name][1], self.sent.at[name][2]
 
     async def pulled(self, victim: Victim, queue: int, offset: int) -> Record | None:
-        """The record at this offset; None: nothing comes."""
+        """The record at this offset; None: no record is delivered."""
         async with ClusterClient("", timeout_s=10) as client:
             try:
                 found = await client.pull(QueueAddress(_TOPIC, "", victim.address, queue), offset, group="w", count=1)
@@ -140,7 +140,8 @@ class Wrongs:
         return found.records[0] if found.records and found.records[0].queue_offset == offset else None
 
     async def _comes(self, victim: Victim, what: str, *, whole: bool = True) -> None:
-        """Pulls the message until it comes; whatever comes has to be right. `whole`: its properties, too."""
+        """Pulls the message until it is delivered; each delivered message has to be right. `whole`: its properties,
+        too."""
         name, queue, offset = self._aimed
         answers = 0
 
@@ -159,7 +160,7 @@ class Wrongs:
         self.seen[what] = "the message" if answers == 1 else f"nothing, then the message after {seconds or 0:.2f} s"
 
     async def _repaired(self, victim: Victim, what: str, path: Path, before: bytes, counts: dict[str, int]) -> None:
-        """No damage is open, the file is as before, and the process has named it."""
+        """Checks that no damage is open, the file is as before, and the process has reported it."""
         seconds = await until(lambda: victim.open_damage() == 0 and _same(path, before), _REPAIRED_S, 0.1)
         self.arena.check(seconds is not None, f"{what}: {victim.open_damage()} places open, {path} is not as before")
         told = victim.counts()
