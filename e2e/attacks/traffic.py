@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from lab.ledger import body_id
-from lab.load import batch_entry
+from lab.load import batch_entry, send_fields
 
 from tallystick.node.core.client import ClusterClient, QueueAddress
 from tallystick.node.remoting.codec import decode, encode
@@ -30,20 +29,7 @@ Answered = Callable[[str, Command], None]
 
 def send_command(topic: str, queue_id: int, body: bytes, pairs: dict[str, str] | None = None) -> Command:
     """A plain send, with these properties."""
-    ext = {
-        "a": GROUP,
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": "0",
-        "g": str(time.time_ns() // 1_000_000),
-        "h": "0",
-        "i": properties.encode({properties.WAIT: "true"} | (pairs or {})),
-        "j": "0",
-        "k": "false",
-        "m": "false",
-    }
+    ext = send_fields(GROUP, topic, queue_id, {properties.WAIT: "true"} | (pairs or {}))
     return Command(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body, header_type=HeaderType.ROCKETMQ)
 
 

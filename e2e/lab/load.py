@@ -124,20 +124,7 @@ class _Sender:
         self, topic: str, queue_id: int, body: bytes, pairs: dict[str, str], *, sys_flag: int = 0, batch: bool = False
     ) -> dict[str, str] | None:
         """The answer's fields; None: it was refused."""
-        ext = {
-            "a": GROUP,
-            "b": topic,
-            "c": "TBW102",
-            "d": "4",
-            "e": str(queue_id),
-            "f": str(sys_flag),
-            "g": str(time.time_ns() // 1_000_000),
-            "h": "0",
-            "i": properties.encode(pairs),
-            "j": "0",
-            "k": "false",
-            "m": "true" if batch else "false",
-        }
+        ext = send_fields(GROUP, topic, queue_id, pairs, sys_flag=sys_flag, batch=batch)
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
         answer = await self._call(Command(code, ext=ext, body=body, header_type=self._header))
         if answer is not None:
@@ -219,6 +206,26 @@ class _Sender:
         if ended is not None:
             (self._ledger.committed if decision == "commit" else self._ledger.rolled_back).add(name)
             self._ledger.kinds[decision] += 1
+
+
+def send_fields(
+    group: str, topic: str, queue_id: int, pairs: dict[str, str], *, sys_flag: int = 0, batch: bool = False
+) -> dict[str, str]:
+    """Returns the fields of a send (310, 320) by a producer of this group, with these properties."""
+    return {
+        "a": group,
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": str(sys_flag),
+        "g": str(time.time_ns() // 1_000_000),
+        "h": "0",
+        "i": properties.encode(pairs),
+        "j": "0",
+        "k": "false",
+        "m": "true" if batch else "false",
+    }
 
 
 def _place(topic: str, queue_id: int, answer: dict[str, str]) -> Place:
