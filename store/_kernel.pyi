@@ -3,6 +3,130 @@
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from os import PathLike
+from typing import NamedTuple
+
+# Named tuples that only the kernel creates: read them by name. A call once per message or pull returns a plain tuple,
+# which costs less.
+
+class LogPoint(NamedTuple):
+    """An end of the log, and the last entry before it."""
+
+    pos: int
+    last_index: int
+    """-1: there is no entry."""
+    term: int
+    chain: int
+    """Chain CRC of the entry."""
+
+class EntryHeader(NamedTuple):
+    """The header of an entry. `pos`: of the entry in the log; `chain`: its chain CRC; `body_crc`: CRC of its body."""
+
+    pos: int
+    size: int
+    term: int
+    kind: int
+    chain: int
+    body_crc: int
+
+class SpecialEntry(NamedTuple):
+    """An entry that is not a message. `pos` and `size`: position in the log and size of its record."""
+
+    entry_index: int
+    kind: int
+    pos: int
+    size: int
+
+class WrittenPoint(NamedTuple):
+    """What the files of queues and index hold between two records."""
+
+    pos: int
+    store_ms: int
+    """Store time of the last record; 0: none since the start."""
+    queues: int
+    """Queues that have had messages."""
+    units: int
+    """Sum of the max offsets of the queues."""
+    index_name: str
+    """Name of the newest index file; empty: there is none."""
+    index_count: int
+    """Number of the next entry of that file."""
+    table: bytes
+    """Table of the queues' ends; empty if it was not requested."""
+
+class QueueFault(NamedTuple):
+    """A queue that does not have what it should."""
+
+    topic: bytes
+    queue: int
+    reason: str
+    end: int
+    """The next offset that it had when the table was made; 0: there is no table."""
+    certain: bool
+    """False: a power loss may leave the queue so, after the part that is known to be durable."""
+
+class Stray(NamedTuple):
+    """A record without a place at the queue offset that it claims. `pos` and `size`: of the record."""
+
+    topic: bytes
+    queue: int
+    offset: int
+    pos: int
+    size: int
+
+class WrongUnit(NamedTuple):
+    """A record that its queue does not name. `offset`: of the queue; `pos`: of the record in the log."""
+
+    topic: bytes
+    queue: int
+    offset: int
+    pos: int
+    reason: str
+
+class Repaired(NamedTuple):
+    """What `Dispatch.repair` did."""
+
+    first: int
+    last: int
+    """First and last offset that it compared."""
+    written: int
+    """Units written."""
+    placeholders: int
+    """Placeholders among them."""
+    damage: list[tuple[int, int, str]]
+    """Damage of the log that it found: position, size, reason."""
+
+class QueueExtent(NamedTuple):
+    """A queue and its ends."""
+
+    topic: bytes
+    queue: int
+    min_offset: int
+    max_offset: int
+    min_logic_offset: int
+    """In bytes."""
+    max_pos: int
+    """Position in the log of the end of the last record: RocketMQ's maxPhysicOffset."""
+
+class IndexFile(NamedTuple):
+    """An index file: store times in ms and positions of its first and last entry."""
+
+    name: str
+    begin_ms: int
+    end_ms: int
+    begin_pos: int
+    end_pos: int
+    slots: int
+    """Slots in use."""
+    next_entry: int
+    """Number of the next entry."""
+
+class ExtensionUnit(NamedTuple):
+    """A unit of the extension of a queue. `size`: in bytes; `store_ms`: store time of its record."""
+
+    size: int
+    tags_code: int
+    store_ms: int
+    bit_map: bytes
 
 def string_hash(text: bytes) -> int:
     """Java's `String.hashCode` of UTF-8 bytes, signed 32 bits."""
@@ -248,11 +372,11 @@ class Log:
     def written_index(self) -> int: ...
     @property
     def flushed_index(self) -> int: ...
-    def written_point(self) -> tuple[int, int, int, int]:
-        """(pos, index, term, chain): the end of the written bytes, and the last entry before it."""
+    def written_point(self) -> LogPoint:
+        """The end of the written bytes, and the last entry before it."""
 
-    def flushed_point(self) -> tuple[int, int, int, int]:
-        """(pos, index, term, chain): the end of the durable bytes, and the last entry before it."""
+    def flushed_point(self) -> LogPoint:
+        """The end of the durable bytes, and the last entry before it."""
 
     def append_entries(self, entries: Entries, first_index: int) -> int:
         """Stages the entries from `first_index` on, which must be the next one; returns the index of the last one.
@@ -272,8 +396,8 @@ class Log:
     def unit(self, index: int) -> tuple[int, int, int] | None:
         """(pos, size, term) of a staged or written entry, from the index."""
 
-    def header(self, index: int) -> tuple[int, int, int, int, int, int] | None:
-        """(pos, size, term, kind, chain CRC, body CRC) of a written entry, read from the log; None: no such entry."""
+    def header(self, index: int) -> EntryHeader | None:
+        """The header of a written entry, read from the log; None: no such entry."""
 
     def index_of(self, pos: int, first_index: int) -> int:
         """The last written entry, from `first_index` on, that ends at or before `pos`; otherwise `first_index` - 1."""
@@ -327,8 +451,8 @@ class Entries:
     def runs(self) -> list[tuple[int, int]]:
         """(term, number of entries), in order."""
     @property
-    def special(self) -> list[tuple[int, int, int, int]]:
-        """Entries that are not messages: (index, kind, pos of the record in the log, its size)."""
+    def special(self) -> list[SpecialEntry]:
+        """Entries that are not messages."""
     @property
     def data(self) -> bytes: ...
     def record(self, index: int) -> bytes:
@@ -361,7 +485,7 @@ class WalkedEntries:
     """The index units of the entries passed."""
     runs: list[tuple[int, int]]
     """(first index, term) of each run of one term among them."""
-    special: list[tuple[int, int, int, int]]
+    special: list[SpecialEntry]
     """As of `Entries`."""
     last_store_timestamp_ms: int
 
@@ -525,8 +649,8 @@ class AuditResult:
     records: int
     damage: list[tuple[int, int, str]]
     """Damage of the log itself: position, bytes, reason."""
-    wrong: list[tuple[bytes, int, int, int, str]]
-    """Records that their queue does not name: topic, queue id, queue offset, position in the log, reason."""
+    wrong: list[WrongUnit]
+    """Records that their queue does not name."""
 
 class Dispatch:
     """The derived files of a store: ConsumeQueues and index, built from the log and read. Threads may share it.
@@ -578,12 +702,10 @@ class Dispatch:
         """Finds each queue's end. Returns the greatest log position in any of them (`maxPhysicOffset`), or -1."""
     def truncate_queues(self, pos: int) -> None:
         """Removes the queue entries of records at or after `pos`."""
-    def queue_faults(self, log_end: int) -> list[tuple[bytes, int, str, int, bool]]:
+    def queue_faults(self, log_end: int) -> list[QueueFault]:
         """Queues whose files cannot be right if the log ends at `log_end`: topic, queue id, reason, 0, whether it is
         certain (otherwise a power loss may be the cause, after the durable part). After `recover_queues`."""
-    def compare_queues(
-        self, table: bytes, exact: bool, nothing_deleted: bool
-    ) -> list[tuple[bytes, int, str, int, bool]]:
+    def compare_queues(self, table: bytes, exact: bool, nothing_deleted: bool) -> list[QueueFault]:
         """Queues that hold less than the table of `written_point` says: topic, queue id, reason, the next offset that
         it had, True. `exact`: nothing was dispatched since the table was made. `nothing_deleted`: the log still begins
         where it began then, so the queues must do so, too. ValueError: not a table."""
@@ -596,7 +718,7 @@ class Dispatch:
         """For a recovery: from now on `run` holds each record that does not claim its queue's next offset, until the
         records after it prove where it belongs. `table`: rows of the table of ends at position `pos` of the log, which
         is -1 if there is none. ValueError: the rows are cut off."""
-    def settle(self) -> list[tuple[bytes, int, int, int, int]]:
+    def settle(self) -> list[Stray]:
         """Ends `hold`: places the held records. Returns the records that do not fit at the place that they claim:
         topic, queue, claimed queue offset, position, size; a thousand at most."""
     def claim_lost(self, pos: int, size: int) -> None:
@@ -613,9 +735,7 @@ class Dispatch:
     def audit(self, start: int, upto: int, max_bytes: int) -> AuditResult:
         """Reads about `max_bytes` of the log from `start` (where a record or segment begins), below `upto`, with system
         calls instead of the map, and compares records with their CRCs and with the queues. The store may be in use."""
-    def repair(
-        self, topic: bytes, queue: int, offset: int, log_first: int, max_bytes: int
-    ) -> tuple[int, int, int, int, list[tuple[int, int, str]]] | None:
+    def repair(self, topic: bytes, queue: int, offset: int, log_first: int, max_bytes: int) -> Repaired | None:
         """Rewrites the unit at `offset`, and wrong units around it, from the log; from now on readers skip what cannot
         be repaired. Returns the first and last offset that was checked, units written, placeholders among them, and the
         damage of the log that was found (pos, size, reason). None: no such offset, or more than `max_bytes` of the log
@@ -649,7 +769,7 @@ class Dispatch:
         before `upto`, or None."""
     def write_out(self) -> None:
         """Writes the entries in memory to the queues' files."""
-    def written_point(self, with_table: bool = False) -> tuple[int, int, int, int, str, int, bytes]:
+    def written_point(self, with_table: bool = False) -> WrittenPoint:
         """Writes out, and returns what the files then hold, between two records: position, store time of the last
         record (0: no record since the start), queues that have had messages, the sum of their max offsets, name of the
         newest index file ("": none) and the number of its next entry; then the table of the queues' ends, if
@@ -714,8 +834,8 @@ class Dispatch:
         unusable units."""
     def offsets(self, topic: bytes, queue: int) -> tuple[int, int]:
         """(min, max) offset; (0, 0) for a queue that does not exist."""
-    def queues(self) -> list[tuple[bytes, int, int, int, int, int]]:
-        """Per queue: topic, queue id, min, max, minLogicOffset (bytes), maxPhysicOffset; sorted."""
+    def queues(self) -> list[QueueExtent]:
+        """All queues, sorted by topic and id."""
     def offset_by_time(
         self, topic: bytes, queue: int, timestamp_ms: int, by_mtime: bool = False, stop_at_wrong: bool = False
     ) -> tuple[int, int]:
@@ -736,10 +856,10 @@ class Dispatch:
     def distrust_index(self, name: str) -> bool:
         """Removes the index files from `name` on. The position goes back to where they began, so that dispatch rebuilds
         them; queues do not change. False: no such file."""
-    def ext_unit(self, topic: bytes, queue: int, address: int) -> tuple[int, int, int, bytes] | None:
-        """An extension unit by its address (a tags code <= -2147483649): size, tags code, store time, bit map."""
-    def index_files(self) -> list[tuple[str, int, int, int, int, int, int]]:
-        """Per file: name, begin and end store time, begin and end position, slots in use, next entry number."""
+    def ext_unit(self, topic: bytes, queue: int, address: int) -> ExtensionUnit | None:
+        """An extension unit by its address (a tags code <= -2147483649)."""
+    def index_files(self) -> list[IndexFile]:
+        """The index files, oldest first."""
 
     # changes of existing files
     def watch(self, topic: bytes, queue: int) -> None:

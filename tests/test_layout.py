@@ -243,7 +243,9 @@ def test_the_stub_is_true(name: str) -> None:
     fields = {
         item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
     }
-    if not issubclass(value, Exception):  # what an exception carries is set on each one
+    if issubclass(value, tuple):
+        assert [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)] == list(value.__match_args__)  # type: ignore[attr-defined]
+    elif not issubclass(value, Exception):  # what an exception carries is set on each one
         assert set(methods) - {"__init__"} | fields == {each for each in vars(value) if not each.startswith("__")}
     for method, definition in methods.items():
         if any(isinstance(mark, ast.Name) and mark.id == "property" for mark in definition.decorator_list):

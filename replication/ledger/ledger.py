@@ -278,7 +278,9 @@ class Ledger:
             point = self.point(last)
             self.log.cut(filled, last, point.term, point.chain)
         found = [
-            index for index, kind, _, _ in entries.special if kind == EntryKind.MEMBERSHIP and index >= first_index
+            entry.entry_index
+            for entry in entries.special
+            if entry.kind == EntryKind.MEMBERSHIP and entry.entry_index >= first_index
         ]
         known = newest_memberships(self.memberships, found) if found else self._memberships
         try:

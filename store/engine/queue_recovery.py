@@ -34,15 +34,13 @@ from tallystick.store.formats.progress import Point, lock_time_ns
 from tallystick.store.formats.queue_table import QueueTable
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Dispatch
+    from tallystick.store._kernel import Dispatch, Stray
 
 _AUDIT_BYTES = 64 << 20
 _MOST_PLACEHOLDERS = 1 << 20
 _NONE = (0, 0)
 
 Queue = tuple[bytes, int]
-Stray = tuple[bytes, int, int, int, int]
-"""Topic and queue id, the queue offset that the record claims, its position in the log and its size."""
 Report = Callable[[FindingKind, Path, str], None]
 
 
@@ -83,15 +81,15 @@ class QueueRecovery:
 
     def note_ends(self) -> None:
         """Notes where the queues' files end, before anything is truncated."""
-        self._ends = {row[:2]: (row[3], row[5]) for row in self.dispatch.queues() if row[3] > 0}
+        self._ends = {row[:2]: (row.max_offset, row.max_pos) for row in self.dispatch.queues() if row.max_offset > 0}
 
     # -- what is wrong -------------------------------------------------------------------------------------------------
 
     def look_at_files(self, log_end: int, *, doubtful: bool) -> None:
         """Makes the first check. `doubtful`: also report faults that a power loss can leave behind durable data."""
-        for topic, queue, reason, _, certain in self.dispatch.queue_faults(log_end):
-            if certain or doubtful:
-                self.add((topic, queue), reason)
+        for fault in self.dispatch.queue_faults(log_end):
+            if fault.certain or doubtful:
+                self.add((fault.topic, fault.queue), fault.reason)
 
     def look_at_table(self, log_first: int, log_end: int) -> None:
         """Makes the second check. The queues were truncated at `log_end`; the log begins at `log_first`."""
@@ -102,13 +100,13 @@ class QueueRecovery:
         # built again without need, but without this check missing queues would stay missing.
         # Files of a queue are deleted only when the log's beginning is. Otherwise the first files are unchanged.
         same_end, same_first = table.pos == log_end, table.log_first == log_first
-        for topic, queue, reason, _, _ in self.dispatch.compare_queues(table.rows, same_end, same_first):
-            self.add((topic, queue), reason)
+        for fault in self.dispatch.compare_queues(table.rows, same_end, same_first):
+            self.add((fault.topic, fault.queue), fault.reason)
 
     def totals_differ(self, point: Point) -> str:
         """Makes the third check: returns what differs from the mark, or "". Offsets that `finish` will reserve
         count."""
-        ends = {(topic, queue): end for topic, queue, _, end, _, _ in self.dispatch.queues() if end > 0}
+        ends = {row[:2]: row.max_offset for row in self.dispatch.queues() if row.max_offset > 0}
         if self._rebuilt and self.table is not None and self.table.pos <= point.pos:
             for topic, queue, _, end, _ in self.dispatch.compare_queues(self.table.rows, False, False):
                 if (topic, queue) in self._rebuilt:
@@ -124,9 +122,9 @@ class QueueRecovery:
         while pos < upto:
             self.on_progress(pos, upto)
             audit = self.dispatch.audit(pos, upto, _AUDIT_BYTES)
-            for topic, queue, offset, _, reason in audit.wrong:
-                if missing or reason != "the queue is missing":
-                    self.add((topic, queue), f"{reason} with queue offset {offset}")
+            for wrong in audit.wrong:
+                if missing or wrong.reason != "the queue is missing":
+                    self.add((wrong.topic, wrong.queue), f"{wrong.reason} with queue offset {wrong.offset}")
             if audit.pos <= pos:
                 return
             pos = audit.pos
@@ -170,7 +168,7 @@ class QueueRecovery:
         """
         strays = self.dispatch.settle()
         self._reserve(complete)
-        rows = {row[:2]: row[2:4] for row in self.dispatch.queues()} if self._rebuilt else {}
+        rows = {row[:2]: (row.min_offset, row.max_offset) for row in self.dispatch.queues()} if self._rebuilt else {}
         for (topic, queue), reason in self._rebuilt.items():
             path = self.root / "consumequeue" / topic.decode(errors="surrogateescape") / str(queue)
             low, high = rows.get((topic, queue), _NONE)
@@ -187,7 +185,7 @@ class QueueRecovery:
                 self.dispatch.reserve(topic, queue, end, _MOST_PLACEHOLDERS)
         for (topic, queue), suspect in self.suspects.items():
             self.dispatch.reserve(topic, queue, suspect.end, _MOST_PLACEHOLDERS)
-        now = {row[:2]: (row[3], row[5]) for row in self.dispatch.queues()}
+        now = {row[:2]: (row.max_offset, row.max_pos) for row in self.dispatch.queues()}
         for (topic, queue), (end, end_pos) in self._ends.items():
             high, known_pos = now.get((topic, queue), (0, -1))
             # The record of its last unit lies in the log, and no unit names it now: it is damaged.
@@ -201,7 +199,7 @@ class QueueRecovery:
         if self.suspect_index:
             return self.dispatch.drop_index_from(self.suspect_index), f"file {self.suspect_index} was damaged"
         pos, reason = self.dispatch.drop_index_from(""), "a file was damaged or unfinished"
-        ends = {file[0]: file[4] for file in self.dispatch.index_files()}
+        ends = {file.name: file.end_pos for file in self.dispatch.index_files()}
         for name, end in () if self.table is None else self.table.index_files:
             # Files grow: one that ends earlier than it did has lost entries, or its head is damaged.
             if ends.get(name, -1) < end >= min_pos:

@@ -393,7 +393,7 @@ class _Recovery:
         if differs and not (queues.broken and queues.table is not None and queues.table.pos == point.pos):
             queues.look_at_files(point.pos, doubtful=True)
             table_pos = -1 if queues.table is None else queues.table.pos
-            lacking = sum(row[3] > 0 for row in self.dispatch.queues()) + len(queues.broken) < point.queues
+            lacking = sum(row.max_offset > 0 for row in self.dispatch.queues()) + len(queues.broken) < point.queues
             queues.look_at_records(max(first, min(table_pos, point.pos)), point.pos, missing=lacking)
         queues.rebuild(self._dispatch_between, first, point.pos)
         if differs and (differs := queues.totals_differ(point)):
@@ -408,7 +408,7 @@ class _Recovery:
             self._index_again(self.dispatch.drop_index_from(point.index_name), point.pos, "its newest file is missing")
             return
         lost_pos, reason = self.queues.lost_index(self.log.first)
-        counts = {file[0]: file[-1] for file in self.dispatch.index_files()}
+        counts = {file.name: file.next_entry for file in self.dispatch.index_files()}
         if lost_pos < 0 and point.index_name and counts.get(point.index_name, -1) < point.index_count:
             what = "has lost entries" if point.index_name in counts else "is missing"
             lost_pos, reason = self.dispatch.drop_index_from(point.index_name), f"file {point.index_name} {what}"
@@ -477,11 +477,11 @@ class _Recovery:
             self._pass_over(pos, behind, result.stopped or _UNWRITTEN)
             pos = behind
         self.found.end_pos = pos
-        ends = {row[:2]: row[3] for row in self.dispatch.queues()}
+        ends = {row[:2]: row.max_offset for row in self.dispatch.queues()}
         self._cut_queues()
-        for topic, queue, _, end, _, _ in self.dispatch.queues():
-            if end < ends[topic, queue]:
-                self.queues.add((topic, queue), f"units from offset {end} on name bytes behind the log's end")
+        for row in self.dispatch.queues():
+            if row.max_offset < ends[row[:2]]:
+                self.queues.add(row[:2], f"units from offset {row.max_offset} on name bytes behind the log's end")
         self._set_queues_right(pos)
         known = self._queues_end()
         known = known if dropped_pos is None else min(known, dropped_pos)
@@ -560,7 +560,7 @@ class _Recovery:
         self.queues.add_suspects()
 
     def _queues_end(self) -> int:
-        return max((queue[5] for queue in self.dispatch.queues()), default=-1)
+        return max((queue.max_pos for queue in self.dispatch.queues()), default=-1)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -662,7 +662,7 @@ class _Recovery:
             self.dispatch.forget_log_segment(last)
 
     def _trim_index(self, end: int) -> None:
-        if any(end_pos >= end for _, _, _, _, end_pos, _, _ in self.dispatch.index_files()):
+        if any(file.end_pos >= end for file in self.dispatch.index_files()):
             # RocketMQ leaves such entries; it then adds no new records to the index until they reach this position.
             self.dispatch.trim_index_at(end)
             lost_pos = self.dispatch.drop_index_from("")  # the newest file was damaged where it was truncated

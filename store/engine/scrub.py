@@ -232,7 +232,7 @@ class Scrub:
     async def _index(self) -> None:
         """Checks all index files, oldest first. Those behind a damaged one are built again with it, and read later."""
         folder = self._root / "index"
-        for name in [row[0] for row in self._dispatch.index_files()]:
+        for name in [file.name for file in self._dispatch.index_files()]:
             fault = await self._index_file(folder, name)
             if fault is not None:
                 await self._index_again(name, fault)
@@ -256,7 +256,7 @@ class Scrub:
             fault = "the index file is missing"
         except ValueError:
             pass  # it is not in use any more
-        return fault if any(row[0] == name for row in self._dispatch.index_files()) else None
+        return fault if any(file.name == name for file in self._dispatch.index_files()) else None
 
     def _is_of_index(self, pos: int) -> bool:
         """Whether an entry is wrong that leads to byte `pos` of the log, where no sound record begins. It is not if the

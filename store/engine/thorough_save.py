@@ -35,7 +35,7 @@ def save_table(door: Door, root: Path, dispatch: Dispatch, point: Point, rows: b
     """Saves the table of ends. `rows`: of `ProgressKeeper.take_with_table`. `sizes`: first byte of the log, bytes of a
     ConsumeQueue file. Blocks. OSError."""
     files = dispatch.index_files()
-    index = tuple((name, end_pos) for name, _, _, _, end_pos, _, _ in files if 0 < end_pos < point.pos)
+    index = tuple((file.name, file.end_pos) for file in files if 0 < file.end_pos < point.pos)
     QueueTable(point.pos, lock_time_ns(root), *sizes, index, rows).save(door, root)
 
 
@@ -46,5 +46,5 @@ def _index_begin_ms(dispatch: Dispatch) -> int:
     again only from the segment that the other times lead to: keys from before are lost (in its own stores, too;
     messageIndexSafe=false). With a time that old it begins early enough. Our recovery looks into the files.
     """
-    begins = [begin_ms for _, begin_ms, *_ in dispatch.index_files() if begin_ms > 0]
+    begins = [file.begin_ms for file in dispatch.index_files() if file.begin_ms > 0]
     return begins[-1] if begins else _NO_INDEX_MS

@@ -238,20 +238,19 @@ class ProgressKeeper:
     def take_with_table(self, dispatch: Dispatch, with_table: bool = True) -> tuple[Point, bytes]:
         """Like `take`; also returns the rows of the queues' ends at that point (see `queue_table`)."""
         point = dispatch.written_point(with_table)
-        pos, store_timestamp_ms, queues, units, index_name, index_count, table = point
-        size = anchor_size(pos, self._mark.geometry.log_segment_bytes)
-        tail = dispatch.log_bytes(pos - size, size) if size else None
+        size = anchor_size(point.pos, self._mark.geometry.log_segment_bytes)
+        tail = dispatch.log_bytes(point.pos - size, size) if size else None
         taken = Point(
-            pos,
-            store_timestamp_ms or self._store_timestamp_ms,
+            point.pos,
+            point.store_ms or self._store_timestamp_ms,
             0 if tail is None else size,
             0 if tail is None else zlib.crc32(tail),
-            queues,
-            units,
-            index_name,
-            index_count,
+            point.queues,
+            point.units,
+            point.index_name,
+            point.index_count,
         )
-        return taken, table
+        return taken, point.table
 
     def save(self, written: Point, flushed: Point | None = None) -> None:
         """Durably saves the next mark. OSError: it failed; the previous mark is still valid.

@@ -200,8 +200,8 @@ class Listing:
         place = {"queueOffset": offset, "address": address}
         if found is None:
             return place
-        size, code, store_timestamp_ms, bits = found
-        return place | {"size": size, "tagsCode": code, "msgStoreTime": store_timestamp_ms, "bitMap": bits.hex()}
+        unit = {"size": found.size, "tagsCode": found.tags_code}
+        return place | unit | {"msgStoreTime": found.store_ms, "bitMap": found.bit_map.hex()}
 
     def _gets(self, row: QueueRow) -> Iterator[Json]:
         low, high = row.min_offset, row.max_offset

@@ -17,13 +17,16 @@ use pyo3::types::PyBytes;
 use crate::entry::{check, EntryHeader, Flaw, Found, Link, ENTRY_HEADER, ENTRY_MAGIC, INDEX_UNIT};
 use crate::fault::Outcome;
 use crate::maps::{LogMaps, LogSegment};
+use crate::named::named_tuples;
 use crate::record::{int, long};
 use crate::scan::check_geometry;
 
 pyo3::create_exception!(tallystick.store._kernel, EntryError, PyException);
 
-/// (index, kind, pos of the record, size of the record): an entry that is not a message.
-type Special = (u64, i32, u64, u32);
+named_tuples! {
+    /// An entry that is not a message: its index and kind, and the position in the log and the size of its record.
+    SpecialEntry { entry_index: u64, kind: i32, pos: u64, size: u32 }
+}
 
 /// An EntryError with the index that is expected at `pos`, and the place.
 pub fn entry_error(py: Python<'_>, index: u64, pos: u64, reason: &str) -> PyErr {
@@ -43,7 +46,7 @@ struct Passed {
     /// After the last entry, before any filler.
     end: u64,
     runs: Vec<(u64, i64)>,
-    special: Vec<Special>,
+    special: Vec<SpecialEntry>,
     last_store_timestamp: i64,
 }
 
@@ -54,7 +57,12 @@ impl Passed {
         }
         if header.kind != 0 {
             let record = (header.pos + ENTRY_HEADER as u64, header.size - ENTRY_HEADER as u32);
-            self.special.push((header.index, header.kind, record.0, record.1));
+            self.special.push(SpecialEntry {
+                entry_index: header.index,
+                kind: header.kind,
+                pos: record.0,
+                size: record.1,
+            });
         }
         self.last_store_timestamp = store_timestamp.unwrap_or(self.last_store_timestamp);
         self.link = header.link();
@@ -71,7 +79,7 @@ pub struct Entries {
     /// Where each entry begins in `data`.
     places: Vec<u32>,
     runs: Vec<(u64, i64)>,
-    special: Vec<Special>,
+    special: Vec<SpecialEntry>,
     pub last: Link,
     pub last_store_timestamp: i64,
 }
@@ -147,7 +155,7 @@ impl Entries {
     }
 
     #[getter]
-    fn special(&self) -> Vec<Special> {
+    fn special(&self) -> Vec<SpecialEntry> {
         self.special.clone()
     }
 
@@ -243,7 +251,7 @@ pub struct WalkedEntries {
     done: bool,
     units: Py<PyBytes>,
     runs: Vec<(u64, i64)>,
-    special: Vec<Special>,
+    special: Vec<SpecialEntry>,
     last_store_timestamp_ms: i64,
 }
 
@@ -428,6 +436,7 @@ fn sound_at(bytes: &[u8], pos: u64, min_index: u64) -> Option<u64> {
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    register_named(module)?;
     module.add("EntryError", module.py().get_type::<EntryError>())?;
     module.add_class::<Entries>()?;
     module.add_class::<WalkedEntries>()?;

@@ -17,6 +17,7 @@ pub mod index;
 pub mod ledger;
 pub mod log;
 pub mod maps;
+mod named;
 pub mod pull;
 pub mod queue;
 pub mod record;

@@ -41,6 +41,7 @@ use crate::encode::{takes_queue_offset, Parts};
 use crate::entry::{Link, ENTRY_HEADER, INDEX_UNIT};
 use crate::frame::{frame_bytes, split};
 use crate::ledger::{entry_error, Entries};
+use crate::named::named_tuples;
 use crate::record::Record;
 use crate::reply::{Answer, Reply};
 use batch::batch_messages;
@@ -52,8 +53,12 @@ use topics::give_back_offsets;
 /// Memory for an unfinished frame that a connection keeps after a large frame.
 const KEPT_PARTIAL_BYTES: usize = 16 << 10;
 
-/// Pos, size, term, kind, chain CRC and body CRC of an entry.
-type HeaderRow = (u64, u32, i64, i32, u32, u32);
+named_tuples! {
+    /// An end of the log: its position, and the index, term and chain CRC of the last entry before it.
+    LogPoint { pos: u64, last_index: i64, term: i64, chain: u32 }
+    /// The header of an entry: its position, size, term and kind, its chain CRC, and the CRC of its body.
+    EntryHeader { pos: u64, size: u32, term: i64, kind: i32, chain: u32, body_crc: u32 }
+}
 
 /// The append end of one commit log.
 #[pyclass(frozen, module = "tallystick.store._kernel")]
@@ -289,21 +294,16 @@ impl Log {
     }
 
     /// written_point() -> (pos, index, term, chain): the end of the written bytes, and the last entry before it.
-    fn written_point(&self) -> PyResult<(u64, i64, i64, u32)> {
+    fn written_point(&self) -> PyResult<LogPoint> {
         let link = self.with_entries(|entries| entries.written)?;
-        Ok((
-            self.lock().tail.written,
-            link.next_index as i64 - 1,
-            link.term,
-            link.chain,
-        ))
+        Ok(point(self.lock().tail.written, link))
     }
 
     /// flushed_point() -> (pos, index, term, chain): the end of the durable bytes, and the last entry before it.
-    fn flushed_point(&self) -> PyResult<(u64, i64, i64, u32)> {
+    fn flushed_point(&self) -> PyResult<LogPoint> {
         self.entry_files()?;
         let (pos, link) = *self.flushed_entries();
-        Ok((pos, link.next_index as i64 - 1, link.term, link.chain))
+        Ok(point(pos, link))
     }
 
     /// append_entries(entries, first_index) -> int: stages the entries from `first_index` on, which must be the next
@@ -399,7 +399,7 @@ impl Log {
     }
 
     /// header(index) -> (pos, size, term, kind, chain, body CRC) or None: of a written entry, as stored on the disk.
-    fn header(&self, index: u64) -> PyResult<Option<HeaderRow>> {
+    fn header(&self, index: u64) -> PyResult<Option<EntryHeader>> {
         let files = self.entry_files()?;
         if index >= self.with_entries(|entries| entries.written.next_index)? {
             return Ok(None);
@@ -410,7 +410,14 @@ impl Log {
         let header = files
             .header(&place)?
             .filter(|header| (header.index, header.pos, header.size) == (index, place.pos, place.size));
-        Ok(header.map(|h| (h.pos, h.size, h.term, h.kind, h.chain, h.body_crc)))
+        Ok(header.map(|h| EntryHeader {
+            pos: h.pos,
+            size: h.size,
+            term: h.term,
+            kind: h.kind,
+            chain: h.chain,
+            body_crc: h.body_crc,
+        }))
     }
 
     /// index_of(pos, first_index) -> int: the last written entry, from `first_index` on, that ends at or before `pos`;
@@ -885,6 +892,16 @@ impl Log {
     }
 }
 
+fn point(pos: u64, link: Link) -> LogPoint {
+    LogPoint {
+        pos,
+        last_index: link.next_index as i64 - 1,
+        term: link.term,
+        chain: link.chain,
+    }
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    register_named(module)?;
     module.add_class::<Log>()
 }

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
 use super::repair::Wrong;
-use super::{Core, WrittenPoint};
+use super::Core;
 use crate::door::Door;
 use crate::ext::{is_address, ExtFiles, ExtUnit};
 use crate::fault::Fault;
@@ -18,8 +18,9 @@ use crate::frame::MAX_FRAME_BYTES;
 use crate::guard::faults;
 use crate::index::Index;
 use crate::maps::LogMaps;
+use crate::named::named_tuples;
 use crate::pull::found_head;
-use crate::queue::{Extent, Queues, Short, Stray, Unit, UNIT};
+use crate::queue::{self, Extent, Queues, Short, Unit, UNIT};
 use crate::record::{Bad, Delays};
 use crate::scan::check_geometry;
 use crate::select::{out_of_range, select, window, Answer, Ask, Picks, Status};
@@ -48,19 +49,42 @@ pub struct AuditResult {
     wrong: Py<PyAny>,
 }
 
-/// A point as Python sees it, with the table of the queues' ends.
-type Point<'py> = (u64, i64, usize, i64, String, i32, Bound<'py, PyBytes>);
+named_tuples! {
+    /// What the files hold between two records: position, store time of the last record (0: none since the start),
+    /// queues with messages, the sum of their max offsets, name of the newest index file and number of its next entry,
+    /// and the table of the queues' ends if it was requested.
+    WrittenPoint {
+        pos: u64, store_ms: i64, queues: usize, units: i64, index_name: String, index_count: i32, table: Vec<u8>,
+    }
+    /// A queue that does not have what it should. `end`: the next offset that it had when the table was made. `certain`:
+    /// no power loss explains it.
+    QueueFault { topic: Vec<u8>, queue: i32, reason: String, end: i64, certain: bool }
+    /// A record that has no place at the queue offset that it claims.
+    Stray { topic: Vec<u8>, queue: i32, offset: i64, pos: i64, size: i32 }
+    /// A record that its queue does not name.
+    WrongUnit { topic: Vec<u8>, queue: i32, offset: i64, pos: u64, reason: &'static str }
+    /// What `repair` did: first and last offset that it compared, units written, placeholders among them, and damage of
+    /// the log (position, size, reason).
+    Repaired { first: i64, last: i64, written: u64, placeholders: u64, damage: Vec<(u64, u64, &'static str)> }
+    /// A queue. `min_logic_offset`: in bytes. `max_pos`: of the last record that it names.
+    QueueExtent {
+        topic: Vec<u8>, queue: i32, min_offset: i64, max_offset: i64, min_logic_offset: u64, max_pos: i64,
+    }
+    /// An index file: store times and positions of its first and last entry, used slots, number of the next entry.
+    IndexFile {
+        name: String, begin_ms: i64, end_ms: i64, begin_pos: i64, end_pos: i64, slots: i32, next_entry: i32,
+    }
+    /// A unit of the extension of a queue.
+    ExtensionUnit { size: u16, tags_code: i64, store_ms: i64, bit_map: Vec<u8> }
+}
 
-/// Topic, queue id, reason, end, whether it is certain.
-type ShortRow = (Py<PyBytes>, i32, String, i64, bool);
-
-/// Topic, queue id, queue offset that is claimed, position and size of the record.
-type StrayRow = (Py<PyBytes>, i32, i64, i64, i32);
-
-fn rows(py: Python<'_>, short: Vec<Short>) -> Vec<ShortRow> {
-    let row = |each: Short| {
-        let topic = PyBytes::new(py, &each.topic).unbind();
-        (topic, each.id, each.reason, each.end, each.certain)
+fn rows(short: Vec<Short>) -> Vec<QueueFault> {
+    let row = |each: Short| QueueFault {
+        topic: each.topic,
+        queue: each.id,
+        reason: each.reason,
+        end: each.end,
+        certain: each.certain,
     };
     short.into_iter().map(row).collect()
 }
@@ -192,12 +216,6 @@ impl Dispatch {
         Ok((extent.min_offset, extent.max_offset, answer))
     }
 }
-
-/// An extension unit: size, tags code, store time, bit map.
-type Ext<'py> = (u16, i64, i64, Bound<'py, PyBytes>);
-
-/// First and last offset, units written, placeholders among them, damage of the log (position, size, reason).
-type RepairedRow = (i64, i64, u64, u64, Vec<(u64, u64, &'static str)>);
 
 /// Units (position, size, tags code), the offset of a wrong one behind them or -1, damage (offset, position, size).
 type UsableRow = (Vec<(i64, i32, i64)>, i64, Vec<(i64, i64, i32)>);
@@ -350,9 +368,9 @@ impl Dispatch {
         Ok(py.detach(|| self.0.each_queue(|queues, q| queues.truncate(q, pos)))?)
     }
 
-    fn queue_faults(&self, py: Python<'_>, log_end: i64) -> Vec<ShortRow> {
+    fn queue_faults(&self, py: Python<'_>, log_end: i64) -> Vec<QueueFault> {
         let faults = self.with(py, &self.0.queues, |queues| queues.faults(log_end));
-        rows(py, faults)
+        rows(faults)
     }
 
     fn compare_queues(
@@ -361,10 +379,10 @@ impl Dispatch {
         table: &[u8],
         exact: bool,
         nothing_deleted: bool,
-    ) -> PyResult<Vec<ShortRow>> {
+    ) -> PyResult<Vec<QueueFault>> {
         let short = py.detach(|| self.0.wait_for(&self.0.queues).compare(table, exact, nothing_deleted));
         match short {
-            Some(short) => Ok(rows(py, short)),
+            Some(short) => Ok(rows(short)),
             None => Err(PyValueError::new_err("the table does not end with a whole row")),
         }
     }
@@ -397,11 +415,14 @@ impl Dispatch {
         Err(PyValueError::new_err("the table does not end with a whole row"))
     }
 
-    fn settle(&self, py: Python<'_>) -> PyResult<Vec<StrayRow>> {
+    fn settle(&self, py: Python<'_>) -> PyResult<Vec<Stray>> {
         let strays = py.detach(|| self.0.wait_for(&self.0.queues).settle())?;
-        let row = |stray: Stray| {
-            let topic = PyBytes::new(py, &stray.topic).unbind();
-            (topic, stray.id, stray.offset, stray.pos, stray.size)
+        let row = |stray: queue::Stray| Stray {
+            topic: stray.topic,
+            queue: stray.id,
+            offset: stray.offset,
+            pos: stray.pos,
+            size: stray.size,
         };
         Ok(strays.into_iter().map(row).collect())
     }
@@ -433,9 +454,12 @@ impl Dispatch {
     fn audit(&self, py: Python<'_>, start: u64, upto: u64, max_bytes: u64) -> PyResult<AuditResult> {
         let audit = py.detach(|| self.0.audit(start, upto, max_bytes))?;
         let damage = audit.damage.iter().map(|each| (each.pos, each.size, each.reason));
-        let row = |wrong: Wrong| {
-            let topic = PyBytes::new(py, &wrong.topic).unbind();
-            (topic, wrong.queue, wrong.offset, wrong.pos, wrong.reason)
+        let row = |wrong: Wrong| WrongUnit {
+            topic: wrong.topic,
+            queue: wrong.queue,
+            offset: wrong.offset,
+            pos: wrong.pos,
+            reason: wrong.reason,
         };
         Ok(AuditResult {
             pos: audit.pos,
@@ -460,12 +484,17 @@ impl Dispatch {
         offset: i64,
         log_first: u64,
         max_bytes: u64,
-    ) -> PyResult<Option<RepairedRow>> {
+    ) -> PyResult<Option<Repaired>> {
         let repaired = py.detach(|| self.0.repair(topic, queue, offset, log_first, max_bytes))?;
         Ok(repaired.map(|repaired| {
             let damage = repaired.damage.iter().map(|each| (each.pos, each.size, each.reason));
-            let damage = damage.collect();
-            (repaired.first, repaired.last, repaired.written, repaired.blank, damage)
+            Repaired {
+                first: repaired.first,
+                last: repaired.last,
+                written: repaired.written,
+                placeholders: repaired.blank,
+                damage: damage.collect(),
+            }
         }))
     }
 
@@ -537,18 +566,18 @@ impl Dispatch {
     }
 
     #[pyo3(signature = (with_table = false))]
-    fn written_point<'py>(&self, py: Python<'py>, with_table: bool) -> PyResult<Point<'py>> {
-        let (pos, store_timestamp, queues, units, name, count, table): WrittenPoint =
+    fn written_point(&self, py: Python<'_>, with_table: bool) -> PyResult<WrittenPoint> {
+        let (pos, store_ms, queues, units, index_name, index_count, table) =
             py.detach(|| self.0.written_point(with_table))?;
-        Ok((
+        Ok(WrittenPoint {
             pos,
-            store_timestamp,
+            store_ms,
             queues,
             units,
-            name,
-            count,
-            PyBytes::new(py, &table),
-        ))
+            index_name,
+            index_count,
+            table,
+        })
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
@@ -704,23 +733,20 @@ impl Dispatch {
         })
     }
 
-    #[allow(clippy::type_complexity)] // a row of numbers
-    fn queues<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, i32, i64, i64, u64, i64)> {
+    fn queues(&self, py: Python<'_>) -> Vec<QueueExtent> {
         let mut rows = self.with(py, &self.0.queues, |queues| {
             let all = queues.all().into_iter();
             all.map(|q| (queues.name_of(q).0.to_vec(), queues.name_of(q).1, queues.extent(q)))
                 .collect::<Vec<_>>()
         });
         rows.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
-        let row = |(topic, id, e): (Vec<u8>, i32, Extent)| {
-            (
-                PyBytes::new(py, &topic),
-                id,
-                e.min_offset,
-                e.max_offset,
-                e.min_logic,
-                e.max_physic,
-            )
+        let row = |(topic, queue, e): (Vec<u8>, i32, Extent)| QueueExtent {
+            topic,
+            queue,
+            min_offset: e.min_offset,
+            max_offset: e.max_offset,
+            min_logic_offset: e.min_logic,
+            max_pos: e.max_physic,
         };
         rows.into_iter().map(row).collect()
     }
@@ -782,31 +808,26 @@ impl Dispatch {
         Ok(py.detach(|| self.0.distrust_index(name))?)
     }
 
-    fn ext_unit<'py>(&self, py: Python<'py>, topic: &[u8], queue: i32, address: i64) -> PyResult<Option<Ext<'py>>> {
+    fn ext_unit(&self, py: Python<'_>, topic: &[u8], queue: i32, address: i64) -> PyResult<Option<ExtensionUnit>> {
         let unit = self.ext(py, topic, queue, address)?;
-        Ok(unit.map(|unit| {
-            (
-                unit.size,
-                unit.tags_code,
-                unit.store_timestamp,
-                PyBytes::new(py, &unit.bit_map),
-            )
+        Ok(unit.map(|unit| ExtensionUnit {
+            size: unit.size,
+            tags_code: unit.tags_code,
+            store_ms: unit.store_timestamp,
+            bit_map: unit.bit_map,
         }))
     }
 
-    #[allow(clippy::type_complexity)] // a row of numbers
-    fn index_files(&self, py: Python<'_>) -> Vec<(String, i64, i64, i64, i64, i32, i32)> {
+    fn index_files(&self, py: Python<'_>) -> Vec<IndexFile> {
         self.with(py, &self.0.index, |index| {
-            let row = |(name, h): (&str, &crate::index::Header)| {
-                (
-                    name.to_owned(),
-                    h.begin_timestamp,
-                    h.end_timestamp,
-                    h.begin_pos,
-                    h.end_pos,
-                    h.slots_used,
-                    h.count,
-                )
+            let row = |(name, h): (&str, &crate::index::Header)| IndexFile {
+                name: name.to_owned(),
+                begin_ms: h.begin_timestamp,
+                end_ms: h.end_timestamp,
+                begin_pos: h.begin_pos,
+                end_pos: h.end_pos,
+                slots: h.slots_used,
+                next_entry: h.count,
             };
             index.headers().map(row).collect()
         })
@@ -865,6 +886,7 @@ impl Dispatch {
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    register_named(module)?;
     module.add_class::<Dispatch>()?;
     module.add_class::<RunResult>()?;
     module.add_class::<AuditResult>()
