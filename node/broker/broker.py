@@ -95,12 +95,12 @@ class Broker:
         self.consumers.on_subscribed.append(self.filters.register)
         self.consumers.on_gone.append(self.filters.unregister)
         self.locks = QueueLocks()
-        self.holds = HoldTable(store, limit=settings.pullThreadPoolQueueCapacity)
+        self.holds = HoldTable(store.queues, limit=settings.pullThreadPoolQueueCapacity)
         self.schedule = files.open("delayOffset.json", lambda file: ScheduleService(self, file))
         if member is None:
-            files.rebuild(self.topics, self.groups, self.offsets, store.queues())
+            files.rebuild(self.topics, self.groups, self.offsets, store.queues.names())
             known = {*self.topics, *self.topics.system_names()}
-            files.report_unknown(store.unknown_topics(known))
+            files.report_unknown(store.queues.unknown_topics(known))
         self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
         self._client = RemotingClient(name="broker.client")
         told = Host(settings.brokerIP1, settings.listenPort)
@@ -265,7 +265,7 @@ class Broker:
                 findings=findings,
             )
             try:
-                store.count_from(queue_ends.load(config))
+                store.group.count_from(queue_ends.load(config))
                 broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, member, committed)
                 brokers.append(broker)
                 await broker._start(listeners, vip_listeners)
@@ -284,7 +284,7 @@ class Broker:
     def _state(self) -> bytes:
         """All that a member needs beside the log when it begins behind the log's begin (L11)."""
         group = self._grouped
-        return queue_ends.joined(self.store.ends_before(group.member.ledger.base.pos), group.tables.encoded())
+        return queue_ends.joined(self.store.group.ends_before(group.member.ledger.base.pos), group.tables.encoded())
 
     def _take_state(self, state: bytes) -> int:
         """Saves the state durably and returns its applied index. Blocks. The ends of the queues are used from the next
@@ -303,7 +303,7 @@ class Broker:
             self._topic_changed(name)
         self.topics.on_change.append(self._topic_changed)
         self.topics.gate.on_open.append(self._topic_opened)
-        self.store.on_arrival = self.holds.on_arrival
+        self.store.queues.on_arrival = self.holds.on_arrival
         self._set_hot()
         if self.group is None:
             await self.schedule.start()
@@ -391,12 +391,12 @@ class Broker:
         """The failure that only a restart can repair; None while no such failure has occurred."""
         if self.group is not None and self.group.fatal is not None:
             return self.group.fatal
-        return self.store.failure()
+        return self.store.admission.failure()
 
     def unready(self) -> str | None:
         """Why this broker is not usable; None if it accepts messages, or follows a leader closely."""
         if self.group is None or self.group.leads:
-            return self.store.trouble()
+            return self.store.admission.trouble()
         return self.group.unready()
 
     # -- what a group changes ------------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ class Broker:
 
     def serve(self, serving: bool) -> None:
         """Accepts sends, or refuses them."""
-        self.store.serve(serving)
+        self.store.group.serve(serving)
         self._set_hot()
 
     async def tell_name_servers(self) -> None:
@@ -478,20 +478,22 @@ class Broker:
             self._leader_only.closed(connection)
 
     def _topic_changed(self, name: str) -> None:
-        self.store.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
+        self.store.connections.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
         if self._timers:
             self.register_soon()
 
     def _topic_opened(self, name: str) -> None:
         """The topic's row is durable: from now on the kernel may acknowledge sends to it."""
         if name in self.topics:
-            self.store.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
+            self.store.connections.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
 
     def _set_hot(self) -> None:
         """The kernel stores plain sends unless a setting requires that Python handles each of them."""
         settings = self.settings
         accepting = self.now_ms() >= settings.startAcceptSendRequestTimeStamp
-        self.store.set_hot(accepting and bool(settings.brokerPermission & PERMISSION_WRITE) and not settings.aclEnable)
+        self.store.admission.set_hot(
+            accepting and bool(settings.brokerPermission & PERMISSION_WRITE) and not settings.aclEnable
+        )
 
     def _every(self, seconds: float, work: Callable[[], Awaitable[None] | None]) -> None:
         async def repeat() -> None:

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
     from tallystick.store.settings import StoreSettings
 
 
-class StoreView(Protocol):
-    """The message store, as processors use it. All methods are called on the event loop's thread.
-
-    Offsets count messages of one queue; `pos` counts bytes of the log.
-    """
-
-    settings: StoreSettings
+class WritesView(Protocol):
+    """The puts of the store."""
 
     async def put(self, message: Message) -> PutResult:
         """Appends a message and waits as the flush settings require. A full or failed disk is a status, not an
@@ -40,6 +35,10 @@ class StoreView(Protocol):
 
     async def put_batch(self, batch: MessageBatch) -> PutResult:
         """Does the same for a batch: all its messages are stored, or none."""
+
+
+class ReadsView(Protocol):
+    """The reads of the store."""
 
     def get_message(
         self,
@@ -69,12 +68,6 @@ class StoreView(Protocol):
 
         None: the answer is not simply sound records that are in memory."""
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Returns the offset that the next message will get; 0 for a queue that does not exist."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Returns the offset of the oldest message that is kept; 0 for a queue that does not exist."""
-
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Returns the offset of the message that was stored at that time, or of the one nearest to it."""
 
@@ -97,11 +90,21 @@ class StoreView(Protocol):
         """Returns units that were compared with their records. It stops before a unit that is being repaired; a lost
         record has the unit (-1, 0, 0)."""
 
-    def queues(self) -> list[tuple[str, int]]:
-        """Returns every (topic, queue id) that has a ConsumeQueue."""
-
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Returns whether the message is so near the end of the log that it is probably in the page cache."""
+
+
+class QueuesView(Protocol):
+    """The ConsumeQueues of the store as a whole."""
+
+    def names(self) -> list[tuple[str, int]]:
+        """Returns every (topic, queue id) that has a ConsumeQueue."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Returns the offset that the next message will get; 0 for a queue that does not exist."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Returns the offset of the oldest message that is kept; 0 for a queue that does not exist."""
 
     def watch(self, topic: str, queue_id: int) -> None:
         """Starts to report new messages of this queue."""
@@ -122,15 +125,51 @@ class StoreView(Protocol):
     def clean_expired_queues(self) -> int:
         """Deletes files that only name records before the begin of the log. Returns the number of files."""
 
+
+class AdmissionView(Protocol):
+    """Whether the store accepts puts."""
+
     def refusal(self) -> str | None:
         """Returns why the store refuses puts now (full disk, failed log); None: it accepts them."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the store accepts puts now."""
+
+
+class FiguresView(Protocol):
+    """The figures of the store."""
 
     def runtime_info(self) -> dict[str, str]:
         """Returns the store's keys of GET_BROKER_RUNTIME_INFO."""
 
     @property
-    def writable(self) -> bool:
-        """Whether the store accepts puts now."""
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that are written but not dispatched."""
+
+
+class StoreView(Protocol):
+    """The message store, as processors use it. All methods are called on the event loop's thread.
+
+    Offsets count messages of one queue; `pos` counts bytes of the log.
+    """
+
+    settings: StoreSettings
+
+    @property
+    def writes(self) -> WritesView: ...
+
+    @property
+    def reads(self) -> ReadsView: ...
+
+    @property
+    def queues(self) -> QueuesView: ...
+
+    @property
+    def admission(self) -> AdmissionView: ...
+
+    @property
+    def figures(self) -> FiguresView: ...
 
     @property
     def min_pos(self) -> int:
@@ -147,10 +186,6 @@ class StoreView(Protocol):
     @property
     def dispatched_pos(self) -> int:
         """All messages before this position are in ConsumeQueues and index."""
-
-    @property
-    def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that are written but not dispatched."""
 
 
 class GroupView(Protocol):

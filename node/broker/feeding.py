@@ -27,8 +27,8 @@ class FeedingSource:
         self._store = store
         self._connection = connection
         self._quick = quick
-        self._feed = store.feed
-        self._attached = store.attach(connection.remote, connection.write)
+        self._feed = store.connections.feed
+        self._attached = store.connections.attach(connection.remote, connection.write)
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that the store does not serve itself. FrameError: the rest of the stream is lost."""
@@ -52,11 +52,11 @@ class FeedingSource:
     @property
     def unfinished_bytes(self) -> int:
         """Number of bytes that the kernel keeps of an incomplete frame."""
-        return self._store.unfinished(self._attached)
+        return self._store.connections.unfinished(self._attached)
 
     def close(self) -> None:
         """The connection is closed: pending answers of the store are dropped."""
-        self._store.detach(self._attached)
+        self._store.connections.detach(self._attached)
 
 
 def hot_queues(topic: TopicConfig | None, open_queues: int) -> int:

@@ -54,7 +54,7 @@ class ConsumerGroupsApi(Table):
             {
                 "topic": topic,
                 "lag": sum(
-                    max(0, store.max_offset(topic, queue) - offset)
+                    max(0, store.queues.max_offset(topic, queue) - offset)
                     for queue, offset in offsets.queues(name, topic).items()
                 ),
             }

@@ -92,11 +92,11 @@ def _totals(table: dict[str, Counter], labels: int) -> Iterator[Sample]:
 def _consumer_lag(broker: Broker) -> Iterator[Sample]:
     store = broker.store
     behind: dict[tuple[str, ...], float] = {}
-    for topic in {topic for topic, _ in store.queues()}:
+    for topic in {topic for topic, _ in store.queues.names()}:
         for group in broker.offsets.groups_of(topic):
             offsets = broker.offsets.queues(group, topic)
             behind[topic, group] = sum(
-                max(0, store.max_offset(topic, queue) - offset) for queue, offset in offsets.items()
+                max(0, store.queues.max_offset(topic, queue) - offset) for queue, offset in offsets.items()
             )
     return _bounded(behind.items())
 
@@ -235,7 +235,7 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
         "bytes",
         "Bytes at the end of the log whose messages are not yet in ConsumeQueues and index. Consumers do not see them.",
         "store: dispatcher",
-        lambda broker: broker.store.dispatch_behind_bytes,
+        lambda broker: broker.store.figures.dispatch_behind_bytes,
     ),
     gauge(
         "rocketmq_storage_max_position_bytes",
@@ -264,7 +264,7 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
         "0 or 1",
         "1 if the store accepts messages. 0 if it refuses them, for example because the disk is full or failed.",
         "store: the check that each send passes",
-        lambda broker: float(broker.store.writable),
+        lambda broker: float(broker.store.admission.writable),
     ),
     gauge(
         "rocketmq_storage_unsaved_tables",
@@ -278,7 +278,7 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
         "reads",
         "Reads that met a damaged record, which the broker did not serve. One record counts at each read.",
         "store: pulls and dispatch",
-        lambda broker: broker.store.damaged_records,
+        lambda broker: broker.store.figures.damaged_records,
     ),
     counter(
         "rocketmq_storage_write_errors_total",

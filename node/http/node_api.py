@@ -188,7 +188,7 @@ def _disk(settings: Settings, broker: Broker | None) -> dict[str, Any]:
 
 
 def _disk_error(broker: Broker) -> str | None:
-    error = broker.store.failure() or broker.store.no_room()
+    error = broker.store.admission.failure() or broker.store.admission.no_room()
     if error is None and broker.group is not None:
         status = broker.group.status()
         if status.disk is not DiskState.OK:
@@ -208,7 +208,7 @@ def _store(broker: Broker) -> dict[str, Any]:
         "lastPos": store.max_pos,
         "flushedPos": store.flushed_pos,
         "committedPos": store.readable_end,
-        "dispatchBehindBytes": store.dispatch_behind_bytes,
+        "dispatchBehindBytes": store.figures.dispatch_behind_bytes,
     }
 
 

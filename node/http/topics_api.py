@@ -72,6 +72,6 @@ class TopicsApi(Table):
         store = self.broker.store
         ranges = []
         for queue in range(max(row.read_queue_nums, row.write_queue_nums)):
-            low = max(0, store.min_offset(name, queue))
-            ranges.append((low, max(low, store.max_offset(name, queue))))
+            low = max(0, store.queues.min_offset(name, queue))
+            ranges.append((low, max(low, store.queues.max_offset(name, queue))))
         return ranges

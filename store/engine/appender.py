@@ -7,8 +7,8 @@
 Each iteration of the event loop ends with one `write_out` of everything that was staged in it. With SYNC_FLUSH a thread
 then syncs the log (`sync_thread.py`); one sync answers all sends that were written before it began (group commit).
 
-A replicated log (`replica`) works in the same way, but a write or flush does not answer the sends. `commit` releases
-the answers up to the group's commit position, and the replica learns what is written and what is durable.
+Whether a write or a sync answers sends is decided by the strategy (`durability.py`), which learns of both: a replicated
+log is written and synced in the same way, but only a commit of the group answers its sends.
 
 With the transient store pool (ASYNC_FLUSH only) sends are answered when they are staged, and a timer commits them to
 the files. Staged messages are lost if the process dies. This option accepts the loss, in RocketMQ as well.
@@ -23,33 +23,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tallystick.store.clock import steady_ms, wall_ms
+from tallystick.store.clock import steady_ms
 from tallystick.store.engine.flush import PageFlush
 from tallystick.store.engine.sync_thread import SyncThread
-from tallystick.store.formats.message import PutStatus
 from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Log
-    from tallystick.store.engine.replica import Replica
+    from tallystick.store.engine.connections import Answers
+    from tallystick.store.engine.durability import Durability
     from tallystick.store.settings import StoreSettings
 
 _logger = logging.getLogger("tallystick.store")
 
-# Fixed by the protocol: the answer's codes for a send that could not be stored, and for one not flushed in time.
 _SYSTEM_ERROR = 1
-_FLUSH_DISK_TIMEOUT = 10
-_FLUSH_SLAVE_TIMEOUT = 12
-
-Answers = list[tuple[int, bytes]]
+"""Fixed by the protocol: the answer's code for a send that could not be stored."""
 
 
 class Appender:
-    """Drives one kernel `Log` on the running event loop.
+    """Drives one kernel `Log` on the running event loop. Owns the thread that syncs it, and what failed last.
 
     `deliver(answers)` gets the answers to send, as (connection, bytes). `on_written(pos)` is called with each new
     written end, `on_idle()` when the page cache accepts writes again. `failure`: the error after which the log refuses
@@ -60,14 +55,14 @@ class Appender:
         self,
         log: Log,
         settings: StoreSettings,
+        durability: Durability,
         *,
         deliver: Callable[[Answers], None],
         on_written: Callable[[int], None],
         on_idle: Callable[[], None],
-        replica: Replica | None = None,
     ) -> None:
         self.log = log
-        self._replica = replica
+        self._durability = durability
         self.failure: OSError | None = None
         self._busy_until = 0.0
         self.write_errors = 0
@@ -79,7 +74,7 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._sync_flush = settings.flushDiskType is FlushDiskType.SYNC_FLUSH
-        self._pooled = settings.transient_pool_enabled and replica is None
+        self._pooled = durability.is_pooled
         self._woken_by_puts = not self._sync_flush and not settings.flushCommitLogTimed
         self._syncing = False
         self._pool_bytes = settings.transientStorePoolSize * settings.mappedFileSizeCommitLog
@@ -89,9 +84,6 @@ class Appender:
         self._commit_rule = PageFlush(
             settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, steady_ms()
         )
-        self._written_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
-        self._flushed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
-        self._committed_waiters: deque[tuple[int, asyncio.Future[PutStatus]]] = deque()
         self._sync_thread = SyncThread(log, self._on_synced)
         self._timers: list[asyncio.Task[None]] = []
 
@@ -117,49 +109,13 @@ class Appender:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
-    async def stored(self, end: int, *, flushed: bool) -> PutStatus:
-        """The outcome of the record that was staged up to `end`. `flushed`: its sender waits for the disk."""
-        self.kick()
-        status: asyncio.Future[PutStatus] = self._loop.create_future()
-        if self._replica is not None:
-            self._committed_waiters.append((end, status))
-            return await self._in_time(status, PutStatus.FLUSH_SLAVE_TIMEOUT)
-        if not (flushed and self._sync_flush):
-            if self._pooled:
-                return PutStatus.PUT_OK
-            self._written_waiters.append((end, status))
-            return await status
-        self._flushed_waiters.append((end, status))
-        return await self._in_time(status, PutStatus.FLUSH_DISK_TIMEOUT)
-
-    async def _in_time(self, status: asyncio.Future[PutStatus], otherwise: PutStatus) -> PutStatus:
-        try:
-            async with asyncio.timeout(self._settings.syncFlushTimeout / 1000):
-                return await status
-        except TimeoutError:
-            return otherwise
-
-    def commit(self, pos: int) -> None:
-        """The group has committed the log up to here: releases the answers of records that end there (B1)."""
-        self._deliver(self.log.release(pos))
-        _resolve(self._committed_waiters, pos)
-
-    def give_up(self, code: int, status: PutStatus) -> None:
-        """Answers all sends that wait for a commit with a code for "outcome unknown" (B2)."""
-        self._deliver(self.log.expire(1 << 62, code))
-        for _, waiting in self._committed_waiters:
-            if not waiting.done():
-                waiting.set_result(status)
-        self._committed_waiters.clear()
-
     async def flush(self) -> None:
         """Returns when everything that is staged now is durable. Raises OSError if that is impossible."""
         error = self.write()
         if error is not None:
             raise error
         if self.log.flushed < self.log.written:
-            flushed: asyncio.Future[PutStatus] = self._loop.create_future()
-            self._flushed_waiters.append((self.log.written, flushed))
+            flushed = self._durability.flushed.add(self.log.written)
             self._request_sync()
             await flushed
         if self.failure is not None:
@@ -187,26 +143,19 @@ class Appender:
             self._write_failed(error)
             written = self.log.written
         self._note_duration(time.perf_counter() - begin)
-        if self._replica is not None:
-            # Send before requesting the sync: waking its thread takes as long as sending, and the way over a follower
-            # takes longer.
-            self._replica.log_written()
+        self._durability.log_written(written)
         if self._sync_flush:
             if written > self.log.flushed:
                 self._request_sync()
             else:
                 # Upkeep has just synced the log on its thread, so no other sync will release the answers.
-                self._let_flushed_go()
-        else:
-            if self._replica is None:
-                self._deliver(self.log.release(written))
-            if self._woken_by_puts:
-                self._flush_by_rule()
-        _resolve(self._written_waiters, written)
+                self._durability.log_synced(self.log.flushed)
+        elif self._woken_by_puts:
+            self._flush_by_rule()
         self._on_written(written)
-        if self._replica is not None and failed is not None:
-            self._replica.log_failed(failed, final=False)
-        if failed is None:
+        if failed is not None:
+            self._durability.log_failed(failed, final=False)
+        else:
             self.write_failure = None
         return failed
 
@@ -246,7 +195,7 @@ class Appender:
 
     def _on_synced(self) -> None:
         self._syncing = False
-        self._let_flushed_go()
+        self._durability.log_synced(self.log.flushed)
         failure = self.log.sync_failure()
         if failure is not None:
             self.fail(failure)
@@ -258,16 +207,7 @@ class Appender:
             _logger.critical("the log failed, no put is accepted until a restart: %s", failure)
         self.log.set_hot(False)
         self._refuse(failure, everything=True)
-        if self._replica is not None:
-            self._replica.log_failed(failure, final=True)
-
-    def _let_flushed_go(self) -> None:
-        flushed = self.log.flushed
-        if self._replica is not None:
-            self._replica.log_synced()
-        elif self._sync_flush:
-            self._deliver(self.log.release(flushed))
-        _resolve(self._flushed_waiters, flushed)
+        self._durability.log_failed(failure, final=True)
 
     def _refuse(self, error: OSError, *, everything: bool = False) -> None:
         """Refuses the sends that are not written, or (`everything`) all that wait: their fate is not known."""
@@ -275,21 +215,14 @@ class Appender:
         self._deliver(self.log.abandon(_SYSTEM_ERROR, remark))
         if everything:
             self._deliver(self.log.expire(1 << 62, _SYSTEM_ERROR))
-        safe = -1 if everything else self.log.written
-        for waiters in (self._written_waiters, self._flushed_waiters, self._committed_waiters):
-            while waiters and waiters[-1][0] > safe:
-                _, status = waiters.pop()
-                if not status.done():
-                    status.set_result(PutStatus.UNKNOWN_ERROR)
+        self._durability.refuse(-1 if everything else self.log.written)
 
     async def _flush_timer(self) -> None:
         """ASYNC_FLUSH by its rules; gives up on sends that waited too long for a disk, or for the group."""
         settings = self._settings
         while True:
             await asyncio.sleep((1000 if self._sync_flush else settings.flushIntervalCommitLog) / 1000)
-            if self._sync_flush or self._replica is not None:
-                code = _FLUSH_DISK_TIMEOUT if self._replica is None else _FLUSH_SLAVE_TIMEOUT
-                self._deliver(self.log.expire(wall_ms() - settings.syncFlushTimeout, code))
+            self._durability.expire()
             if not self._sync_flush:
                 self._flush_by_rule()
 
@@ -298,10 +231,3 @@ class Appender:
             await asyncio.sleep(self._settings.commitIntervalCommitLog / 1000)
             if self._commit_rule.due(steady_ms(), self.log.staged, self.log.written):
                 self.write()
-
-
-def _resolve(waiters: deque[tuple[int, asyncio.Future[PutStatus]]], safe: int) -> None:
-    while waiters and waiters[0][0] <= safe:
-        _, status = waiters.popleft()
-        if not status.done():
-            status.set_result(PutStatus.PUT_OK)

@@ -51,7 +51,7 @@ class IndexRepair:
         wrong, and their files are built again soon."""
         found = []
         for pos in sorted(set(positions)):
-            data = self._store.message_at(pos)
+            data = self._store.reads.message_at(pos)
             if data is not None and _has_key(data, hashed):
                 found.append(data)
             elif data is not None or self._is_no_place(pos):
@@ -87,7 +87,7 @@ class IndexRepair:
         Reports that. A failure is logged."""
         store = self._store
         try:
-            if await store.run_between_turns(lambda: self._dispatch.distrust_index(name)):
+            if await store.threads.run_between_turns(lambda: self._dispatch.distrust_index(name)):
                 path = store.root / "index" / name
                 store.findings.add(FindingKind.DAMAGE, path, reason)
                 store.findings.add(FindingKind.REBUILT, path, "this file and those behind it, from the log")
@@ -128,7 +128,7 @@ class IndexRepair:
 
     def _stored_at(self, pos: int, time_ms: int) -> bool:
         """Whether the record at `pos` has this store time, or cannot be read."""
-        data = self._store.message_at(pos) if pos >= self._store.min_pos else None
+        data = self._store.reads.message_at(pos) if pos >= self._store.min_pos else None
         return data is None or store_timestamp(data) == time_ms
 
     async def close(self) -> None:

@@ -79,8 +79,8 @@ class QueueRepair:
         self._tell_lost(lost or [])
         if self._closing:
             return
-        if self._store.on_arrival is not None:
-            self._store.on_arrival([(topic.decode(), queue)])  # the waiting pulls retry
+        if self._store.dispatcher.on_arrival is not None:
+            self._store.dispatcher.on_arrival([(topic.decode(), queue)])  # the waiting pulls retry
 
     def _tell(self, topic: bytes, queue: int, error: Exception) -> None:
         name = topic.decode(errors="replace")

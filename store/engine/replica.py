@@ -1,11 +1,11 @@
 """The interface between the engine and a replicated log.
 
 A plain store creates its log itself, and everything that is written may be read. A `Replica` creates a replicated log,
-and the engine uses only what the group has committed: `MessageStore.commit` reports the position.
+and the engine uses only what the group has committed: `GroupCommit.commit` reports the position.
 
-    Replica ── log, where it begins, how far it was committed ──▶ MessageStore
+    Replica ── log, where it begins, how far it was committed ──▶ GroupCommit
             ◀── written, synced, failed; what may be deleted ────
-    driver  ── commit, take_lead, serve, give_up, forget_from ──▶
+    driver  ── commit, take_lead, serve, give_up, forget_cut ───▶
 
 ConsumeQueues and index are derived from committed records only, so they never have to be rolled back (B4, R4).
 """

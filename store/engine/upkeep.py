@@ -24,20 +24,18 @@ from tallystick.store.engine.cleaning import DiskState, used_part
 from tallystick.store.engine.dispatcher import REST
 from tallystick.store.engine.flush import PageFlush
 from tallystick.store.engine.inherited import sync_files
-from tallystick.store.engine.preallocation import Preallocator
 from tallystick.store.engine.recovery import Recovered, geometry_of
 from tallystick.store.engine.segment_cleaner import SegmentCleaner
 from tallystick.store.engine.segments import SegmentError, list_segments
 from tallystick.store.engine.thorough_save import save_table, sync_derived
 from tallystick.store.formats.checkpoint import StoreCheckpoint
-from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
 from tallystick.store.formats.progress import Point, ProgressKeeper
-from tallystick.store.formats.record import store_timestamp
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch
     from tallystick.store.engine.message_store import MessageStore
+    from tallystick.store.engine.preallocation import Preallocator
 
 _logger = logging.getLogger("tallystick.store")
 
@@ -49,9 +47,12 @@ _MEDIA_INTERVAL_MS = 500
 
 
 class Upkeep:
-    """The timers of one store."""
+    """The timers of one store. Owns where the log begins, what is saved and synced of the derived files, and the state
+    of the disk."""
 
-    def __init__(self, store: MessageStore, dispatch: Dispatch, recovered: Recovered) -> None:
+    def __init__(
+        self, store: MessageStore, dispatch: Dispatch, recovered: Recovered, preallocator: Preallocator
+    ) -> None:
         self._store = store
         self._dispatch = dispatch
         self._settings = store.settings
@@ -72,12 +73,11 @@ class Upkeep:
         self._inheriting = threading.Lock()
         self._inherited_sync: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._preallocator = Preallocator(store.door, store.settings, recovered.end_pos)
+        self._preallocator = preallocator
         self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
         self._age_clock = AgeClock(self._newest_time_ms(), wall_ms(), elapsed_ms())
         self._distrust = False
-        self._bytes_at_boot = recovered.end_pos
-        self._boot_ms, self._opened_ms = wall_ms(), steady_ms()
+        self._opened_ms = steady_ms()
         self.min_pos = recovered.min_pos
         """Position of the first byte of the log that is not deleted."""
 
@@ -89,10 +89,10 @@ class Upkeep:
             loop.create_task(self._keep(settings.flushIntervalConsumeQueue, self.save), name="save-progress"),
             loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
             loop.create_task(self._keep(_FOLDER_INTERVAL_MS, self._store.check_folder), name="check-folder"),
-            loop.create_task(self._keep(_MEDIA_INTERVAL_MS, self._store.look_at_media), name="look-at-media"),
+            loop.create_task(self._keep(_MEDIA_INTERVAL_MS, self._store.log_repair.look), name="look-at-media"),
         ]
-        if self._store.replica is not None:
-            self._tasks.append(loop.create_task(self._keep(_MARK_INTERVAL_MS, self._save_mark), name="save-log-mark"))
+        for name, work in self._store.durability.chores:
+            self._tasks.append(loop.create_task(self._keep(_MARK_INTERVAL_MS, self._on_thread(work)), name=name))
         self._tasks.append(loop.create_task(self._store.scrub.run(), name="scrub"))
         self._tasks.append(loop.create_task(self._store.index_repair.look_at_all(), name="look-at-index"))
         self._cleaner.look()
@@ -106,10 +106,6 @@ class Upkeep:
         if self._inherited_sync is not None:  # its thread does not end with the task that waits for it
             await asyncio.gather(self._inherited_sync, return_exceptions=True)
         await self._preallocator.stop()
-
-    def on_written(self, written: int) -> None:
-        """The log is written up to here."""
-        self._preallocator.reach(written)
 
     def save_soon(self) -> None:
         """Queues were removed: a mark that still counts them would be useless after a kill."""
@@ -179,14 +175,14 @@ class Upkeep:
             if not thorough and (self._dispatch.position == self._saved_pos or now_s < self._next_save_s):
                 return
             # Write what can be written while dispatch continues, to stop it for a shorter time.
-            await self._store.run_upkeep(self._dispatch.write_out)
+            await self._store.threads.run_upkeep(self._dispatch.write_out)
             begin_s = time.monotonic()
-            point, rows = await self._store.run_between_turns(
+            point, rows = await self._store.threads.run_between_turns(
                 lambda: self._progress.take_with_table(self._dispatch, with_table=thorough)
             )
             end_s = time.monotonic()
             self._next_save_s = end_s + REST * (end_s - begin_s)
-            await self._store.run_upkeep(lambda: self._save(point, rows, thorough))
+            await self._store.threads.run_upkeep(lambda: self._save(point, rows, thorough))
 
     def _save(self, point: Point, rows: bytes, thorough: bool) -> None:
         if thorough:
@@ -203,29 +199,26 @@ class Upkeep:
         sizes = self.min_pos, self._settings.queue_segment_bytes
         save_table(self._door, self._root, self._dispatch, point, rows, sizes)
 
-    async def _save_mark(self) -> None:
-        replica = self._store.replica
-        assert replica is not None
-        await self._store.run_upkeep(replica.save_mark)
+    def _on_thread(self, work: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+        return lambda: self._store.threads.run_upkeep(work)
 
     async def clean(self) -> None:
         """Checks the disk, and deletes old segments of the log and the units and entries that refer to them."""
-        state = await self._store.run_upkeep(self._cleaner.look)
-        self._store.look_again()  # the disk may have filled, or have room again
+        state = await self._store.threads.run_upkeep(self._cleaner.look)
+        self._store.admission.look_again()  # the disk may have filled, or have room again
         failed: OSError | None = None
         if state is not DiskState.OK:
             try:
                 await self.save(thorough=True)  # the segments to delete may be young
             except OSError as error:  # perhaps the disk is full: the previous save still allows deletions
                 failed = error
-        deleted = await self._store.run_upkeep(self._clean)
+        deleted = await self._store.threads.run_upkeep(self._clean)
         if failed is not None:
             raise failed
         if deleted:
             await self.save(thorough=True)  # the table of queues' ends must not refer to deleted files
 
     def _clean(self) -> bool:
-        replica = self._store.replica
         result = self._cleaner.run(
             now_ms=self._age_now_ms(),
             hour=time.localtime().tm_hour,
@@ -235,7 +228,7 @@ class Upkeep:
             keep_from=min(
                 self._store.log.flushed,
                 self._synced_pos,
-                self._store.log.flushed if replica is None else replica.keep_from(),
+                self._store.durability.keep_from(),
             ),
         )
         if result.deleted:
@@ -273,8 +266,7 @@ class Upkeep:
         return now_ms
 
     def _before_delete(self, start: int) -> None:
-        if self._store.replica is not None:
-            self._store.replica.release_before(start + self._settings.mappedFileSizeCommitLog)
+        self._store.durability.release_before(start + self._settings.mappedFileSizeCommitLog)
         # From here on nothing reads the segment. Queues are updated when all chosen segments are deleted.
         self.min_pos = start + self._settings.mappedFileSizeCommitLog
         self._dispatch.forget_log_segment(start)
@@ -284,8 +276,7 @@ class Upkeep:
         try:
             self._save(*self._progress.take_with_table(self._dispatch), thorough=True)
             self._preallocator.remove_unused(self._store.log.written)
-            if self._store.replica is not None:
-                self._store.replica.close(orderly)
+            self._store.durability.close(orderly)
         except (OSError, SegmentError, DamageError) as error:
             _logger.error("the store was not closed cleanly, the next start recovers it: %s", error)
             return
@@ -299,7 +290,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             await self._try(work)
-            self._store.look_again()  # the disk may have filled, or have room again
+            self._store.admission.look_again()  # the disk may have filled, or have room again
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -309,7 +300,7 @@ class Upkeep:
                 _logger.error("periodic work of the store failed, retrying: %s", error)
             self._last_error = str(error)
 
-    # -- figures -------------------------------------------------------------------------------------------------------
+    # -- disk ----------------------------------------------------------------------------------------------------------
 
     @property
     def disk_ratio(self) -> float:
@@ -334,57 +325,3 @@ class Upkeep:
             return None
         limit = self._settings.diskSpaceWarningLevelRatio
         return f"the disk is {self.disk_ratio:.1%} full, and the limit is {limit:.0%} (diskSpaceWarningLevelRatio)"
-
-    def _earliest_store_time(self) -> int:
-        """Store time (ms) of the log's oldest record; -1 for an empty log."""
-        record = self._store.message_at(self.min_pos + (0 if self._store.replica is None else ENTRY_HEADER_BYTES))
-        return -1 if record is None else store_timestamp(record)
-
-    def runtime_info(self) -> dict[str, str]:
-        """The entries of the store in GET_BROKER_RUNTIME_INFO."""
-        store, log = self._store, self._store.log
-        stat = os.statvfs(self._settings.log_folder)
-        total, free = stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
-        ratio = f"{self.disk_ratio:.4f}"
-        return {
-            "bootTimestamp": str(self._boot_ms),
-            "runtime": _duration(wall_ms() - self._boot_ms),
-            "commitLogDiskRatio": ratio,
-            "consumeQueueDiskRatio": ratio,
-            "commitLogMinOffset": str(self.min_pos),
-            "commitLogMaxOffset": str(store.max_pos),
-            "commitLogDirCapacity": f"Total : {_gib(total)}, Free : {_gib(free)}.",
-            "dispatchBehindBytes": str(store.dispatch_behind_bytes),
-            "dispatchMaxBuffer": "0",
-            "pageCacheLockTimeMills": "0",
-            "earliestMessageTimeStamp": str(self._earliest_store_time()),
-            "putMessageSizeTotal": str(log.written - self._bytes_at_boot),
-            "remainTransientStoreBufferNumbs": str(self._free_buffers()),
-            "remainHowManyDataToCommit": _bytes_text(log.staged - log.written),
-            "remainHowManyDataToFlush": _bytes_text(log.written - log.flushed),
-        }
-
-    def _free_buffers(self) -> int:
-        if not self._settings.transient_pool_enabled:
-            return 2**31 - 1  # as in RocketMQ without a pool
-        log = self._store.log
-        used = -(-(log.staged - log.written) // self._settings.mappedFileSizeCommitLog)
-        return max(0, self._settings.transientStorePoolSize - used)
-
-
-def _gib(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB"
-
-
-def _bytes_text(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
-
-
-def _duration(milliseconds: int) -> str:
-    minutes, seconds = divmod(milliseconds // 1000, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

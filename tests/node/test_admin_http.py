@@ -82,7 +82,7 @@ async def test_a_topic_is_made_changed_shown_and_deleted(node: Node) -> None:
     assert (await node.ask("PUT", "/topics/orders", {"perm": 4}))[1]["result"] == "unchanged"
     assert node.fake.topics.data_version == version
     for body in (b"a", b"b", b"c"):
-        await node.fake.store.put(Message("orders", 1, body))
+        await node.fake.store.writes.put(Message("orders", 1, body))
     status, shown = await node.ask("GET", "/topics/orders")
     assert (status, shown["messages"]) == (200, 3)
     assert shown["queues"][1] == {"queue": 1, "min": 0, "max": 3}
@@ -257,7 +257,7 @@ async def test_groups_of_consumers(node: Node) -> None:
     listed = (await node.ask("GET", "/consumergroups"))[1]
     assert [group for group in listed["consumergroups"] if not group["system"]] == [fields]
     for _ in range(5):
-        await node.fake.store.put(Message("orders", 0, b"x"))
+        await node.fake.store.writes.put(Message("orders", 0, b"x"))
     node.fake.offsets.commit("readers", "orders", 0, 2)
     channel = FakeChannel()
     node.fake.consumers.register("readers", Client(channel, "c@1", "JAVA", 373, node.fake.clock.now_ms))

@@ -30,8 +30,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     async with started(tmp_path, request.param) as store:
         for number in range(COUNT):
             delayed = message(b"%d" % number, topic="T", properties="DELAY\x011\x02")
-            assert (await store.put(to_schedule(delayed, LEVELS))).status.stored
-            assert (await store.put(message(b"other", topic="O"))).status.stored
+            assert (await store.writes.put(to_schedule(delayed, LEVELS))).status.stored
+            assert (await store.writes.put(message(b"other", topic="O"))).status.stored
         await saved(store)
         yield store
 
@@ -50,7 +50,7 @@ async def deliver_all(queue: LevelQueue) -> None:
 
 
 def delivered(store: MessageStore) -> list[bytes]:
-    return [record.body for record in records_of(store.get_message("T", 0, 0, 32).body)]
+    return [record.body for record in records_of(store.reads.get_message("T", 0, 0, 32).body)]
 
 
 def copy_unit(root: Path, source: tuple[str, int], to: int) -> None:
@@ -102,11 +102,11 @@ async def test_a_lost_message_is_passed_over_at_once(store: MessageStore, caplog
 
 
 async def test_times_are_of_the_right_record(store: MessageStore) -> None:
-    times = [store.store_time(SCHEDULE_TOPIC, 0, offset) for offset in range(COUNT)]
+    times = [store.reads.store_time(SCHEDULE_TOPIC, 0, offset) for offset in range(COUNT)]
     copy_unit(store.root, (QUEUE, 1), 4)
-    assert [store.store_time(SCHEDULE_TOPIC, 0, offset) for offset in range(COUNT)] == times
+    assert [store.reads.store_time(SCHEDULE_TOPIC, 0, offset) for offset in range(COUNT)] == times
     patch(files(store.root, QUEUE)[0], 5 * UNIT.size, UNIT.pack(0, 0x7FFFFFFF, 0))
-    assert store.store_time(SCHEDULE_TOPIC, 0, 5) == -1
+    assert store.reads.store_time(SCHEDULE_TOPIC, 0, 5) == -1
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ async def halves(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     async with started(tmp_path, request.param) as store:
         for number in range(HALVES):
             names = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": f"K{number}"}
-            assert (await store.put(to_half(message(b"%d" % number, topic="T"), names))).status.stored
+            assert (await store.writes.put(to_half(message(b"%d" % number, topic="T"), names))).status.stored
         for number in (0, 1, 3, 4, 5):
-            assert (await store.put(to_op(0, number, HOST, 1))).status.stored
+            assert (await store.writes.put(to_op(0, number, HOST, 1))).status.stored
         await saved(store)
         yield store
 

@@ -121,7 +121,7 @@ async def test_a_topic_that_cannot_be_saved_is_reported_and_saved_later(tmp_path
         # A message whose topic a kill would take is not acknowledged, nor stored.
         refused = await client.call(address, send("Made"))
         assert refused.code == 14 and "No space left" in (refused.remark or "")
-        assert broker.store.max_offset("Made", 0) == 0
+        assert broker.store.queues.max_offset("Made", 0) == 0
         door.heal()
         assert (await client.call(address, send("Made"))).code == 0
         assert (await client.call(address, create("Saved"))).code == 0
@@ -141,7 +141,7 @@ async def test_a_broker_stops_in_order_when_no_table_can_be_saved(
     assert not (tmp_path / "abort").exists(), "the store is in order all the same"
     async with running(tmp_path) as (broker, client, address):
         assert broker.store.recovered.clean
-        assert broker.store.max_offset("T", 0) == 1
+        assert broker.store.queues.max_offset("T", 0) == 1
         assert broker.topics.get("Lost") is None
 
 
@@ -168,6 +168,6 @@ async def test_a_failed_flush_is_a_clear_answer_and_not_healthy(tmp_path: Path) 
             await broker.store.flush()
         answer = await client.call(address, send())
         assert answer.code == 14 and "could not be flushed" in (answer.remark or "")
-        assert "could not be flushed" in (broker.store.failure() or "")
+        assert "could not be flushed" in (broker.store.admission.failure() or "")
         ext = {"topic": "T", "queueId": "0"}
         assert (await client.call(address, Command(30, ext=ext))).ext == {"offset": "1"}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_broker import MemoryFile
 from fake_member import FakeMember
+from own_parts import OwnParts
 
 from tallystick.node.broker.group.group_role import BrokerGroup
 from tallystick.node.broker.tables.saving import NotReplicatedError
@@ -26,7 +27,7 @@ class Notes(list[str]):
     """What happened, in order."""
 
 
-class NotingStore:
+class NotingStore(OwnParts):
     """The side of `MessageStore` that a group drives."""
 
     def __init__(self, notes: Notes) -> None:
@@ -113,7 +114,7 @@ class One:
         self.notes.append(f"id {broker_id} of term {term}")
 
     def serve(self, serving: bool) -> None:
-        self.store.serve(serving)
+        self.store.group.serve(serving)
 
     async def tell_name_servers(self) -> None:
         self.notes.append(f"tell {self.settings.brokerId}")
@@ -156,8 +157,8 @@ async def test_a_leader_serves_when_it_is_ready_and_registers_behind_that(one: O
 
 async def test_its_topics_are_in_the_log_before_it_serves(one: One) -> None:
     seen: list[int] = []
-    serve = one.store.serve
-    one.store.serve = lambda serving: (seen.append(len(one.member.log)), serve(serving))[1]  # type: ignore[method-assign]
+    serve = one.store.group.serve
+    one.store.group.serve = lambda serving: (seen.append(len(one.member.log)), serve(serving))[1]  # type: ignore[method-assign]
     one.member.lead(1)
     assert any(entry.kind is EntryKind.METADATA for entry in one.member.log[: min(seen)])
 

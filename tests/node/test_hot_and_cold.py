@@ -61,9 +61,9 @@ class World:
 
     def last(self) -> Record:
         """The newest record of queue 0."""
-        self.broker.store.look_again()
-        end = self.broker.store.max_offset(TOPIC, 0)
-        return Record.decode(self.broker.store.get_message(TOPIC, 0, end - 1, 1).body)
+        self.broker.store.admission.look_again()
+        end = self.broker.store.queues.max_offset(TOPIC, 0)
+        return Record.decode(self.broker.store.reads.get_message(TOPIC, 0, end - 1, 1).body)
 
 
 @pytest.fixture

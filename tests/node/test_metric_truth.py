@@ -146,8 +146,8 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
         }],
     }  # fmt: skip
     assert (await load.ask(RequestCode.HEART_BEAT, body=json.dumps(beat).encode())).code == 0
-    await until(lambda: broker.store.max_offset("D", 0) == 2)  # the two of level 1 were delivered
-    await until(lambda: broker.store.dispatch_behind_bytes == 0)
+    await until(lambda: broker.store.queues.max_offset("D", 0) == 2)  # the two of level 1 were delivered
+    await until(lambda: broker.store.figures.dispatch_behind_bytes == 0)
 
     got, pulled_bytes, pulls = [], 0, 0
     while len(got) < HOT:
@@ -164,7 +164,7 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
     assert (await load.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0  # straight to the dead letters
     fields = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "50"}
     assert (await load.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
-    await until(lambda: broker.store.dispatch_behind_bytes == 0)
+    await until(lambda: broker.store.figures.dispatch_behind_bytes == 0)
     broker.count_puts()
 
     figures = load.metrics()
@@ -229,7 +229,7 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
 
 async def test_held_pulls_and_connections_are_counted_while_they_are_there(load: Load) -> None:
     await load.send("T")
-    await until(lambda: load.broker.store.max_offset("T", 0) == 1)
+    await until(lambda: load.broker.store.queues.max_offset("T", 0) == 1)
     ext: dict[str, Any] = {
         "consumerGroup": "cg", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32", "sysFlag": "6",
         "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0",

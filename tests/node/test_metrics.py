@@ -41,16 +41,16 @@ class MeasuredBroker(FakeBroker):
             max_pos=1000,
             min_pos=100,
             flushed_pos=900,
-            dispatch_behind_bytes=50,
-            damaged_records=2,
-            writable=True,
+            figures=SimpleNamespace(dispatch_behind_bytes=50, damaged_records=2),
+            admission=SimpleNamespace(writable=True),
             upkeep=SimpleNamespace(disk_ratio=0.25, segments_deleted_early=0),
             appender=SimpleNamespace(write_errors=1),
             findings=FindingLog(),
             media=SimpleNamespace(unreadable_bytes=0),
             scrub=SimpleNamespace(total_bytes=7, bytes_per_second=5, age_seconds=3.0),
-            queues=lambda: list(self.ends),
-            max_offset=lambda topic, queue: self.ends[topic, queue],
+            queues=SimpleNamespace(
+                names=lambda: list(self.ends), max_offset=lambda topic, queue: self.ends[topic, queue]
+            ),
         )
         self.store: Any = store
 
@@ -99,7 +99,7 @@ def test_what_the_store_says(broker: MeasuredBroker) -> None:
     assert found["rocketmq_storage_disk_usage_ratio"] == {(): 0.25}
     assert found["rocketmq_storage_write_errors_total"] == {(): 1}
     assert found["rocketmq_storage_writable"] == {(): 1}
-    broker.store.writable = False
+    broker.store.admission.writable = False
     assert page(broker)["rocketmq_storage_writable"] == {(): 0}
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from own_parts import OwnParts
 
 from tallystick.node.core.configuration import Settings, load
 from tallystick.node.core.starting import RECOVERING, WAITING, StartProgress
@@ -20,7 +21,7 @@ from tallystick.store.findings import FindingKind
 PEER = SimpleNamespace(member=1, voter=True, connected=True, lag_bytes=77, disk=DiskState.OK)
 
 
-class FakeStore:
+class FakeStore(OwnParts):
     min_pos, max_pos, flushed_pos, readable_end, dispatch_behind_bytes = 10, 90, 80, 70, 5
     broken: str | None = None
     full: str | None = None
@@ -66,7 +67,7 @@ class FakeNode:
         return self.reason
 
     def failure(self) -> str | None:
-        return self.store.failure()
+        return self.store.admission.failure()
 
     def told(self, *, stopping: bool = False) -> dict[str, Any]:
         broker: Any = (

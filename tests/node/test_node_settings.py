@@ -15,7 +15,7 @@ from tallystick.store.setting import SettingsError, declarations, why_not_change
 from tallystick.store.settings import StoreSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-_READ_BY_NAME = {"duplicationEnable", "haMasterAddress"}  # engine.py refuses values of these
+_READ_BY_NAME = {"duplicationEnable", "haMasterAddress"}  # opening.py refuses values of these
 
 
 def test_the_defaults_are_sound() -> None:

@@ -90,12 +90,12 @@ def test_1_an_end_is_never_given_before_its_bytes_are_written(tmp_path: Path) ->
 
 async def test_1_dispatch_and_reads_end_at_what_is_written(tmp_path: Path) -> None:
     async with opened(small(tmp_path, transientStorePoolEnable=True, commitIntervalCommitLog=3_600_000)) as store:
-        await store.put(message(b"written"))
+        await store.writes.put(message(b"written"))
         await store.flush()
         written = store.max_pos
-        await store.put(message(b"only staged"))
+        await store.writes.put(message(b"only staged"))
         assert [record.body for record in read_queue(store)] == [b"written"]
-        assert store.dispatched_pos == written and store.message_at(written) is None
+        assert store.dispatched_pos == written and store.reads.message_at(written) is None
         assert store.log.staged > written
 
 
@@ -104,10 +104,10 @@ async def test_2_no_answer_cuts_a_record(tmp_path: Path) -> None:
     async with opened(small(tmp_path, **limits)) as store:
         bodies = [bytes([n]) * (n * 97 % 1300) for n in range(60)]
         for body in bodies:
-            await store.put(message(body))
+            await store.writes.put(message(body))
         at, found = 0, []
         while at < 60:
-            result = store.get_message("T", 0, at, 32)
+            result = store.reads.get_message("T", 0, at, 32)
             assert result.status is GetStatus.FOUND
             records = records_of(result.body)  # fails on a record that is cut
             assert len(records) == result.count == result.next_begin_offset - at
@@ -123,7 +123,7 @@ async def test_3_a_roll_syncs_the_old_segment_before_the_new_one_counts(tmp_path
     async with opened(small(tmp_path, flushDiskType=SYNC), door) as store:
         await until(lambda: store.upkeep._preallocator._task is None)
         door.fail("sync", segment_name(0), errno.EIO)  # only the old one: the new one's sync would succeed
-        results = await asyncio.gather(*(store.put(message(bytes(1500))) for _ in range(4)))
+        results = await asyncio.gather(*(store.writes.put(message(bytes(1500))) for _ in range(4)))
         assert store.max_pos > 4096
         assert not any(result.status.stored for result in results)
         assert store.flushed_pos == 0
@@ -133,7 +133,7 @@ async def test_3_bytes_behind_the_filler_are_no_log(tmp_path: Path) -> None:
     settings = small(tmp_path)
     async with opened(settings) as store:
         for n in range(4):
-            await store.put(message(bytes([n]) * 1500))
+            await store.writes.put(message(bytes([n]) * 1500))
     old = settings.commit_log_folder / segment_name(0)
     data = bytearray(old.read_bytes())
     filler = data.rindex(struct.pack(">i", -875286124)) - 4
@@ -151,24 +151,24 @@ async def test_4_a_batch_is_put_whole_or_not_at_all(tmp_path: Path) -> None:
     async with opened(small(tmp_path), door) as store:
         body = batch_body((b"one", b""), (b"two", b""), (bytes(4000), b""))
         before = store.log.staged, store.log.next_offset(b"T", 0)
-        result = await store.put_batch(MessageBatch("T", 0, body, born_host=PEER))
+        result = await store.writes.put_batch(MessageBatch("T", 0, body, born_host=PEER))
         assert result.status is PutStatus.MESSAGE_ILLEGAL
         assert (store.log.staged, store.log.next_offset(b"T", 0)) == before
         door.tear("commitlog", 150)  # after the first of its records
-        torn = await store.put_batch(MessageBatch("T", 0, batch_body((b"a", b""), (b"b", b"")), born_host=PEER))
+        torn = await store.writes.put_batch(MessageBatch("T", 0, batch_body((b"a", b""), (b"b", b"")), born_host=PEER))
         assert torn.status is PutStatus.UNKNOWN_ERROR
         assert (store.log.staged, store.log.next_offset(b"T", 0)) == before
 
 
 async def test_5_a_closed_client_does_not_stop_the_answers_of_others(tmp_path: Path) -> None:
     async with opened(small(tmp_path, flushDiskType=SYNC)) as store:
-        store.set_topic("T", 4)
-        store.set_hot(True)
+        store.connections.set_topic("T", 4)
+        store.admission.set_hot(True)
         peers = [Peer(store) for _ in range(5)]
         for peer in peers:
             peer.feed(send_frame() * 3)
         for gone in peers[::2]:
-            store.detach(gone.id)
+            store.connections.detach(gone.id)
         for peer in peers[1::2]:
             assert len(await peer.answered(3)) == 3
         assert all(gone.answers == [] for gone in peers[::2])
@@ -208,8 +208,8 @@ async def test_7_many_queues_cost_little_disk_and_no_first_touch(tmp_path: Path)
     settings = small(tmp_path, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=6_000_000)
     async with opened(settings) as store:
         for queue in range(300):
-            await store.put(message(b"x", queue=queue))
-        await until(lambda: store.dispatch_behind_bytes == 0)
+            await store.writes.put(message(b"x", queue=queue))
+        await until(lambda: store.figures.dispatch_behind_bytes == 0)
         await store.upkeep.save(thorough=True)
         files = list((tmp_path / "consumequeue").glob("*/*/*"))
         assert len(files) == 300
@@ -226,28 +226,28 @@ def test_8_no_default_port_is_one_that_clients_are_given() -> None:
 
 async def test_9_all_that_is_appended_is_dispatched(tmp_path: Path) -> None:
     async with opened(small(tmp_path, mappedFileSizeCommitLog=1 << 20)) as store:
-        store.set_topic("T", 4)
-        store.set_hot(True)
+        store.connections.set_topic("T", 4)
+        store.admission.set_hot(True)
         peer = Peer(store)
         for n in range(100):
             peer.feed(b"".join(send_frame(b"x" * 300, queue=q) for q in range(4)) * 5)
             if n % 10 == 0:
                 await asyncio.sleep(0)
         await peer.answered(2000)
-        await until(lambda: store.dispatch_behind_bytes == 0)
+        await until(lambda: store.figures.dispatch_behind_bytes == 0)
         assert store.dispatched_pos == store.max_pos == store.log.staged
-        assert sum(store.max_offset("T", queue) for queue in range(4)) == 2000
+        assert sum(store.queues.max_offset("T", queue) for queue in range(4)) == 2000
         assert [len(read_queue(store, queue=queue)) for queue in range(4)] == [500] * 4
 
 
 @pytest.mark.parametrize("filler", [8, 9, 50])
 async def test_3_a_filler_of_every_size_ends_its_segment(tmp_path: Path, filler: int) -> None:
     async with opened(small(tmp_path)) as store:
-        first = await store.put(message(b""))
+        first = await store.writes.put(message(b""))
         body = 4096 - filler - first.size - first.size
-        await store.put(message(bytes(body)))
+        await store.writes.put(message(bytes(body)))
         assert store.log.staged == 4096 - filler
-        await store.put(message(b"next"))
+        await store.writes.put(message(b"next"))
         records = read_queue(store)
         assert [record.pos for record in records] == [0, first.size, 4096]
     async with opened(small(tmp_path)) as store:

@@ -7,6 +7,7 @@ import json
 import lzma
 
 import pytest
+from own_parts import OwnParts
 
 from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.pull_head import pull_head
@@ -42,11 +43,11 @@ class MemoryFile:
         pass
 
 
-class FakeStore:
-    """Keeps the contract of MessageStore.get_message: RocketMQ's statuses and the limit of 32 messages."""
+class FakeStore(OwnParts):
+    """Keeps the contract of Reads.get_message: RocketMQ's statuses and the limit of 32 messages."""
 
     def __init__(self):
-        self.queues = {}  # (topic, queue) -> [(tags code, properties, record)], numbered from `firsts`
+        self.messages = {}  # (topic, queue) -> [(tags code, properties, record)], numbered from `firsts`
         self.firsts = {}
         self.watched = set()
         self.put_messages = []
@@ -58,7 +59,7 @@ class FakeStore:
         self.on_arrival = None
 
     def add(self, topic, queue_id, text="", body=b"x"):
-        queue = self.queues.setdefault((topic, queue_id), [])
+        queue = self.messages.setdefault((topic, queue_id), [])
         offset = self.max_offset(topic, queue_id)
         record = Record(topic, queue_id, body, text, queue_offset=offset, pos=self.max_pos).encode()
         self.max_pos += len(record)
@@ -68,7 +69,7 @@ class FakeStore:
             self.on_arrival([(topic, queue_id)])
 
     def expire(self, topic, queue_id, first):
-        queue = self.queues[topic, queue_id]
+        queue = self.messages[topic, queue_id]
         del queue[: first - self.min_offset(topic, queue_id)]
         self.firsts[topic, queue_id] = first
 
@@ -82,7 +83,7 @@ class FakeStore:
         return self.firsts.get((topic, queue_id), 0)
 
     def max_offset(self, topic, queue_id):
-        return self.min_offset(topic, queue_id) + len(self.queues.get((topic, queue_id), ()))
+        return self.min_offset(topic, queue_id) + len(self.messages.get((topic, queue_id), ()))
 
     def get_message(self, topic, queue_id, offset, max_messages, *, codes=None, accept=None):
         assert max_messages > 0
@@ -100,7 +101,7 @@ class FakeStore:
             if len(found) == min(max_messages, 32):
                 break
             self.looks += 1
-            code, stored, record = self.queues[topic, queue_id][at - low]
+            code, stored, record = self.messages[topic, queue_id][at - low]
             if (codes is None or code in codes) and (accept is None or accept(code, stored)):
                 found.append(record)
             offset = at + 1
@@ -112,12 +113,14 @@ class FakeStore:
         return PutResult(PutStatus.PUT_OK)
 
     def message_at(self, pos):
-        return next((one for queue in self.queues.values() for *_, one in queue if Record.decode(one).pos == pos), None)
+        return next(
+            (one for queue in self.messages.values() for *_, one in queue if Record.decode(one).pos == pos), None
+        )
 
     def query(self, topic, key, max_count, begin_ms, end_ms):
         found = [
             record
-            for (name, _), queue in self.queues.items()
+            for (name, _), queue in self.messages.items()
             for _, stored, record in queue
             if name == topic and properties.decode(stored.decode()).get("KEYS") == key
         ]
@@ -162,7 +165,7 @@ class World:
         self.stats = BrokerStats("c", self.now_ms)
         self.holds = HoldTable(self.store, limit=3)
         self.processor = PullProcessor(self)
-        self.store.on_arrival = self.holds.on_arrival
+        self.store.queues.on_arrival = self.holds.on_arrival
         self.connection = FakeConnection()
         self.topics.update(TopicConfig("T", 4, 4))
 
@@ -244,7 +247,7 @@ def test_found_messages_come_as_they_lie_in_the_log(world, header_type):
         "minOffset": "0",
         "maxOffset": "5",
     }
-    assert answer.body == b"".join(record for *_, record in world.store.queues["T", 0][1:4])
+    assert answer.body == b"".join(record for *_, record in world.store.messages["T", 0][1:4])
 
 
 @pytest.mark.parametrize("header_type", list(HeaderType))
@@ -650,7 +653,7 @@ def test_a_held_pull_that_stepped_over_messages_tells_how_far(world):
 def test_more_than_one_look_takes_is_left_to_the_client(world):
     world.store.scan_units = 10
     connection = held(world, subscription="B")
-    world.store.on_arrival = None
+    world.store.queues.on_arrival = None
     for _ in range(25):
         world.store.add("T", 0, properties.encode({"TAGS": "A"}))
     world.holds.on_arrival([("T", 0)])
@@ -678,7 +681,7 @@ def test_a_store_that_fails_answers_the_held_pull(world):
     def fails(*args, **kwargs):
         raise OSError("the disk is gone")
 
-    world.store.get_message = fails
+    world.store.reads.get_message = fails
     world.holds.on_arrival([("T", 0)])
     (answer,) = connection.take()
     assert (answer.code, answer.remark) == (1, "OSError: the disk is gone")
@@ -721,7 +724,7 @@ def test_a_message_by_its_position(world):
     world.store.add("T", 0)
     world.store.add("T", 0)
     view = QueryProcessor(world).view
-    pos = Record.decode(world.store.queues["T", 0][1][2]).pos
+    pos = Record.decode(world.store.messages["T", 0][1][2]).pos
     assert offsets_in(view(world.connection, Command(33, ext={"offset": str(pos)}))) == [1]
     answer = view(world.connection, Command(33, ext={"offset": str(pos + 1)}))
     assert (answer.code, answer.remark) == (1, f"can not find message by the offset, {pos + 1}")
@@ -781,7 +784,9 @@ class Replay(World):
         code, ext = request["header"]["code"], request["header"].get("extFields", {})
         if code == 310 and response["header"]["code"] == 0:
             queue_id = int(response["header"]["extFields"]["queueId"])
-            assert self.store.max_offset(ext["b"], queue_id) == int(response["header"]["extFields"]["queueOffset"])
+            assert self.store.queues.max_offset(ext["b"], queue_id) == int(
+                response["header"]["extFields"]["queueOffset"]
+            )
             self.store.add(ext["b"], queue_id, ext.get("i", ""), base64.b64decode(request["body"]))
 
 

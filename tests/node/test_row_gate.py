@@ -66,13 +66,13 @@ class Rig:
         self.broker.topics = TopicTable(self.file, SETTINGS, self.broker.now_ms)
         self.sender = SendProcessor(self.broker)  # type: ignore[arg-type]
         self.bodies: list[bytes] = []
-        put = self.broker.store.put
+        put = self.broker.store.writes.put
 
         async def noted(message: Message) -> PutResult:
             self.bodies.append(message.body)
             return await put(message)
 
-        self.broker.store.put = noted  # type: ignore[method-assign]
+        self.broker.store.writes.put = noted  # type: ignore[method-assign]
 
     def send(self, command: Command) -> asyncio.Task[Command | None]:
         return asyncio.ensure_future(self.sender.send(FakeChannel(), command))  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ async def test_a_send_is_refused_while_the_row_cannot_be_saved_and_taken_when_it
         assert answer is not None
         assert answer.code == 14
         assert "No space left" in (answer.remark or "")
-    assert broker.store.max_offset("New", 0) == 0, "what was refused is not stored"
+    assert broker.store.queues.max_offset("New", 0) == 0, "what was refused is not stored"
     known = await sender.send(FakeChannel(), send("BenchmarkTest", b"x"))  # type: ignore[arg-type]
     assert known is not None
     assert known.code == 0, "a topic that is durable takes messages"
@@ -225,7 +225,7 @@ async def test_what_is_sent_back_waits_for_its_retry_topic_and_group() -> None:
     await rig.send(send("New", b"1"))
     groups = HeldFile()
     rig.broker.groups._file = groups
-    stored = rig.broker.store.units("New", 0, 0, 1)[0][0]
+    stored = rig.broker.store.reads.units("New", 0, 0, 1)[0][0]
     ext = {"offset": str(stored), "group": "g", "delayLevel": "1", "maxReconsumeTimes": "16"}
     back = SendBackProcessor(rig.broker)  # type: ignore[arg-type]
     task = asyncio.ensure_future(back.send_back(FakeChannel(), Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext)))  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def make(store: FakeStore | None = None, file: MemoryFile | None = None) -> Fake
 
 async def send(broker: FakeBroker, level: int, body: bytes = b"x", queue_id: int = 0) -> None:
     message = Message("T", queue_id, body, f"DELAY\x01{level}\x02TAGS\x01A\x02")
-    assert (await broker.store.put(to_schedule(message, LEVELS))).status.stored
+    assert (await broker.store.writes.put(to_schedule(message, LEVELS))).status.stored
 
 
 def bodies(broker: FakeBroker) -> list[bytes]:
@@ -146,7 +146,7 @@ class TestOneLevel:
     )
     async def test_one_that_belongs_nowhere_is_passed_over_at_once(self, text):
         broker = make()
-        await broker.store.put(Message("SCHEDULE_TOPIC_XXXX", 0, b"x", text))
+        await broker.store.writes.put(Message("SCHEDULE_TOPIC_XXXX", 0, b"x", text))
         broker.clock.advance(1000)
         await broker.schedule.queues[0].step(broker.clock.now_ms)
         assert (len(broker.store.records()), broker.schedule.queues[0].offset) == (1, 1)

@@ -21,8 +21,8 @@ async def stored(broker: FakeBroker, **changes) -> Record:
     message.born_host, message.born_timestamp_ms = Host("10.1.1.1", 4), 99
     for name, value in changes.items():
         setattr(message, name, value)
-    result = await broker.store.put(message)
-    return Record.decode(broker.store.message_at(result.pos))
+    result = await broker.store.writes.put(message)
+    return Record.decode(broker.store.reads.message_at(result.pos))
 
 
 async def send_back(broker: FakeBroker, pos: int, *, version: int = 373, flag: int = 0, **ext):

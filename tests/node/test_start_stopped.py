@@ -28,7 +28,7 @@ def small(root: Path) -> StoreSettings:
 async def test_a_start_that_is_stopped_lets_go_of_the_folder_and_the_next_one_recovers_it(tmp_path: Path) -> None:
     broker = await Broker.start(SETTINGS, small(tmp_path))
     for number in range(50):
-        assert (await broker.store.put(Message("T", 0, b"%d" % number))).status.stored
+        assert (await broker.store.writes.put(Message("T", 0, b"%d" % number))).status.stored
     await broker.stop()
     (tmp_path / "abort").touch()
     (tmp_path / "tally-progress").unlink()
@@ -39,5 +39,5 @@ async def test_a_start_that_is_stopped_lets_go_of_the_folder_and_the_next_one_re
             await Broker.start(SETTINGS, small(tmp_path), progress=progress)
         assert (tmp_path / "abort").exists(), "as after a kill"
     broker = await Broker.start(SETTINGS, small(tmp_path))
-    assert broker.store.max_offset("T", 0) == 50
+    assert broker.store.queues.max_offset("T", 0) == 50
     await broker.stop()

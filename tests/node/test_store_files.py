@@ -89,8 +89,8 @@ async def member(root: Path) -> AsyncIterator[tuple[MessageStore, LedgerReplica]
     replica.on_failed = lambda error, final: None
     store = await MessageStore.open(chosen, store_host=HOST, door=door, replica=replica)
     try:
-        store.take_lead(1)
-        store.serve(True)
+        store.group.take_lead(1)
+        store.group.serve(True)
         yield store, replica
     finally:
         await store.close()
@@ -108,7 +108,7 @@ def derived(store: MessageStore) -> None:
 async def test_a_store_tells_what_it_has_and_gives_it(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
         for number in range(60):
-            await store.put(message(b"x" * 100, queue=number % 2, properties=f"KEYS\x01k{number}\x02"))
+            await store.writes.put(message(b"x" * 100, queue=number % 2, properties=f"KEYS\x01k{number}\x02"))
         derived(store)
         told = await node.show()
         files = {file["path"]: file["bytes"] for file in told.pop("files")}
@@ -141,7 +141,7 @@ async def test_a_store_tells_what_it_has_and_gives_it(tmp_path: Path) -> None:
 async def test_ranges_of_a_log_file_that_is_full(tmp_path: Path, wanted: str, begin: int, end: int) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
         while store.readable_end < 5000:
-            await store.put(message(os.urandom(100)))
+            await store.writes.put(message(os.urandom(100)))
         whole = (tmp_path / LOG).read_bytes()
         assert await node.read(LOG) == (200, whole)
         async with node.client.get(f"/store/files/{LOG}", headers={"Range": f"bytes={wanted}"}) as answer:
@@ -156,7 +156,7 @@ async def test_ranges_of_a_log_file_that_is_full(tmp_path: Path, wanted: str, be
 async def test_invalid_ranges(tmp_path: Path, wanted: str) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
         while store.readable_end < 5000:
-            await store.put(message(b"x"))
+            await store.writes.put(message(b"x"))
         status, body = await node.read(LOG, wanted)
         assert status == 416, body
         assert json.loads(body)["bytes"] == 4096
@@ -164,7 +164,7 @@ async def test_invalid_ranges(tmp_path: Path, wanted: str) -> None:
 
 async def test_a_range_of_a_derived_file_ends_with_it(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
-        await store.put(message(b"x"))
+        await store.writes.put(message(b"x"))
         derived(store)
         path = "consumequeue/T/0/" + segment_name(0)
         assert [len((await node.read(path, wanted))[1]) for wanted in ("300-999", "300-", "-20")] == [20, 20, 20]
@@ -174,7 +174,7 @@ async def test_a_range_of_a_derived_file_ends_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("topic", ["%RETRY%readers", "data", "commitlog"])
 async def test_a_topic_whose_name_means_something_else_too(tmp_path: Path, topic: str) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
-        await store.put(message(b"x", topic=topic))
+        await store.writes.put(message(b"x", topic=topic))
         derived(store)
         (file,) = (await node.show(f"consumequeue/{topic}"))["files"]
         assert file["path"] == f"consumequeue/{topic}/0/" + segment_name(0)
@@ -186,7 +186,7 @@ async def test_a_log_that_is_kept_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")  # the operator may name a link; what is in the store may be none
     async with opened(small(tmp_path / "store", storePathCommitLog=str(tmp_path / "link" / "log"))) as store:
-        await store.put(message(b"x"))
+        await store.writes.put(message(b"x"))
         async with served(store) as node:
             assert [file["path"] for file in (await node.show())["files"]] == [LOG]
             assert (await node.read(LOG, "0-50"))[1] == (tmp_path / "disk" / "log" / segment_name(0)).read_bytes()[:51]
@@ -198,7 +198,7 @@ async def test_a_log_that_is_kept_elsewhere(tmp_path: Path) -> None:
 async def test_what_is_not_committed_is_not_served(tmp_path: Path) -> None:
     """It is written and synced, and another leader may take it back."""
     async with member(tmp_path) as (store, replica), served(store) as node:
-        puts = [asyncio.create_task(store.put(message(b"m" * 150, queue=number % 2))) for number in range(60)]
+        puts = [asyncio.create_task(store.writes.put(message(b"m" * 150, queue=number % 2))) for number in range(60)]
         await until(lambda: replica.ledger.last_index >= 59 and replica.log.written > 8192)
         told = await node.show()
         assert (told["layout"], told["logFolder"], told["committed"]) == ("ledger", "dledger-n0/data", 0)
@@ -206,7 +206,7 @@ async def test_what_is_not_committed_is_not_served(tmp_path: Path) -> None:
         for committed in (0, 3, 17, 40, 59):
             replica.committed_index = committed
             bound = replica.ledger.end_of(committed)
-            store.commit(bound)
+            store.group.commit(bound)
             assert (await node.show())["committed"] == bound
             for start in range(0, replica.log.written, 4096):
                 path = LEDGER + segment_name(start)
@@ -237,7 +237,7 @@ async def test_the_bound_is_not_passed_while_writes_go_on(tmp_path: Path) -> Non
 
         async def write() -> None:
             for number in range(2000):
-                await store.put(message(os.urandom(number % 300)))
+                await store.writes.put(message(os.urandom(number % 300)))
 
         writer, ends, log = asyncio.create_task(write()), set(), tmp_path / LOG
         await until(lambda: store.readable_end > 0)
@@ -295,7 +295,7 @@ ELSEWHERE = [
 async def test_nothing_else_is_served(tmp_path: Path, target: str) -> None:
     root = tmp_path / "store"
     async with opened(small(root)) as store, served(store) as node:
-        await store.put(message(b"x"))
+        await store.writes.put(message(b"x"))
         derived(store)
         (tmp_path / "secret").write_text("secret")
         for name in ("config/topics.json", "tally/x", "dledger-n0/member", "dledger-n0/votes/x", "commitlog/x"):
@@ -324,7 +324,7 @@ async def test_no_other_folder_is_listed(tmp_path: Path, under: str) -> None:
 
 async def test_links_and_strange_names_are_not_listed(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store, served(store) as node:
-        await store.put(message(b"x"))
+        await store.writes.put(message(b"x"))
         derived(store)
         (tmp_path / "consumequeue" / "link").symlink_to("T")
         (tmp_path / "consumequeue" / "T" / "0" / "link").symlink_to(segment_name(0))
@@ -354,7 +354,7 @@ async def test_who_may_read(tmp_path: Path, files: str, answers: dict[str, tuple
         "read_tokens": TokenFile(tmp_path / "reader") if "r" in files else None,
     }
     async with opened(small(tmp_path / "store")) as store, served(store, **options) as node:
-        await store.put(message(b"x"))
+        await store.writes.put(message(b"x"))
         for token, (reads, administers) in answers.items():
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             for path, expected in (("/store", reads), ("/store/files/checkpoint", reads), ("/node", administers)):
@@ -407,7 +407,7 @@ async def big(root: Path) -> AsyncIterator[tuple[MessageStore, bytes]]:
     """A store whose first segment is full, and larger than what sockets hold."""
     async with opened(small(root, mappedFileSizeCommitLog=BIG)) as store:
         while store.readable_end < BIG:
-            await store.put(message(os.urandom(1 << 20)))
+            await store.writes.put(message(os.urandom(1 << 20)))
         yield store, (root / LOG).read_bytes()
 
 
@@ -512,7 +512,7 @@ async def test_a_slow_disk_does_not_delay_other_requests(tmp_path: Path, monkeyp
             for _ in range(2):
                 await asyncio.to_thread(waiting.acquire)
             for _ in range(10):
-                assert (await store.put(message(b"x"))).status.stored
+                assert (await store.writes.put(message(b"x"))).status.stored
                 async with node.client.get("/healthz") as answer:
                     assert answer.status == 200
             assert not any(reader.done() for reader in readers)

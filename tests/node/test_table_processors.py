@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
+from own_parts import OwnParts
 
 from tallystick.node.broker.processors.admin import AdminProcessor
 from tallystick.node.broker.processors.broker_to_client import RelayProcessor
@@ -59,7 +60,7 @@ class MemoryFile:
         self.value = value
 
 
-class ListStore:
+class ListStore(OwnParts):
     """A store that knows store times of each queue, and records by position."""
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class ListStore:
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         return self.in_memory
 
-    def queues(self) -> list[tuple[str, int]]:
+    def names(self) -> list[tuple[str, int]]:
         return list(self.times)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
@@ -596,7 +597,7 @@ async def test_a_deleted_topic_leaves_nothing() -> None:
     broker.stats.put("AdmT", 1, 1)
     assert (await broker.ask(215, {"topic": "AdmT"})).code == 0
     assert "AdmT" not in broker.topics
-    assert broker.store.queues() == []
+    assert broker.store.queues.names() == []
     assert broker.offsets.to_json() == {"offsetTable": {}}
     assert (await broker.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "AdmT"})).code == 1
     assert (await broker.ask(215, {"topic": "AdmT"})).code == 0, "mqadmin asks every broker"

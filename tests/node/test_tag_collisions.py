@@ -51,7 +51,7 @@ def pulled(broker: Broker, subscription: str, kind: str = "TAG") -> list[str]:
     """Bodies that a subscription brings, over as many pulls as it takes."""
     wanted, found, offset = filter_of(subscription, kind), [], 0
     while offset < len(FAMILY) + len(OTHERS):
-        result = broker.store.get_message("T", 0, offset, 32, codes=wanted.codes, accept=wanted.accept)
+        result = broker.store.reads.get_message("T", 0, offset, 32, codes=wanted.codes, accept=wanted.accept)
         at = 0
         while at < len(result.body):
             size = int.from_bytes(result.body[at : at + 4], "big")

@@ -38,7 +38,7 @@ async def send_half(broker: FakeBroker, key: str = "K1", more: str = "") -> Reco
     command = Command(310, ext={**ext, "i": text}, body=key.encode())
     answer = await SendProcessor(broker).send(FakeChannel(), command)
     assert answer.code == 0
-    return Record.decode(broker.store.message_at(int(answer.ext["msgId"][16:], 16)))
+    return Record.decode(broker.store.reads.message_at(int(answer.ext["msgId"][16:], 16)))
 
 
 def end_command(pos: int, offset: int, decision: int, *, flag: int = 0, **changes: str) -> Command:
@@ -112,7 +112,7 @@ class TestEnd:
 
     async def test_an_op_record_that_cannot_be_stored_is_stored_before_the_next_round(self, broker):
         half = await send_half(broker)
-        real, calls = broker.store.put, []
+        real, calls = broker.store.writes.put, []
 
         async def put(message: Message):
             calls.append(message.topic)
@@ -120,7 +120,7 @@ class TestEnd:
                 broker.store.refuse(PutStatus.SERVICE_NOT_AVAILABLE)
             return await real(message)
 
-        broker.store.put = put
+        broker.store.writes.put = put
         await end(broker, half, COMMIT)
         assert not ops(broker)
         channel = broker.producer("pg")
@@ -144,7 +144,9 @@ class TestEnd:
         assert len(broker.store.records()) == 1
 
     async def test_a_record_that_is_no_half_message(self, broker):
-        result = await broker.store.put(Message("T", 0, b"", "PGROUP\x01pg\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"))
+        result = await broker.store.writes.put(
+            Message("T", 0, b"", "PGROUP\x01pg\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02")
+        )
         with pytest.raises(ResponseError, match="find prepared"):
             await TransactionProcessor(broker).end(FakeChannel(), end_command(result.pos, 0, COMMIT))
 
@@ -187,7 +189,7 @@ class TestCheck:
     async def test_what_was_stored_since_the_round_began_is_left_alone(self, broker):
         half = await send_half(broker)
         aged = Message(HALF, 0, b"", half.properties, born_timestamp_ms=broker.now_ms() - 3600_000)
-        await broker.store.put(aged)
+        await broker.store.writes.put(aged)
         broker.clock.advance(-1)
         await broker.transactions.check(broker.now_ms())
         assert len(broker.store.records(HALF)) == 2
@@ -200,7 +202,7 @@ class TestCheck:
         broker.store._units.clear()
         broker.store.max_pos = 0
         text = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02UNIQ_KEY\x01K1\x02"
-        await broker.store.put(Message(HALF, 0, b"", text, born_timestamp_ms=broker.now_ms() + 3600_000))
+        await broker.store.writes.put(Message(HALF, 0, b"", text, born_timestamp_ms=broker.now_ms() + 3600_000))
         channel = broker.producer("pg")
         await check(broker, 1)
         assert len(channel.sent) == 1
@@ -244,7 +246,7 @@ class TestCheck:
         assert not channel.sent and len(broker.store.records(DISCARDED)) == 1
 
     async def test_a_half_message_that_belongs_nowhere(self, broker):
-        await broker.store.put(Message(HALF, 0, b"x", "TRAN_MSG\x01true\x02"))
+        await broker.store.writes.put(Message(HALF, 0, b"x", "TRAN_MSG\x01true\x02"))
         await check(broker)
         assert len(broker.store.records(DISCARDED)) == 1
 
@@ -328,11 +330,13 @@ class TestCheck:
         await check(broker)
         broker = make(broker.store)
         channel = broker.producer("pg")
-        store, real = broker.store, broker.store.usable_units
-        store.usable_units = lambda topic, queue_id, offset, count: real(topic, queue_id, offset, count)[: 1 - offset]
+        store, real = broker.store, broker.store.reads.usable_units
+        store.reads.usable_units = lambda topic, queue_id, offset, count: real(topic, queue_id, offset, count)[
+            : 1 - offset
+        ]
         await check(broker)
         assert not channel.sent
-        store.usable_units = real
+        store.reads.usable_units = real
         await check(broker)
         assert [asked.ext["msgId"] for asked in channel.sent] == ["K1", "K2"]
         await end(broker, half, COMMIT)

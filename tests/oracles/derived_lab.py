@@ -56,12 +56,12 @@ async def started(root: Path, group: bool, door: Door | None = None, **changes: 
 
             def synced() -> None:
                 replica.committed_index = ledger.synced_index
-                store.commit(ledger.end_of(ledger.synced_index))
+                store.group.commit(ledger.end_of(ledger.synced_index))
 
             replica.on_synced = synced
-            store.commit(ledger.end_of(ledger.last_index))
-            store.take_lead(1)
-            store.serve(True)
+            store.group.commit(ledger.end_of(ledger.last_index))
+            store.group.take_lead(1)
+            store.group.serve(True)
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "save-at-start"))
         yield store
     finally:
@@ -71,7 +71,7 @@ async def started(root: Path, group: bool, door: Door | None = None, **changes: 
 async def send(store: MessageStore, topic: str, queue: int, number: int, tag: str = "") -> Sent:
     body = b"%04d" % number + b"." * (number * 7 % 90)
     properties = f"KEYS\x01k{number}\x02" + (f"TAGS\x01{tag}\x02" if tag else "")
-    result = await store.put(message(body, topic=topic, queue=queue, properties=properties))
+    result = await store.writes.put(message(body, topic=topic, queue=queue, properties=properties))
     assert result.status.stored, result
     return Sent(topic, queue, result.queue_offset, body, f"k{number}")
 
@@ -83,12 +83,12 @@ async def saved(store: MessageStore, *, thorough: bool = False) -> None:
         while store.dispatched_pos < store.max_pos:
             store.dispatcher.catch_up()
             await asyncio.sleep(0)
-    await store.upkeep.save(thorough=True) if thorough else await store.save_progress()
+    await store.upkeep.save(thorough=True) if thorough else await store.queues.save_progress()
 
 
 def check_reads(store: MessageStore, sent: list[Sent]) -> None:
     for each in sent:
-        found = store.get_message(each.topic, each.queue, each.offset, 1)
+        found = store.reads.get_message(each.topic, each.queue, each.offset, 1)
         assert found.status is GetStatus.FOUND, (each, found.status)
         (record,) = records_of(found.body)
         assert (record.queue_offset, record.body) == (each.offset, each.body), each
@@ -96,7 +96,9 @@ def check_reads(store: MessageStore, sent: list[Sent]) -> None:
 
 def check_keys(store: MessageStore, sent: list[Sent]) -> None:
     for each in sent:
-        bodies = [records_of(record)[0].body for record in store.query(each.topic, each.key, 100, 0, 2**62).records]
+        bodies = [
+            records_of(record)[0].body for record in store.reads.query(each.topic, each.key, 100, 0, 2**62).records
+        ]
         assert each.body in bodies, each.key
 
 

@@ -58,9 +58,9 @@ async def kill(store: MessageStore) -> None:
     if store.dispatcher._armed is not None:
         store.dispatcher._armed.cancel()
     await store.appender._sync_thread.close()
-    store._open = False
-    store._executor.shutdown(cancel_futures=True)
-    store._upkeep_executor.shutdown(cancel_futures=True)
+    store.admission.is_open = False
+    store.threads.dispatch.shutdown(cancel_futures=True)
+    store.threads.upkeep.shutdown(cancel_futures=True)
     store._lock.release()
 
 
@@ -84,10 +84,10 @@ def read_queue(store: MessageStore, topic: str = "T", queue: int = 0, offset: in
 
     Removed ones may stand before the first: like RocketMQ, a queue all of whose records go keeps its min offset.
     """
-    at = store.min_offset(topic, queue) if offset is None else offset
+    at = store.queues.min_offset(topic, queue) if offset is None else offset
     found: list[Record] = []
-    while at < store.max_offset(topic, queue):
-        result = store.get_message(topic, queue, at, 1000)
+    while at < store.queues.max_offset(topic, queue):
+        result = store.reads.get_message(topic, queue, at, 1000)
         assert result.status in (GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING), (topic, queue, at, result.status)
         records = records_of(result.body)
         end = result.next_begin_offset
@@ -176,7 +176,7 @@ class Peer:
         self.store = store
         self.answers: list[dict[str, Any]] = []
         self._came = asyncio.Event()
-        self.id = store.attach(host, self._write)
+        self.id = store.connections.attach(host, self._write)
 
     def _write(self, data: bytes) -> None:
         self.answers += answers_in(data)
@@ -184,7 +184,7 @@ class Peer:
 
     def feed(self, data: bytes) -> list[tuple[int, bytes, bytes]]:
         """The cold frames; the stream is sound."""
-        cold, fault = self.store.feed(self.id, data)
+        cold, fault = self.store.connections.feed(self.id, data)
         assert fault is None
         return cold or []
 
@@ -218,7 +218,7 @@ def filled_store(settings: StoreSettings, count: int) -> Path:
         async with opened(settings) as store:
             for n in range(count):
                 properties = f"TAGS\x01a{n % 3}\x02KEYS\x01k{n}\x02"
-                await store.put(message(b"body %d" % n * 8, queue=n % 2, properties=properties))
+                await store.writes.put(message(b"body %d" % n * 8, queue=n % 2, properties=properties))
 
     asyncio.run(fill())
     config = settings.root / "config"

@@ -18,6 +18,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from own_parts import OwnParts
+
 from tallystick.store._kernel import string_hash
 from tallystick.store.formats import properties
 from tallystick.store.formats.message import (
@@ -55,7 +57,7 @@ class Clock:
         self.now_ms += ms
 
 
-class FakeStore:
+class FakeStore(OwnParts):
     """See the module."""
 
     def __init__(
@@ -226,7 +228,7 @@ class FakeStore:
     def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         return self.units(topic, queue_id, offset, count)
 
-    def queues(self) -> list[tuple[str, int]]:
+    def names(self) -> list[tuple[str, int]]:
         return list(self._units)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:

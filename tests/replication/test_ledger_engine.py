@@ -66,11 +66,11 @@ class Member:
 
     def commit(self, index: int) -> None:
         self.replica.committed_index = index
-        self.store.commit(self.ledger.end_of(index))
+        self.store.group.commit(self.ledger.end_of(index))
 
     def lead(self, term: int) -> None:
-        self.store.take_lead(term)
-        self.store.serve(True)
+        self.store.group.take_lead(term)
+        self.store.group.serve(True)
 
     async def until_written(self, index: int) -> None:
         watcher = asyncio.Event()
@@ -82,7 +82,7 @@ class Member:
     def truncate(self, last_kept: int) -> None:
         was_end = self.ledger.log.written
         self.ledger.truncate(last_kept)
-        self.store.forget_cut(was_end)
+        self.store.group.forget_cut(was_end)
 
     def follow(self, leader: Member) -> None:
         """Takes what the leader has more, written."""
@@ -108,12 +108,12 @@ async def member(root: Path, door: Door | None = None, boot: int = 1, **changes:
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "save-at-start"))
         yield Member(store, replica)
     finally:
-        if store._open:
+        if store.admission.is_open:
             await store.close()
 
 
 def put(member: Member, body: bytes, queue: int = 0, topic: str = "T", properties: str = "") -> asyncio.Task[PutResult]:
-    return asyncio.create_task(member.store.put(message(body, topic=topic, queue=queue, properties=properties)))
+    return asyncio.create_task(member.store.writes.put(message(body, topic=topic, queue=queue, properties=properties)))
 
 
 # -- what is committed, and what is not --------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ async def test_nothing_uncommitted_is_seen_or_answered(tmp_path: Path) -> None:
         one.lead(1)
         puts = [put(one, b"m%d" % number, properties=f"KEYS\x01k{number}\x02") for number in range(4)]
         await one.until_written(3)
-        assert one.store.max_offset("T", 0) == 0 and one.store.queues() == []
-        assert one.store.get_message("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-        assert one.store.message_at(48) is None and one.store.query("T", "k1", 9, 0, 1 << 60).records == []
+        assert one.store.queues.max_offset("T", 0) == 0 and one.store.queues.names() == []
+        assert one.store.reads.get_message("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+        assert one.store.reads.message_at(48) is None and one.store.reads.query("T", "k1", 9, 0, 1 << 60).records == []
         assert not any(task.done() for task in puts)
         one.commit(1)
         done = await asyncio.gather(*puts[:2])
@@ -137,9 +137,12 @@ async def test_nothing_uncommitted_is_seen_or_answered(tmp_path: Path) -> None:
         ]
         assert [record.body for record in read_queue(one.store)] == [b"m0", b"m1"]
         assert one.store.max_pos == one.ledger.end_of(1) < one.ledger.log.written
-        assert len(one.store.query("T", "k1", 9, 0, 1 << 60).records) == 1
-        assert one.store.query("T", "k2", 9, 0, 1 << 60).records == []
-        assert one.store.message_at(puts_pos(one, 1)) is not None and one.store.message_at(puts_pos(one, 2)) is None
+        assert len(one.store.reads.query("T", "k1", 9, 0, 1 << 60).records) == 1
+        assert one.store.reads.query("T", "k2", 9, 0, 1 << 60).records == []
+        assert (
+            one.store.reads.message_at(puts_pos(one, 1)) is not None
+            and one.store.reads.message_at(puts_pos(one, 2)) is None
+        )
         assert not puts[2].done()
         one.commit(3)
         await asyncio.gather(*puts)
@@ -153,10 +156,10 @@ def puts_pos(one: Member, index: int) -> int:
 async def test_the_short_way_waits_for_the_commit_too(tmp_path: Path) -> None:
     async with member(tmp_path) as one:
         one.lead(1)
-        one.store.set_topic("T", 4)
+        one.store.connections.set_topic("T", 4)
         got: list[bytes] = []
-        connection = one.store.attach(PEER, got.append)
-        cold, fault = one.store.feed(connection, send_frame(b"a", opaque=1) + send_frame(b"b", opaque=2))
+        connection = one.store.connections.attach(PEER, got.append)
+        cold, fault = one.store.connections.feed(connection, send_frame(b"a", opaque=1) + send_frame(b"b", opaque=2))
         assert (cold, fault) == (None, None)
         await one.until_written(1)
         await one.store.flush()
@@ -171,10 +174,10 @@ async def test_without_a_sync_before_the_answer_the_commit_still_comes_first(tmp
     """The weaker profile: the driver may count what is written, but nothing is answered before it says so."""
     async with member(tmp_path, flushDiskType=FlushDiskType.ASYNC_FLUSH) as one:
         one.lead(1)
-        one.store.set_topic("T", 4)
+        one.store.connections.set_topic("T", 4)
         got: list[bytes] = []
-        connection = one.store.attach(PEER, got.append)
-        one.store.feed(connection, send_frame(b"a", opaque=1))
+        connection = one.store.connections.attach(PEER, got.append)
+        one.store.connections.feed(connection, send_frame(b"a", opaque=1))
         await one.until_written(0)
         waiting = put(one, b"b")
         await one.until_written(1)
@@ -187,7 +190,7 @@ async def test_a_batch_is_answered_when_its_last_entry_is_committed(tmp_path: Pa
     async with member(tmp_path) as one:
         one.lead(1)
         body = batch_body(*((b"b%d" % number, b"") for number in range(5)))
-        task = asyncio.create_task(one.store.put_batch(MessageBatch("T", 1, body, born_host=PEER)))
+        task = asyncio.create_task(one.store.writes.put_batch(MessageBatch("T", 1, body, born_host=PEER)))
         await one.until_written(4)
         one.commit(3)
         await one.store.flush()
@@ -202,22 +205,22 @@ async def test_lost_leadership_tells_every_waiting_put_the_same(tmp_path: Path) 
     """B2: outcome unknown; the entries may still be committed."""
     async with member(tmp_path) as one:
         one.lead(1)
-        one.store.set_topic("T", 4)
+        one.store.connections.set_topic("T", 4)
         got: list[bytes] = []
-        connection = one.store.attach(PEER, got.append)
+        connection = one.store.connections.attach(PEER, got.append)
         waiting = put(one, b"one")
         await one.until_written(0)
-        one.store.feed(connection, send_frame(b"two"))
+        one.store.connections.feed(connection, send_frame(b"two"))
         await one.until_written(1)
-        one.store.give_up(14, PutStatus.UNKNOWN_ERROR)
+        one.store.group.give_up(14, PutStatus.UNKNOWN_ERROR)
         assert (await waiting).status is PutStatus.UNKNOWN_ERROR
         assert [answer["code"] for answer in answers_in(b"".join(got))] == [14]
-        refused = await one.store.put(message())
+        refused = await one.store.writes.put(message())
         assert (refused.status, refused.detail) == (
             PutStatus.SERVICE_NOT_AVAILABLE,
             "this member does not lead its group",
         )
-        cold, _ = one.store.feed(connection, send_frame(b"three"))
+        cold, _ = one.store.connections.feed(connection, send_frame(b"three"))
         assert cold is not None and len(cold) == 1, "left to the code that answers that it does not lead"
         one.commit(1)
         assert [record.body for record in read_queue(one.store)] == [b"one", b"two"]
@@ -226,7 +229,7 @@ async def test_lost_leadership_tells_every_waiting_put_the_same(tmp_path: Path) 
 async def test_a_put_that_is_not_committed_in_time_is_stored_all_the_same(tmp_path: Path) -> None:
     async with member(tmp_path, syncFlushTimeout=1) as one:
         one.lead(1)
-        assert (await one.store.put(message())).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+        assert (await one.store.writes.put(message())).status is PutStatus.FLUSH_SLAVE_TIMEOUT
 
 
 async def test_a_follower_takes_no_puts_and_serves_reads(tmp_path: Path) -> None:
@@ -235,8 +238,8 @@ async def test_a_follower_takes_no_puts_and_serves_reads(tmp_path: Path) -> None
         tasks = [put(leader, b"m%d" % number, queue=number % 2) for number in range(60)]
         await leader.until_written(59)
         follower.follow(leader)
-        assert (await follower.store.put(message())).status is PutStatus.SERVICE_NOT_AVAILABLE
-        assert follower.store.max_offset("T", 0) == 0
+        assert (await follower.store.writes.put(message())).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert follower.store.queues.max_offset("T", 0) == 0
         await follower.store.flush()
         assert follower.ledger.synced_index == 59
         for one in (leader, follower):
@@ -246,9 +249,9 @@ async def test_a_follower_takes_no_puts_and_serves_reads(tmp_path: Path) -> None
             assert read_queue(follower.store, queue=queue) == read_queue(leader.store, queue=queue)
         assert len(read_queue(follower.store)) == 30
         # A reader that is ahead of a follower stays where it is; only who leads knows a better place.
-        ahead = follower.store.get_message("T", 0, 1000, 32)
+        ahead = follower.store.reads.get_message("T", 0, 1000, 32)
         assert (ahead.status, ahead.next_begin_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 1000)
-        assert leader.store.get_message("T", 0, 1000, 32).next_begin_offset == 0
+        assert leader.store.reads.get_message("T", 0, 1000, 32).next_begin_offset == 0
     for name in ("a", "b"):
         assert verify(tmp_path / name).sound
 
@@ -260,12 +263,12 @@ async def test_a_new_leader_corrects_no_reader_before_its_queues_are_complete(tm
         await one.until_written(199)
         one.commit(199)
         assert one.store.dispatcher.behind_bytes > 0
-        ahead = one.store.get_message("T", 0, 150, 32)
+        ahead = one.store.reads.get_message("T", 0, 150, 32)
         assert (ahead.status, ahead.next_begin_offset) != (GetStatus.FOUND, 151), "else this shows nothing"
         assert ahead.next_begin_offset == 150
         one.store.dispatcher.finish()
-        assert one.store.get_message("T", 0, 150, 32).status is GetStatus.FOUND
-        assert one.store.get_message("T", 0, 1000, 32).next_begin_offset == 0
+        assert one.store.reads.get_message("T", 0, 150, 32).status is GetStatus.FOUND
+        assert one.store.reads.get_message("T", 0, 1000, 32).next_begin_offset == 0
         await asyncio.gather(*tasks)
 
 
@@ -286,7 +289,7 @@ async def test_a_new_leader_counts_on_from_all_of_its_log(tmp_path: Path) -> Non
         new.lead(2)
         results = [put(new, b"new", queue=queue, topic=f"T{topic}") for topic in range(3) for queue in range(2)]
         await new.until_written(35)
-        old.store.give_up(14, PutStatus.UNKNOWN_ERROR)
+        old.store.group.give_up(14, PutStatus.UNKNOWN_ERROR)
         old.truncate(29)
         old.follow(new)
         assert old.ledger.log.read_range(0, 35) == new.ledger.log.read_range(0, 35)
@@ -329,7 +332,7 @@ async def test_two_members_take_turns(tmp_path: Path, seed: int) -> None:
             if index >= 0:
                 a.commit(index)
                 b.commit(index)
-            leader.store.give_up(14, PutStatus.UNKNOWN_ERROR)
+            leader.store.group.give_up(14, PutStatus.UNKNOWN_ERROR)
             done = await asyncio.gather(*tasks)
             assert all(result.status in (PutStatus.PUT_OK, PutStatus.UNKNOWN_ERROR) for result in done)
             for topic, queue in [(topic, queue) for topic in "TU" for queue in (0, 1)]:
@@ -368,7 +371,7 @@ async def test_an_orderly_stop_with_an_uncommitted_tail(tmp_path: Path) -> None:
         await one.until_written(8)
         one.commit(4)
         await asyncio.gather(*tasks[:5])
-        one.store.give_up(14, PutStatus.UNKNOWN_ERROR)
+        one.store.group.give_up(14, PutStatus.UNKNOWN_ERROR)
         await asyncio.gather(*tasks)
     async with member(tmp_path) as again:
         assert len(read_queue(again.store)) == 5
@@ -457,7 +460,7 @@ async def test_of_a_damaged_log_only_what_is_before_the_damage_is_served(tmp_pat
         one.auto = True
         one.lead(1)
         await asyncio.gather(*(put(one, b"m%d" % number) for number in range(60)))
-        assert one.store.max_offset("T", 0) == 60
+        assert one.store.queues.max_offset("T", 0) == 60
         lost = one.ledger.log.read_range(10, 12)
         at = one.ledger.pos_of(10) + 60
     folder = one.store.settings.log_folder
@@ -465,7 +468,7 @@ async def test_of_a_damaged_log_only_what_is_before_the_damage_is_served(tmp_pat
     (folder.parent / "tally-ledger").unlink()
     async with member(tmp_path) as again:
         assert again.ledger.damage is not None and again.ledger.damage.index == 10
-        assert (again.store.max_offset("T", 0), again.store.dispatched_pos) == (10, again.ledger.log.written)
+        assert (again.store.queues.max_offset("T", 0), again.store.dispatched_pos) == (10, again.ledger.log.written)
         assert [record.body for record in read_queue(again.store)] == [b"m%d" % number for number in range(10)]
         again.ledger.rewrite(lost)
         assert again.ledger.last_index == 59
@@ -493,7 +496,7 @@ async def test_a_member_that_begins_behind_a_snapshot(tmp_path: Path) -> None:
             late.follow(leader)
             late.commit(11)
             late.store.dispatcher.finish()
-            assert late.store.min_offset("T", 0) == first
+            assert late.store.queues.min_offset("T", 0) == first
             records = read_queue(late.store)
             assert [record.queue_offset for record in records][-1] == 11
             assert records == read_queue(leader.store)[-len(records) :]
@@ -511,7 +514,7 @@ async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Pat
         for one in (leader, late):
             one.commit(3)
             one.store.dispatcher.finish()
-        assert late.store.max_offset("T", 0) == 4
+        assert late.store.queues.max_offset("T", 0) == 4
         tasks += [put(leader, b"m%02d" % number * 300) for number in range(4, 16)]
         await leader.until_written(15)
         leader.commit(15)
@@ -530,7 +533,7 @@ async def test_what_was_made_of_a_log_that_is_no_more_is_forgotten(tmp_path: Pat
         async with member(tmp_path / "b") as again:
             again.commit(15)
             again.store.dispatcher.finish()
-            assert (again.store.min_offset("T", 0), again.store.max_offset("T", 0)) == (first, 16)
+            assert (again.store.queues.min_offset("T", 0), again.store.queues.max_offset("T", 0)) == (first, 16)
             assert read_queue(again.store) == read_queue(leader.store)[first:]
         assert not forget_derived(Door(), tmp_path / "b", 2 * 4096), "these are of the log that is there"
 
@@ -546,21 +549,23 @@ async def test_a_queue_whose_records_all_lie_before_a_snapshot_counts_on(tmp_pat
         await asyncio.gather(*tasks)
         base = leader.ledger.point(leader.ledger.index_of(2 * 4096))
         leader.store.dispatcher.finish()
-        ends = leader.store.ends_before(2 * 4096)
+        ends = leader.store.group.ends_before(2 * 4096)
         assert ends == {("idle", 0): 3}
         open_ledger(settings(tmp_path / "b"), Door()).install_snapshot(base.index, base.term, base.chain, 2 * 4096)
         async with member(tmp_path / "b") as late:
-            late.store.count_from({**ends, ("T", 0): 1, ("other", 1): 9})
+            late.store.group.count_from({**ends, ("T", 0): 1, ("other", 1): 9})
             late.follow(leader)
             late.commit(14)
             late.store.dispatcher.finish()
-            assert late.store.ends_before(2 * 4096) == {("idle", 0): 3, ("other", 1): 9}, "to be told to the next one"
+            assert late.store.group.ends_before(2 * 4096) == {("idle", 0): 3, ("other", 1): 9}, (
+                "to be told to the next one"
+            )
             late.lead(2)
             late.auto = True
             assert (await put(late, b"later", topic="idle")).queue_offset == 3
             assert (await put(late, b"later", topic="T")).queue_offset == 12, "a queue's own records count"
             late.store.dispatcher.finish()
-            assert (late.store.min_offset("idle", 0), late.store.max_offset("idle", 0)) == (3, 4)
+            assert (late.store.queues.min_offset("idle", 0), late.store.queues.max_offset("idle", 0)) == (3, 4)
             leader.follow(late)
             leader.commit(late.ledger.last_index)
             leader.store.dispatcher.finish()
@@ -593,7 +598,7 @@ async def test_old_segments_are_deleted_when_the_driver_lets_them_go(tmp_path: P
         one.auto = True
         one.lead(1)
         await asyncio.gather(*(put(one, b"x" * 900) for _ in range(20)))
-        assert one.store.max_offset("T", 0) == 20, "dispatched"
+        assert one.store.queues.max_offset("T", 0) == 20, "dispatched"
         await one.store.upkeep.save(thorough=True)
         folder = one.store.settings.log_folder
         for path in folder.iterdir():
@@ -607,7 +612,7 @@ async def test_old_segments_are_deleted_when_the_driver_lets_them_go(tmp_path: P
         assert one.ledger.base.pos == one.store.min_pos == 3 * 4096
         assert min(int(path.name) for path in folder.iterdir()) == 3 * 4096
         first = one.ledger.first_index
-        assert one.store.min_offset("T", 0) == first > 0
+        assert one.store.queues.min_offset("T", 0) == first > 0
         assert [record.queue_offset for record in read_queue(one.store)] == list(range(first, 20))
     async with member(tmp_path) as again:
         assert (again.ledger.first_index, again.store.min_pos) == (first, 3 * 4096)
@@ -617,7 +622,7 @@ async def test_old_segments_are_deleted_when_the_driver_lets_them_go(tmp_path: P
 async def test_own_entries_go_through_the_engine_like_messages(tmp_path: Path) -> None:
     async with member(tmp_path) as one:
         one.auto = True
-        one.store.take_lead(1)
+        one.store.group.take_lead(1)
         one.ledger.append_own(EntryKind.NO_OP, b"", 1_700_000_000_000, HOST.encode())
         one.ledger.append_own(EntryKind.METADATA, b"topics", 1_700_000_000_000, HOST.encode())
         one.store.appender.kick()

@@ -32,7 +32,7 @@ class Reads:
         self.entry = ledger.pos_of(HIT)
         self.pos = self.entry + ENTRY_HEADER_BYTES
         self.end = ledger.end_of(HIT)
-        self.record = store.message_at(self.pos)
+        self.record = store.reads.message_at(self.pos)
 
     def flip(self, pos: int, bit: int) -> None:
         """Of a byte of the log, on the disk."""
@@ -46,18 +46,22 @@ class Reads:
 
     def served(self) -> list[bytes]:
         """The records that reads of the whole queue, of the message, and by its key give."""
-        got = self.store.get_message("T", 0, 0, 32)
-        frame = self.store.get_frame("T", 0, 0, 32, codes=None, opaque=1, suggested=0)
+        got = self.store.reads.get_message("T", 0, 0, 32)
+        frame = self.store.reads.get_frame("T", 0, 0, 32, codes=None, opaque=1, suggested=0)
         if frame is not None:
             assert frame[0].endswith(got.body), "both ways serve the same"
-        alone = self.store.get_message("T", 0, HIT, 1)
-        by_pos = self.store.message_at(self.pos)
-        records = [*_split(got.body), *_split(alone.body), *self.store.query("T", f"k{HIT}", 9, 0, 1 << 60).records]
+        alone = self.store.reads.get_message("T", 0, HIT, 1)
+        by_pos = self.store.reads.message_at(self.pos)
+        records = [
+            *_split(got.body),
+            *_split(alone.body),
+            *self.store.reads.query("T", f"k{HIT}", 9, 0, 1 << 60).records,
+        ]
         return records + ([] if by_pos is None else [by_pos])
 
     async def repaired(self) -> None:
         """What the group tells the store when the bytes are as they were."""
-        await self.store.take_repaired(self.entry, self.end)
+        await self.store.log_repair.take_repaired(self.entry, self.end)
         self.told.clear()
 
 
@@ -74,16 +78,16 @@ async def reads(root: Path, count: int = COUNT) -> AsyncIterator[Reads]:
 
     def commit() -> None:
         replica.committed_index = ledger.synced_index
-        store.commit(ledger.end_of(ledger.synced_index))
+        store.group.commit(ledger.end_of(ledger.synced_index))
 
     replica.on_synced = commit
     store = await MessageStore.open(chosen, store_host=HOST, door=Door(), replica=replica)
     try:
-        store.take_lead(1)
-        store.serve(True)
+        store.group.take_lead(1)
+        store.group.serve(True)
         for number in range(count):
-            await store.put(message(b"body %d" % number, properties=f"KEYS\x01k{number}\x02TAGS\x01red\x02"))
-        assert store.max_offset("T", 0) == COUNT
+            await store.writes.put(message(b"body %d" % number, properties=f"KEYS\x01k{number}\x02TAGS\x01red\x02"))
+        assert store.queues.max_offset("T", 0) == COUNT
         yield Reads(store, ledger)
     finally:
         await asyncio.wait_for(store.close(), 10)
@@ -94,7 +98,7 @@ async def test_no_bit_of_a_record_may_flip(tmp_path: Path) -> None:
     async with reads(tmp_path) as lab:
         assert lab.record is not None
         assert lab.served().count(lab.record) == 4, "the queue, the message alone, by key, by position"
-        sound = lab.store.get_message("T", 0, 0, 32).body
+        sound = lab.store.reads.get_message("T", 0, 0, 32).body
         for pos in range(lab.pos, lab.end):
             lab.flip(pos, pos % 8)
             served = lab.served()
@@ -106,7 +110,7 @@ async def test_no_bit_of_a_record_may_flip(tmp_path: Path) -> None:
             assert lab.told and all(lab.entry <= at < end <= lab.end for at, end in lab.told), pos - lab.pos
             lab.flip(pos, pos % 8)
             await lab.repaired()
-            assert lab.store.get_message("T", 0, 0, 32).body == sound, "and its unit was not touched"
+            assert lab.store.reads.get_message("T", 0, 0, 32).body == sound, "and its unit was not touched"
 
 
 @pytest.mark.parametrize("offset", [0, 4, 7, 24, 31, 40, 43, 44, 47])
@@ -120,11 +124,13 @@ async def test_an_entry_that_does_not_vouch_for_its_record_is_damage(tmp_path: P
 
 async def test_the_time_of_a_damaged_record_is_not_searched_by(tmp_path: Path) -> None:
     async with reads(tmp_path) as lab:
-        first_ms = lab.store.store_time("T", 0, 0)
-        assert lab.store.store_time("T", 0, HIT) >= first_ms > 1 << 40
+        first_ms = lab.store.reads.store_time("T", 0, 0)
+        assert lab.store.reads.store_time("T", 0, HIT) >= first_ms > 1 << 40
         lab.flip(lab.pos + 58, 0)  # of its store time, which is far in the past now
-        assert lab.store.store_time("T", 0, HIT) == -1
-        assert lab.store.offset_by_time("T", 0, first_ms) <= HIT, "too early brings a message twice, too late never"
+        assert lab.store.reads.store_time("T", 0, HIT) == -1
+        assert lab.store.reads.offset_by_time("T", 0, first_ms) <= HIT, (
+            "too early brings a message twice, too late never"
+        )
 
 
 async def test_an_index_that_was_built_over_damage_has_all_records_after_the_repair(tmp_path: Path) -> None:
@@ -136,9 +142,9 @@ async def test_an_index_that_was_built_over_damage_has_all_records_after_the_rep
     for name in ("tally-progress", "tally-queues"):
         (tmp_path / name).unlink(missing_ok=True)
     async with reads(tmp_path, count=0) as lab:
-        assert lab.store.query("T", f"k{HIT}", 9, 0, 1 << 60).records == []
+        assert lab.store.reads.query("T", f"k{HIT}", 9, 0, 1 << 60).records == []
         lab.flip(lab.pos + 90, 2)
-        await lab.store.take_repaired(entry, end)
-        found = [len(lab.store.query("T", f"k{number}", 9, 0, 1 << 60).records) for number in range(COUNT)]
+        await lab.store.log_repair.take_repaired(entry, end)
+        found = [len(lab.store.reads.query("T", f"k{number}", 9, 0, 1 << 60).records) for number in range(COUNT)]
         assert found == [1] * COUNT, "also those before the repaired one"
-        assert len(records_of(lab.store.get_message("T", 0, 0, 32).body)) == COUNT
+        assert len(records_of(lab.store.reads.get_message("T", 0, 0, 32).body)) == COUNT

@@ -173,7 +173,7 @@ def _install_in_product() -> None:
     import tallystick.replication.transport.link as link
     import tallystick.store.engine.appender as appender
     import tallystick.store.engine.lock as lock
-    import tallystick.store.engine.message_store as engine
+    import tallystick.store.engine.threads as threads
     import tallystick.store.formats.progress as progress
     import tallystick.store.memory_budget as memory_budget
     from simulation.disk import SimSyncThread, patched_acquire, process_door
@@ -189,7 +189,7 @@ def _install_in_product() -> None:
     ledger.machine_boot_id = member.machine_boot_id = boot_id
     remoting._bind_one = bind_one
     connection.Connection.__hash__ = link.Link.__hash__ = ordered_hash
-    engine.ThreadPoolExecutor = SimExecutor
+    threads.ThreadPoolExecutor = SimExecutor
     appender.SyncThread = log_writer.SyncThread = SimSyncThread
     broker.Door = nameserver.Door = process_door
     lock.StoreLock.acquire = classmethod(patched_acquire(lock.StoreLock.acquire.__func__))

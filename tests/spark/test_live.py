@@ -30,8 +30,8 @@ def rows_of(root: Path, split_bytes: int = 1 << 30) -> list[dict[str, Any]]:
 def records_of(store: MessageStore, topic: str, queue: int) -> list[Record]:
     """The engine's own reading of a queue."""
     found = []
-    for pos, size, _ in store.units(topic, queue, 0, 1000):
-        data = store.message_at(pos)
+    for pos, size, _ in store.reads.units(topic, queue, 0, 1000):
+        data = store.reads.message_at(pos)
         assert data is not None and len(data) == size
         found.append(Record.decode(data))
     return found
@@ -62,7 +62,7 @@ async def test_the_files_hold_what_the_engine_reads(
     root = tmp_path_factory.mktemp("store")
     async with opened(small(root)) as store:
         for item in sent:
-            await store.put(item)
+            await store.writes.put(item)
         queues = [(topic, queue) for topic in ("A", "B%x") for queue in (0, 1)]
         theirs = {record.pos: record for queue in queues for record in records_of(store, *queue)}
     rows = rows_of(root, split_bytes)
@@ -88,7 +88,7 @@ async def test_a_growing_store_is_read_up_to_what_is_written(tmp_path: Path) -> 
         seen: list[int] = []
         for round_ in range(12):
             for number in range(9):
-                await store.put(message(bytes([number]) * 50 * round_, queue=number % 3))
+                await store.writes.put(message(bytes([number]) * 50 * round_, queue=number % 3))
             now = [row["physical_offset"] for row in rows_of(tmp_path, 1000)]
             assert now[: len(seen)] == seen
             assert len(now) == 9 * (round_ + 1), "what is answered is written, and what is written is seen"
@@ -101,7 +101,7 @@ async def test_a_growing_store_is_read_up_to_what_is_written(tmp_path: Path) -> 
 async def test_a_killed_store_is_read_to_its_end(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         for number in range(40):
-            await store.put(message(b"x" * number))
+            await store.writes.put(message(b"x" * number))
         await kill(store)
         assert len(rows_of(tmp_path)) == 40
 
@@ -109,7 +109,7 @@ async def test_a_killed_store_is_read_to_its_end(tmp_path: Path) -> None:
 async def test_a_record_half_written_is_the_end_not_damage(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         for _ in range(5):
-            await store.put(message(b"x" * 20, properties="TAGS\x01a\x02"))
+            await store.writes.put(message(b"x" * 20, properties="TAGS\x01a\x02"))
     rows = rows_of(tmp_path)
     last = rows[-1]
     end = last["physical_offset"] + last["size"]
@@ -126,7 +126,7 @@ async def test_a_queue_that_lies_costs_freshness_not_truth(tmp_path: Path) -> No
     """Units that name no record, or none that was written yet, are not believed."""
     async with opened(small(tmp_path)) as store:
         for _ in range(6):
-            await store.put(message(b"x" * 20))
+            await store.writes.put(message(b"x" * 20))
     rows = rows_of(tmp_path)
     (queue,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
     with queue.open("r+b") as file:

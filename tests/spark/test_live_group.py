@@ -34,8 +34,8 @@ async def member(root: Path) -> AsyncIterator[tuple[MessageStore, LedgerReplica,
     store = await MessageStore.open(chosen, store_host=HOST, door=door, replica=replica)
     try:
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "save-at-start"))
-        store.take_lead(1)
-        store.serve(True)
+        store.group.take_lead(1)
+        store.group.serve(True)
         yield store, replica, written
     finally:
         await store.close()
@@ -53,7 +53,9 @@ def offsets_of(root: Path, split_bytes: int = 1 << 30) -> list[int]:
 async def test_what_is_not_committed_is_not_there(tmp_path: Path) -> None:
     """Written and synced is not enough: another leader may take it back."""
     async with member(tmp_path) as (store, replica, written):
-        puts = [asyncio.create_task(store.put(message(b"m%d" % number, queue=number % 2))) for number in range(12)]
+        puts = [
+            asyncio.create_task(store.writes.put(message(b"m%d" % number, queue=number % 2))) for number in range(12)
+        ]
         while replica.ledger.last_index < 11:
             written.clear()
             await asyncio.wait_for(written.wait(), 10)
@@ -61,7 +63,7 @@ async def test_what_is_not_committed_is_not_there(tmp_path: Path) -> None:
         starts = [replica.ledger.pos_of(index) + 48 for index in range(12)]
         for committed in (0, 4, 10):
             replica.committed_index = committed
-            store.commit(replica.ledger.end_of(committed))
+            store.group.commit(replica.ledger.end_of(committed))
             await asyncio.gather(*puts[: committed + 1])
             assert offsets_of(tmp_path) == starts[: len(offsets_of(tmp_path))]
             assert len(offsets_of(tmp_path)) <= committed + 1
@@ -82,7 +84,7 @@ async def test_an_audit_beside_a_writer_is_clean_and_sees_what_is_broken(tmp_pat
             for _ in range(700):  # each audit reads all of it
                 properties = f"KEYS\x01k{dice.randrange(9)}\x02UNIQ_KEY\x01u{dice.randrange(10**9)}\x02"
                 body = dice.randbytes(dice.randrange(200))
-                await store.put(message(body, queue=dice.randrange(3), properties=properties))
+                await store.writes.put(message(body, queue=dice.randrange(3), properties=properties))
                 await asyncio.sleep(0.002)
 
         writer = asyncio.create_task(write())

@@ -168,7 +168,9 @@ async def write(store: MessageStore, count: int, seed: int = 1) -> None:
     dice = random.Random(seed)
     for _ in range(count):
         properties = f"KEYS\x01k{dice.randrange(9)} other\x02UNIQ_KEY\x01u{dice.randrange(10**9)}\x02TAGS\x01a\x02"
-        await store.put(message(dice.randbytes(dice.randrange(200)), queue=dice.randrange(3), properties=properties))
+        await store.writes.put(
+            message(dice.randbytes(dice.randrange(200)), queue=dice.randrange(3), properties=properties)
+        )
 
 
 ROOMY = {
@@ -207,7 +209,7 @@ async def test_bounds_below_what_the_store_has(tmp_path: Path) -> None:
     async with opened(small(tmp_path, **ROOMY)) as store:
         await write(store, 400)
         derived(store)
-        ends = [pos + size for queue in range(3) for pos, size, _ in store.units("T", queue, 0, 1000)]
+        ends = [pos + size for queue in range(3) for pos, size, _ in store.reads.units("T", queue, 0, 1000)]
         for bound in random.Random(3).sample(ends, 25):
             found = await asyncio.to_thread(checked, tmp_path, committed=str(bound))
             assert found["differing"] == found["missing"] == [] and found["behind"] == {}, bound
@@ -226,8 +228,8 @@ async def test_what_is_broken_below_the_bound_of_an_open_store(tmp_path: Path, w
         queue = tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}"
         index = sorted((tmp_path / "index").glob("*"))[0]
         geometry = IndexGeometry(97, 500)
-        bound = store.units("T", 1, 40, 1)[0][0]
-        count = sum(3 for q in range(3) for pos, _, _ in store.units("T", q, 0, 1000) if pos < bound)
+        bound = store.reads.units("T", 1, 40, 1)[0][0]
+        count = sum(3 for q in range(3) for pos, _, _ in store.reads.units("T", q, 0, 1000) if pos < bound)
         broken = f"consumequeue/T/1/{queue.name}"
         match where:
             case "unit":
@@ -305,10 +307,10 @@ async def test_a_store_whose_beginning_expired(tmp_path: Path) -> None:
         shutil.rmtree(store_root / kind)
         shutil.copytree(made / kind, store_root / kind)
     async with opened(small(store_root, **ROOMY)) as store:
-        low, high = store.min_offset("T", 1), store.max_offset("T", 1)
+        low, high = store.queues.min_offset("T", 1), store.queues.max_offset("T", 1)
         assert 0 < low < high
-        assert store.units("T", 1, low, 1)[0][0] >= 2 * 65536
-        assert store.query("T", "other", 5, 0, 1 << 60).records
+        assert store.reads.units("T", 1, low, 1)[0][0] >= 2 * 65536
+        assert store.reads.query("T", "other", 5, 0, 1 << 60).records
 
 
 async def test_what_expires_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

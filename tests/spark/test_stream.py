@@ -42,11 +42,11 @@ async def test_each_message_once_while_the_store_grows(tmp_path: Path) -> None:
         for step in range(10):
             sent = [b"%d-%d" % (step, number) + b"x" * 100 for number in range(step * 3)]
             for body in sent:
-                await store.put(message(body, queue=len(body) % 2))
+                await store.writes.put(message(body, queue=len(body) % 2))
             end = reader.latestOffset(offset)
             more = bodies(reader, offset, end)
             assert more == sent
-            await store.put(message(b"later"))
+            await store.writes.put(message(b"later"))
             assert bodies(reader_of(tmp_path, splitBytes="700"), offset, end) == more, "the same offsets, the same rows"
             seen, offset = [*seen, *more], end
             assert bodies(reader, offset, reader.latestOffset(offset)) == [b"later"]
@@ -56,7 +56,7 @@ async def test_each_message_once_while_the_store_grows(tmp_path: Path) -> None:
 async def test_bounded_steps_come_to_the_end(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         for number in range(60):
-            await store.put(message(b"%03d" % number + b"y" * 100))
+            await store.writes.put(message(b"%03d" % number + b"y" * 100))
     reader = reader_of(tmp_path, maxBytesPerTrigger="2000")
     offset, seen, steps = reader.initialOffset(), [], 0
     while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
@@ -69,12 +69,12 @@ async def test_bounded_steps_come_to_the_end(tmp_path: Path) -> None:
 
 async def test_what_comes_after_the_begin_of_a_run_to_the_end_is_not_read(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
-        await store.put(message(b"before"))
+        await store.writes.put(message(b"before"))
     reader = reader_of(tmp_path)
     reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(reader.initialOffset())
     async with opened(small(tmp_path)) as store:
-        await store.put(message(b"later"))
+        await store.writes.put(message(b"later"))
     assert reader.latestOffset(end) == end
     assert bodies(reader, reader.initialOffset(), end) == [b"before"]
     assert reader_of(tmp_path).latestOffset()["n"] > end["n"]
@@ -83,7 +83,7 @@ async def test_what_comes_after_the_begin_of_a_run_to_the_end_is_not_read(tmp_pa
 async def test_what_was_deleted_unread_is_a_loss(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         for _ in range(60):
-            await store.put(message(b"y" * 100))
+            await store.writes.put(message(b"y" * 100))
     reader = reader_of(tmp_path)
     start, end = reader.initialOffset(), reader.latestOffset()
     (tmp_path / "commitlog" / f"{0:020d}").unlink()

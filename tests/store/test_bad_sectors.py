@@ -46,10 +46,10 @@ async def opened(root: Path) -> AsyncIterator[MessageStore]:
 async def fill(store: MessageStore, count: int) -> list[int]:
     """Messages of half a page each; their positions."""
     puts = [
-        await store.put(Message("T", 0, b"body %06d" % number * 150, f"{KEYS}\x01k{number}\x02"))
+        await store.writes.put(Message("T", 0, b"body %06d" % number * 150, f"{KEYS}\x01k{number}\x02"))
         for number in range(count)
     ]
-    assert store.max_offset("T", 0) == count
+    assert store.queues.max_offset("T", 0) == count
     return [put.pos for put in puts]
 
 
@@ -57,7 +57,7 @@ def read_all(store: MessageStore) -> list[int]:
     """The numbers of the messages that a consumer gets, in order."""
     numbers, offset = [], 0
     while True:
-        got = store.get_message("T", 0, offset, 32)
+        got = store.reads.get_message("T", 0, offset, 32)
         if got.status is GetStatus.FOUND:
             numbers += [int(part) for part in _numbers(got.body)]
         elif got.status is not GetStatus.NO_MATCHED_MESSAGE:
@@ -109,12 +109,12 @@ async def test_a_segment_that_cannot_be_read_is_passed_over_by_every_read(tmp_pa
             got = read_all(store)
             assert map_faults() > before
             assert set(whole) <= set(got) and hidden not in got and got == sorted(got)
-            assert store.message_at(positions[hidden]) is None
-            assert store.query("T", f"k{hidden}", 10, 0, 1 << 60).records == []
-            assert store.query("T", f"k{whole[-1]}", 10, 0, 1 << 60).records != []
-            assert store.store_time("T", 0, hidden) == -1
-            assert store.damaged_records > 0
-            assert (await store.put(Message("T", 0, b"body 999999" * 150))).status.stored
+            assert store.reads.message_at(positions[hidden]) is None
+            assert store.reads.query("T", f"k{hidden}", 10, 0, 1 << 60).records == []
+            assert store.reads.query("T", f"k{whole[-1]}", 10, 0, 1 << 60).records != []
+            assert store.reads.store_time("T", 0, hidden) == -1
+            assert store.figures.damaged_records > 0
+            assert (await store.writes.put(Message("T", 0, b"body 999999" * 150))).status.stored
             unread = {(Path(path).name, offset // PAGE) for path, offset, _, _ in take_unread(tmp_path)}
             assert any(name == segment_name(SEGMENT) and page >= 5 for name, page in unread)
         store._dispatch.forget_log_segment(SEGMENT)
@@ -127,10 +127,10 @@ async def test_an_index_that_lost_a_page_is_made_again_from_the_log(tmp_path: Pa
         (path,) = (tmp_path / "index").iterdir()
         os.truncate(path, 0)
         # A store to a page that is gone is lost, and the broker must not believe the file any longer.
-        assert (await store.put(Message("T", 0, b"body 000100" * 150, f"{KEYS}\x01k100\x02"))).status.stored
-        await _until(lambda: store.dispatch_behind_bytes == 0 and not path.exists())
+        assert (await store.writes.put(Message("T", 0, b"body 000100" * 150, f"{KEYS}\x01k100\x02"))).status.stored
+        await _until(lambda: store.figures.dispatch_behind_bytes == 0 and not path.exists())
         for number in range(101):
-            assert len(store.query("T", f"k{number}", 10, 0, 1 << 60).records) == 1, number
+            assert len(store.reads.query("T", f"k{number}", 10, 0, 1 << 60).records) == 1, number
         assert read_all(store) == list(range(101))
 
 

@@ -14,10 +14,10 @@ async def test_the_times_are_no_later_than_the_beginning_of_the_newest_index_fil
     """Seen before: after kill -9 RocketMQ found 925 of 10 000 messages by none of their keys."""
     settings = small(tmp_path, maxIndexNum=1000)
     async with opened(settings) as store:
-        first = await store.put(message(properties=KEYED))
+        first = await store.writes.put(message(properties=KEYED))
         last = first
         while last.store_timestamp_ms == first.store_timestamp_ms:
-            last = await store.put(message(properties=KEYED))
+            last = await store.writes.put(message(properties=KEYED))
 
     checkpoint = StoreCheckpoint.load(tmp_path / "checkpoint")
     assert checkpoint.logics_timestamp_ms == first.store_timestamp_ms
@@ -27,7 +27,7 @@ async def test_the_times_are_no_later_than_the_beginning_of_the_newest_index_fil
 
 async def test_without_an_index_the_times_are_those_of_the_newest_message(tmp_path: Path) -> None:
     async with opened(small(tmp_path, messageIndexEnable=False)) as store:
-        last = await store.put(message(properties=KEYED))
+        last = await store.writes.put(message(properties=KEYED))
 
     checkpoint = StoreCheckpoint.load(tmp_path / "checkpoint")
     assert checkpoint.logics_timestamp_ms == checkpoint.physic_timestamp_ms == last.store_timestamp_ms

@@ -23,22 +23,25 @@ async def test_a_flipped_bit_is_noticed_by_every_read(tmp_path: Path) -> None:
     store = await MessageStore.open(settings(tmp_path), store_host=HOST)
     try:
         puts = [
-            await store.put(Message("T", 0, b"body %d" % number, f"{KEYS}\x01k{number}\x02")) for number in range(3)
+            await store.writes.put(Message("T", 0, b"body %d" % number, f"{KEYS}\x01k{number}\x02"))
+            for number in range(3)
         ]
-        assert store.max_offset("T", 0) == 3, "all are dispatched: a read that finds some of them looks for no more"
+        assert store.queues.max_offset("T", 0) == 3, (
+            "all are dispatched: a read that finds some of them looks for no more"
+        )
         segment = tmp_path / "commitlog" / f"{0:020}"
         at = segment.read_bytes().index(b"body 1")
         with segment.open("r+b") as file:
             file.seek(at)
             file.write(b"Body 1")
-        got = store.get_message("T", 0, 0, 32)
+        got = store.reads.get_message("T", 0, 0, 32)
         assert (got.status, got.count, got.next_begin_offset) == (GetStatus.FOUND, 2, 3)
         assert b"body 0" in got.body and b"body 2" in got.body and b"ody 1" not in got.body
-        alone = store.get_message("T", 0, 1, 1)
+        alone = store.reads.get_message("T", 0, 1, 1)
         assert b"ody 1" not in alone.body and alone.next_begin_offset > 1
-        assert store.message_at(puts[1].pos) is None
-        assert store.query("T", "k1", 10, 0, 1 << 60).records == []
-        assert store.damaged_records >= 2
-        assert (await store.put(Message("T", 0, b"more"))).status.stored
+        assert store.reads.message_at(puts[1].pos) is None
+        assert store.reads.query("T", "k1", 10, 0, 1 << 60).records == []
+        assert store.figures.damaged_records >= 2
+        assert (await store.writes.put(Message("T", 0, b"more"))).status.stored
     finally:
         await asyncio.wait_for(store.close(), 10)

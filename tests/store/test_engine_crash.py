@@ -47,7 +47,7 @@ from hypothesis.stateful import (
 )
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import message_store as engine
+from tallystick.store.engine import connections, writes
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.engine.recovery import RecoveryError
 from tallystick.store.formats import progress
@@ -98,8 +98,8 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
         progress.boot_id = lambda: self.boots.to_bytes(16, "big")
         self.boots = 1
         self.now_ms = 1_700_000_000_000
-        self.real_clock = engine.wall_ms
-        engine.wall_ms = self.tick
+        self.real_clock = writes.wall_ms
+        connections.wall_ms = writes.wall_ms = self.tick
         self.list: list[Put] = []
         # Writes that failed, and where in the list they would have been: what of them is in the file may come back,
         # until something that was written over it is durable.
@@ -130,16 +130,16 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
             self.door.lie(op, part)
         self.store = self.run(MessageStore.open(self.settings, store_host=HOST, door=self.door))
         for topic in ("A", "B"):
-            self.store.set_topic(topic, 3)
-        self.store.set_hot(True)
+            self.store.connections.set_topic(topic, 3)
+        self.store.admission.set_hot(True)
         self.peer = Peer(self.store)
         self.waiting = {}
 
     def teardown(self) -> None:
         progress.boot_id = self.real_boot_id
-        engine.wall_ms = self.real_clock
+        connections.wall_ms = writes.wall_ms = self.real_clock
         try:
-            if hasattr(self, "store") and self.store._open:
+            if hasattr(self, "store") and self.store.admission.is_open:
                 self.run(kill(self.store))
         finally:
             self.runner.close()
@@ -171,7 +171,7 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
         properties = f"KEYS\x01{put.key}\x02TAGS\x01T\x02" + ("" if waited else "WAIT\x01false\x02")
         flag = TRANSACTION_PREPARED if half else 0
         result = self.run(
-            self.store.put(message(put.body, topic=topic, queue=queue, properties=properties, sys_flag=flag))
+            self.store.writes.put(message(put.body, topic=topic, queue=queue, properties=properties, sys_flag=flag))
         )
         put.pos = result.pos
         self.stored([put], result.status, waited=waited)
@@ -181,7 +181,7 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
         puts = [self.new(topic, queue, size // 4) for _ in range(count)]
         self.list += puts
         body = batch_body(*((put.body, f"KEYS\x01{put.key}".encode()) for put in puts))
-        result = self.run(self.store.put_batch(MessageBatch(topic, queue, body, born_host=PEER)))
+        result = self.run(self.store.writes.put_batch(MessageBatch(topic, queue, body, born_host=PEER)))
         self.stored(puts, result.status)
 
     @rule(topic=topics, sends=st.lists(st.tuples(queues, sizes), min_size=1, max_size=5), turns=st.integers(0, 3))
@@ -254,7 +254,9 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
         async def put_all() -> list[PutStatus]:
             results = await asyncio.gather(
                 *(
-                    self.store.put(message(put.body, topic="A", queue=put.queue, properties=f"KEYS\x01{put.key}\x02"))
+                    self.store.writes.put(
+                        message(put.body, topic="A", queue=put.queue, properties=f"KEYS\x01{put.key}\x02")
+                    )
                     for put in puts
                 )
             )
@@ -351,13 +353,15 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
         """
         names = {put.body for put in [*self.list, *(put for _, puts in self.refused for put in puts)]}
         for put in self.list:
-            found = records_of(b"".join(self.store.query(put.topic, put.key, 64, 0, 1 << 60).records))
+            found = records_of(b"".join(self.store.reads.query(put.topic, put.key, 64, 0, 1 << 60).records))
             assert not put.durable or put.body in [record.body for record in found], "something safe was lost"
         for topic in ("A", "B"):
             for queue in range(3):
                 bodies = []
-                for offset in range(self.store.min_offset(topic, queue), self.store.max_offset(topic, queue)):
-                    for record in records_of(self.store.get_message(topic, queue, offset, 1).body):
+                for offset in range(
+                    self.store.queues.min_offset(topic, queue), self.store.queues.max_offset(topic, queue)
+                ):
+                    for record in records_of(self.store.reads.get_message(topic, queue, offset, 1).body):
                         bodies += [record.body] if record.queue_offset == offset else []
                 assert all(body in names for body in bodies), "every message must have been put"
                 assert len(set(bodies)) == len(bodies), "a message is there twice"
@@ -409,7 +413,7 @@ class StoreAgreesWithAList(RuleBasedStateMachine):
             for queue in range(3):
                 assert [record.body for record in read_queue(store, topic, queue)] == expected[topic, queue]
         for put in self.list:
-            found = records_of(b"".join(store.query(put.topic, put.key, 64, 0, 1 << 60).records))
+            found = records_of(b"".join(store.reads.query(put.topic, put.key, 64, 0, 1 << 60).records))
             assert put.body in [record.body for record in found], f"{put.key} is not in the index"
 
     @invariant()

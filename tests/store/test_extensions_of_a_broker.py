@@ -27,11 +27,13 @@ def extended(root: Path) -> StoreSettings:
 
 async def fill(store: MessageStore, first: int = 0) -> None:
     for n in range(first, first + COUNT):
-        await store.put(message(b"body %d" % n * 8, queue=n % 2, properties=f"TAGS\x01a{n % 3}\x02KEYS\x01k{n}\x02"))
+        await store.writes.put(
+            message(b"body %d" % n * 8, queue=n % 2, properties=f"TAGS\x01a{n % 3}\x02KEYS\x01k{n}\x02")
+        )
 
 
 def addresses(store: MessageStore, queue: int = 0) -> int:
-    return sum(code <= MAX_EXT_ADDRESS for _, _, code in store.units("T", queue, 0, 1000))
+    return sum(code <= MAX_EXT_ADDRESS for _, _, code in store.reads.units("T", queue, 0, 1000))
 
 
 def ext(root: Path, queue: int = 0) -> Path:
@@ -64,7 +66,7 @@ async def test_a_start_builds_a_queue_again_with_its_extension(tmp_path: Path, w
     if killed:
         store = await MessageStore.open(extended(tmp_path), store_host=HOST)
         await fill(store)
-        await store.run_upkeep(store._dispatch.write_out)
+        await store.threads.run_upkeep(store._dispatch.write_out)
         await kill(store)
         store._lock.release()
     else:

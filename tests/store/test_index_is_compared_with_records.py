@@ -36,7 +36,7 @@ def entry_of(store: MessageStore, number: int) -> IndexEntry:
 
 
 def keys_found(store: MessageStore, key: str) -> list[str]:
-    found = store.query("A", key, 100, 0, 2**62).records
+    found = store.reads.query("A", key, 100, 0, 2**62).records
     return [record.property_table()["KEYS"] for data in found for record in records_of(data)]
 
 
@@ -121,12 +121,12 @@ async def test_queues_stay_what_they_are_while_the_index_is_made_again(tmp_path:
     path = tmp_path / "consumequeue" / "B" / "0" / f"{0:020}"
     patch(path, 0, bytes(8))
     async with started(tmp_path, group) as store:
-        store.remove_topic("C")
+        store.queues.remove_topic("C")
         name = store._dispatch.index_files()[0][0]
         await store.index_repair.make_again(name, "test")
         await made_again(store)
-        assert [store.max_offset(topic, 0) for topic in "ABC"] == [1, 1, 0]
-        assert ("C", 0) not in store.queues()
+        assert [store.queues.max_offset(topic, 0) for topic in "ABC"] == [1, 1, 0]
+        assert ("C", 0) not in store.queues.names()
         check_keys(store, sent)
 
 
@@ -136,7 +136,7 @@ async def test_queues_are_read_and_repaired_while_the_index_is_made_again(tmp_pa
     dice = Random(seed)
     async with started(tmp_path, bool(seed % 2)) as store:
         sent = await filled(store)
-        units = {queue: store.units("A", queue, 0, 100) for queue in range(3)}
+        units = {queue: store.reads.units("A", queue, 0, 100) for queue in range(3)}
         name = store._dispatch.index_files()[0][0]
         assert store._dispatch.distrust_index(name) and store._dispatch.position < store.max_pos
         for queue in range(3):
@@ -145,7 +145,7 @@ async def test_queues_are_read_and_repaired_while_the_index_is_made_again(tmp_pa
         path = tmp_path / "consumequeue" / "A" / str(damaged) / f"{0:020}"
         patch(path, place * 20, dice.choice((bytes(20), path.read_bytes()[20:40], path.read_bytes()[60:80])))
         for queue in range(3):
-            assert store.usable_units("A", queue, 0, 100) == units[queue]
+            assert store.reads.usable_units("A", queue, 0, 100) == units[queue]
         check_keys(store, sent)
 
 
@@ -153,7 +153,7 @@ async def test_the_index_is_made_again_behind_damage_of_the_log(tmp_path: Path) 
     """A recovery knows how to pass over it; dispatch that goes back meets it again."""
     async with started(tmp_path, False) as store:
         sent = await filled(store)
-        ((pos, _, _),) = store.units("A", 1, 1, 1)
+        ((pos, _, _),) = store.reads.units("A", 1, 1, 1)
         slot = INDEX_HEADER.size + 4 * (entry_of(store, 9).key_hash % store.settings.maxHashSlotNum)
     patch(tmp_path / "commitlog" / f"{pos - pos % 4096:020}", pos % 4096, b"\xee" * 12)
     (tmp_path / "tally-progress").unlink()
@@ -175,12 +175,12 @@ async def test_a_search_that_meets_a_damaged_record_has_it_repaired(tmp_path: Pa
         entry = entry_of(store, 5)
         damaged: list[tuple[int, int]] = []
         store.media.on_damage.append(lambda pos, end: damaged.append((pos, end)))
-        data = store.message_at(entry.pos)
-        assert data is not None and store.message_at(entry.pos + 1) is None and not damaged
+        data = store.reads.message_at(entry.pos)
+        assert data is not None and store.reads.message_at(entry.pos + 1) is None and not damaged
         path = next(path for path in sorted(store.settings.log_folder.iterdir()))
         patch(path, entry.pos + 88, bytes([data[88] ^ 1]))
         if way == "position":
-            assert store.message_at(entry.pos) is None
+            assert store.reads.message_at(entry.pos) is None
         else:
             assert keys_found(store, sent[4].key) == []
         assert damaged == [(entry.pos, entry.pos + len(data))]

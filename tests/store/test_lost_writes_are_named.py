@@ -27,14 +27,14 @@ async def restarted(folder: Path, lost: int, *, rebooted: bool) -> AsyncIterator
     root = folder / "store"
     async with started(folder / "made", False) as store:
         sent = [await send(store, "A", 0, number) for number in range(10)]
-        assert store.max_offset("A", 0) == 10, "dispatched, and so in the mark"
+        assert store.queues.max_offset("A", 0) == 10, "dispatched, and so in the mark"
         await store.upkeep.save(thorough=True)
         durable = ProgressMark.load(folder / "made")
         sent += [await send(store, "A", 0, number) for number in range(10, 20)]
         await store.flush()
-        assert store.max_offset("A", 0) == 20
+        assert store.queues.max_offset("A", 0) == 20
         await store.upkeep.save()
-        ((pos, size, _),) = store.units("A", 0, lost, 1)
+        ((pos, size, _),) = store.reads.units("A", 0, lost, 1)
         shutil.copytree(folder / "made", root)
     patch(root / "commitlog" / f"{0:020}", pos, bytes(size))
     if rebooted:
@@ -57,6 +57,6 @@ async def test_what_a_power_loss_explains_says_so_and_what_follows_is_kept(tmp_p
 async def test_what_no_power_loss_explains_is_plain_damage(tmp_path: Path, lost: int, rebooted: bool) -> None:
     async with restarted(tmp_path, lost, rebooted=rebooted) as (store, kept):
         check_reads(store, kept)
-        store.get_message("A", 0, lost, 1)
+        store.reads.get_message("A", 0, lost, 1)
         damage = [each for each in store.findings.listed() if each.kind is FindingKind.DAMAGE]
         assert damage and not any("If it lost power" in each.reason for each in damage)

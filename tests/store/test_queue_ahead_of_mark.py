@@ -13,16 +13,16 @@ async def test_a_record_at_which_the_index_failed_is_read_after_a_kill(tmp_path:
     door = Door()
     settings = small(tmp_path)
     async with opened(settings, door) as store:
-        await store.put(message(b"0", properties="KEYS\x01k0\x02"))
+        await store.writes.put(message(b"0", properties="KEYS\x01k0\x02"))
         store.dispatcher.catch_up()
         door.fail("create", "/index/", 5)  # the second index file cannot be made
         count = 1
         while not store.dispatcher.behind_bytes or count < 70:
-            result = await store.put(message(b"%d" % count, properties=f"KEYS\x01k{count}\x02"))
+            result = await store.writes.put(message(b"%d" % count, properties=f"KEYS\x01k{count}\x02"))
             assert result.status is PutStatus.PUT_OK
             count += 1
             store.dispatcher.catch_up()
-        assert 0 < store.max_offset("T", 0) < count, "dispatch has to stand at a record"
+        assert 0 < store.queues.max_offset("T", 0) < count, "dispatch has to stand at a record"
         await store.upkeep.save(thorough=True)
         await kill(store)
     # What gathered units was never written: the queue ends before the record, the table behind it.

@@ -102,11 +102,11 @@ async def test_a_reader_waits_only_until_the_comparing_thread_ends(tmp_path: Pat
     dispatch.repair.side_effect = None
     dispatch.repair.return_value = None  # more of the log has to be read than the event loop may
     told = asyncio.Event()
-    store.on_arrival.side_effect = lambda queues: told.set()
+    store.dispatcher.on_arrival.side_effect = lambda queues: told.set()
     assert not repair.look_at(b"A", 0, 20)
     async with asyncio.timeout(10):
         await told.wait()
-    store.on_arrival.assert_called_once_with([("A", 0)])
+    store.dispatcher.on_arrival.assert_called_once_with([("A", 0)])
 
 
 def test_only_what_was_dispatched_is_compared(tmp_path: Path) -> None:

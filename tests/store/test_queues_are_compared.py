@@ -70,7 +70,7 @@ def chosen(root: Path) -> StoreSettings:
 
 async def put(store: MessageStore, topic: str, queue: int, number: int) -> Put:
     body = b"%04d" % number + b"." * (number * 7 % 90)
-    result = await store.put(message(body, topic=topic, queue=queue, properties=f"KEYS\x01k{number}\x02"))
+    result = await store.writes.put(message(body, topic=topic, queue=queue, properties=f"KEYS\x01k{number}\x02"))
     assert result.status.stored
     return Put(topic, queue, result.queue_offset, result.pos, body, f"k{number}")
 
@@ -95,7 +95,9 @@ async def make(folder: Path, *, kill: bool, delete: bool) -> Made:
         puts += [await put(store, *queue, n) for n, queue in enumerate(order[90:], 93)]
         await store.flush()
         await until(lambda: store._dispatch.position >= store.readable_end, "the log was never dispatched")
-        await store.save_progress()  # also what a kill leaves has all units: of a damaged record nothing else tells
+        await (
+            store.queues.save_progress()
+        )  # also what a kill leaves has all units: of a damaged record nothing else tells
         if kill:
             shutil.copytree(root, copy)  # with times: the table is bound to that of `lock`
     return Made(copy if kill else root, [each for each in puts if not delete or each.pos >= 2 * 4096])
@@ -123,7 +125,7 @@ def made(request: pytest.FixtureRequest, made_stores: dict[str, Made], tmp_path:
 
 def check_reads(store: MessageStore, puts: list[Put]) -> None:
     for each in puts:
-        found = store.get_message(each.topic, each.queue, each.offset, 1)
+        found = store.reads.get_message(each.topic, each.queue, each.offset, 1)
         place = each.topic, each.queue, each.offset
         assert found.status is GetStatus.FOUND, (place, found.status)
         (record,) = records_of(found.body)
@@ -138,7 +140,9 @@ def check_reads(store: MessageStore, puts: list[Put]) -> None:
 
 def check_keys(store: MessageStore, puts: list[Put]) -> None:
     for each in puts:
-        bodies = [records_of(record)[0].body for record in store.query(each.topic, each.key, 100, 0, 2**62).records]
+        bodies = [
+            records_of(record)[0].body for record in store.reads.query(each.topic, each.key, 100, 0, 2**62).records
+        ]
         assert each.body in bodies, each.key
 
 

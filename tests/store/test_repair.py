@@ -155,7 +155,7 @@ async def test_damage_of_the_log_is_kept_and_a_placeholder_holds_its_offset(root
     report = verify(root)
     assert [(each.file, each.pos) for each in report.damage] == [(f"commitlog/{segment_name(8192)}", pos)]
     async with opened(small(root)) as store:
-        assert store.max_offset("T", 0) == 60
+        assert store.queues.max_offset("T", 0) == 60
         assert [each.queue_offset for each in read_queue_past_damage(store)] == [n for n in range(60) if n != 30]
 
 
@@ -164,8 +164,8 @@ def read_queue_past_damage(store: object) -> list[object]:
 
     found: list[object] = []
     at = 0
-    while at < store.max_offset("T", 0):  # type: ignore[attr-defined]
-        result = store.get_message("T", 0, at, 1000)  # type: ignore[attr-defined]
+    while at < store.queues.max_offset("T", 0):  # type: ignore[attr-defined]
+        result = store.reads.get_message("T", 0, at, 1000)  # type: ignore[attr-defined]
         found += records_of(result.body) if result.body else []
         at = max(result.next_begin_offset, at + 1)
     return found
@@ -213,7 +213,7 @@ async def test_a_short_file_of_the_log_is_extended(root: Path) -> None:
     assert {each.file for each in report.damage} == {f"commitlog/{segment_name(4096)}"}
     assert report.records > 80
     async with opened(small(root)) as store:
-        assert store.max_offset("T", 0) == 60
+        assert store.queues.max_offset("T", 0) == 60
 
 
 def everything(root: Path) -> None:
@@ -256,7 +256,7 @@ async def test_a_start_between_a_killed_repair_and_the_next_one_is_sound(sound: 
             pass
         dead = door.dead
         async with opened(small(root)) as store:
-            assert (store.max_offset("T", 0), store.max_offset("T", 1)) == (60, 60), calls
+            assert (store.queues.max_offset("T", 0), store.queues.max_offset("T", 1)) == (60, 60), calls
         repair(root)
         assert verify(root).damage == []
         assert await served(root) == bodies()

@@ -55,7 +55,7 @@ async def fill(root: Path, count: int = 200) -> list[int]:
     """A store that was closed; the positions of its records."""
     async with opened(root, 0) as store:
         puts = [
-            await store.put(Message("T", n % 2, b"body %06d" % n * 150, f"{KEYS}\x01k{n}\x02TAGS\x01a\x02"))
+            await store.writes.put(Message("T", n % 2, b"body %06d" % n * 150, f"{KEYS}\x01k{n}\x02TAGS\x01a\x02"))
             for n in range(count)
         ]
     return [put.pos for put in puts]
@@ -183,7 +183,7 @@ async def test_damage_of_an_index_file_is_found_and_the_file_made_again(tmp_path
         ]
         assert store.findings.counts()[FindingKind.DAMAGE] == 1
         for n in range(300):
-            assert [record[28:36] for record in store.query("T", f"k{n}", 10, 0, 1 << 60).records], n
+            assert [record[28:36] for record in store.reads.query("T", f"k{n}", 10, 0, 1 << 60).records], n
         if number == 0:  # behind a file that is kept, its last record has entries in both
             assert index_file(tmp_path).read_bytes()[ENTRY_AT:] == whole[ENTRY_AT:]
         assert await one_pass(store) == found, "the next pass finds nothing more"
@@ -215,7 +215,7 @@ async def test_a_missing_index_file_is_rebuilt(tmp_path: Path) -> None:
         index_file(tmp_path).unlink()
         found = await one_pass(store)
         assert [each.reason for each in found] == ["the index file is missing", found[1].reason]
-        assert len(store.query("T", "k3", 10, 0, 1 << 60).records) == 1
+        assert len(store.reads.query("T", "k3", 10, 0, 1 << 60).records) == 1
     assert verify(tmp_path).sound
 
 
@@ -239,7 +239,7 @@ async def test_entries_that_come_while_an_index_file_is_read_are_no_damage(
 
         async def puts(first: int) -> None:
             for n in range(first, first + 5):
-                await store.put(Message("T", n % 2, b"body %06d" % n * 150, f"{KEYS}\x01k{n}\x02TAGS\x01a\x02"))
+                await store.writes.put(Message("T", n % 2, b"body %06d" % n * 150, f"{KEYS}\x01k{n}\x02TAGS\x01a\x02"))
             store.dispatcher.finish()
 
         number = 130
@@ -323,9 +323,9 @@ async def test_a_unit_with_another_tags_code_is_written_again(tmp_path: Path) ->
 async def test_a_topic_that_was_made_again_is_no_damage(tmp_path: Path) -> None:
     await fill(tmp_path, 100)
     async with opened(tmp_path, 0) as store:
-        store.remove_topic("T")
+        store.queues.remove_topic("T")
         for n in range(100):
-            assert (await store.put(Message("T", n % 2, b"again %06d" % n * 150))).status.stored
+            assert (await store.writes.put(Message("T", n % 2, b"again %06d" % n * 150))).status.stored
     assert await scrubbed(tmp_path) == []
 
 

@@ -53,7 +53,7 @@ async def test_a_stop_waits_for_one_step_of_the_check_of_an_index(
             return False
 
     async with opened(small(tmp_path)) as store:
-        await store.put(message(properties="KEYS\x01k\x02"))
+        await store.writes.put(message(properties="KEYS\x01k\x02"))
         await saved(store)
     monkeypatch.setattr("tallystick.store.engine.index_repair.IndexChains", Endless)
     store = await MessageStore.open(small(tmp_path), store_host=HOST)
@@ -77,11 +77,11 @@ async def test_a_comparison_that_a_stop_ends_changes_nothing(tmp_path: Path, gro
         await store.queue_repair.close()
         assert store.queue_repair.repair(b"A", 0, 5)
         assert path.read_bytes() == wrong
-        store.get_message("A", 0, 5, 32)
+        store.reads.get_message("A", 0, 5, 32)
         assert path.read_bytes() == wrong
         assert store.findings.listed() == []
     async with started(tmp_path, group) as store:
-        store.get_message("A", 0, 5, 32)
+        store.reads.get_message("A", 0, 5, 32)
         assert path.read_bytes() == sound
         kinds = {finding.kind for finding in store.findings.listed()}
         assert kinds == {FindingKind.DAMAGE, FindingKind.REBUILT}
@@ -95,5 +95,5 @@ async def test_a_reader_of_a_store_that_stops_gets_nothing_instead_of_a_wrong_me
         (path,) = files(tmp_path, "A/0")
         patch(path, 5 * UNIT.size, path.read_bytes()[: UNIT.size])
         await store.queue_repair.close()
-        found = store.get_message("A", 0, 5, 32)
+        found = store.reads.get_message("A", 0, 5, 32)
         assert (found.count, found.next_begin_offset) == (0, 5)

@@ -26,7 +26,7 @@ def few() -> Door:
 async def filled(root: Path, door: Door) -> MessageStore:
     store = await MessageStore.open(small(root, flushDiskType=SYNC), store_host=HOST, door=door)
     for number in range(TOPICS):
-        put = await store.put(message(b"%d" % number, topic=f"T{number}"))
+        put = await store.writes.put(message(b"%d" % number, topic=f"T{number}"))
         assert put.status is PutStatus.PUT_OK
     return store
 
@@ -65,7 +65,7 @@ async def test_a_stop_whose_sync_fails_is_not_orderly(tmp_path: Path) -> None:
 async def test_what_a_killed_process_left_is_synced_with_its_file_system(tmp_path: Path) -> None:
     door = few()
     store = await filled(tmp_path, door)
-    await store.save_progress()
+    await store.queues.save_progress()
     await kill(store)
     door = door.next_process()
     before = door.counts()
@@ -83,7 +83,7 @@ async def test_what_a_killed_process_left_is_synced_with_its_file_system(tmp_pat
 async def test_a_failed_sync_of_what_was_inherited_is_tried_again_and_promises_nothing(tmp_path: Path) -> None:
     door = few()
     store = await filled(tmp_path, door)
-    await store.save_progress()
+    await store.queues.save_progress()
     await kill(store)
     door = door.next_process()
     door.fail("sync_fs", "", errno.EIO)
@@ -105,7 +105,7 @@ async def test_queues_that_were_inherited_elsewhere_are_synced_one_by_one(
         (tmp_path / "consumequeue" / "T3").symlink_to(other_disk / "T3")
     door = few()
     store = await filled(tmp_path, door)
-    await store.save_progress()
+    await store.queues.save_progress()
     await kill(store)
     door = door.next_process()
     async with opened(small(tmp_path), door) as store:

@@ -54,8 +54,8 @@ def put_units(root: Path, queue: str, units: list[bytes]) -> None:
 def bodies(store: MessageStore, topic: str, queue: int, step: int, codes: frozenset[int] | None = None) -> list[bytes]:
     """What a consumer gets that reads the queue from its begin, `step` messages at once."""
     read, at = [], 0
-    while at < store.max_offset(topic, queue):
-        found = store.get_message(topic, queue, at, step, codes=codes)
+    while at < store.queues.max_offset(topic, queue):
+        found = store.reads.get_message(topic, queue, at, step, codes=codes)
         read += [record.body for record in records_of(found.body)]
         assert found.next_begin_offset > at, found
         at = found.next_begin_offset
@@ -140,7 +140,7 @@ async def test_a_wrong_unit_that_a_filter_refuses_hides_nothing(tmp_path: Path, 
 async def test_a_sound_record_is_not_blamed_for_a_lost_one(tmp_path: Path, other: str) -> None:
     """The record is damaged, and its unit leads to a sound one of another queue, between those around it."""
     async with filled(tmp_path, False) as (store, sent, told):
-        ((pos, size, _),) = store.units("A", 0, 5, 1)
+        ((pos, size, _),) = store.reads.units("A", 0, 5, 1)
         units, others = units_of(tmp_path, "A/0"), units_of(tmp_path, other)
         patch(next((tmp_path / "commitlog").glob(f"{pos - pos % 4096:020}")), pos % 4096 + 4, b"\xee" * 4)
         put_units(tmp_path, "A/0", [*units[:5], others[5], *units[6:]])
@@ -159,12 +159,12 @@ _TIMES = range(1_600_000_000_000 - 50, 1_600_000_000_000 + 100 * 3 * COUNT, 37)
 def spaced_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message is stored 100 ms after the one before it."""
     times = count(1_600_000_000_000, 100)
-    monkeypatch.setattr("tallystick.store.engine.message_store.wall_ms", lambda: next(times))
+    monkeypatch.setattr("tallystick.store.engine.writes.wall_ms", lambda: next(times))
 
 
 def by_time(store: MessageStore, queue: str) -> list[int]:
     topic, _, number = queue.partition("/")
-    return [store.offset_by_time(topic, int(number), time_ms) for time_ms in _TIMES]
+    return [store.reads.offset_by_time(topic, int(number), time_ms) for time_ms in _TIMES]
 
 
 @pytest.mark.parametrize("group", KINDS)
@@ -192,7 +192,7 @@ async def test_a_search_by_time_skips_no_message_behind_damage(tmp_path: Path, s
         units, others = units_of(tmp_path, "A/0"), units_of(tmp_path, "B/0")
         damaged = set(dice.sample(range(COUNT), dice.choice((1, 2, 5, COUNT))))
         for offset in damaged:
-            ((pos, _, _),) = store.units("A", 0, offset, 1)
+            ((pos, _, _),) = store.reads.units("A", 0, offset, 1)
             patch(next((tmp_path / "commitlog").glob(f"{pos - pos % 4096:020}")), pos % 4096 + 4, b"\xee" * 4)
             if dice.random() < 0.5:
                 units[offset] = dice.choice((others[offset], bytes(UNIT.size), b"\xff" * UNIT.size, units[0]))
@@ -208,7 +208,7 @@ async def test_a_search_by_time_skips_no_message_behind_damage(tmp_path: Path, s
 
 def rewrite_offsets(root: Path, store: MessageStore, shift: Callable[[int], int]) -> None:
     """Gives the records of queue A/0 other queue offsets in the log: no CRC covers them."""
-    for place, (pos, _, _) in enumerate(store.units("A", 0, 0, COUNT)):
+    for place, (pos, _, _) in enumerate(store.reads.units("A", 0, 0, COUNT)):
         segment = next((root / "commitlog").glob(f"{pos - pos % 4096:020}"))
         patch(segment, pos % 4096 + 20, shift(place).to_bytes(8))
 
@@ -257,7 +257,7 @@ async def test_a_single_record_with_another_offset_is_damage(tmp_path: Path) -> 
     """As a rebuild has it: that record is a stray. Its unit is right, so the log is named."""
     async with filled(tmp_path, False) as (store, sent, told):
         before = units_of(tmp_path, "A/0")
-        ((pos, size, _),) = store.units("A", 0, 5, 1)
+        ((pos, size, _),) = store.reads.units("A", 0, 5, 1)
         rewrite_offsets(tmp_path, store, lambda place: place + 4 * (place == 5))
         mine = [each for each in sent if (each.topic, each.queue) == ("A", 0)]
         assert bodies(store, "A", 0, 32) == [each.body for each in mine if each.offset != 5]

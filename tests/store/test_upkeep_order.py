@@ -86,7 +86,7 @@ def test_a_mark_without_syncs_promises_no_synced_point() -> None:
     assert (upkeep._saved_pos, upkeep._synced_pos) == (4096, 10)
 
 
-@pytest.mark.parametrize("step", ["_save", "_preallocator.remove_unused", "_store.replica.close"])
+@pytest.mark.parametrize("step", ["_save", "_preallocator.remove_unused", "_store.durability.close"])
 def test_a_store_that_fails_at_its_end_is_not_closed_in_order(tmp_path: Path, step: str) -> None:
     door = Door()
     abort.mark_open(tmp_path, door)

@@ -46,25 +46,27 @@ def damage_record(store: MessageStore, root: Path, pos: int) -> None:
 )
 async def test_a_wrong_unit_is_no_damage_of_the_log(tmp_path: Path, group: bool, shift: int, grow: int) -> None:
     async with filled(tmp_path, group) as (store, sent, told):
-        ((pos, size, _),) = store.units("A", 0, LOST, 1)
+        ((pos, size, _),) = store.reads.units("A", 0, LOST, 1)
         wrong_unit(tmp_path, pos + shift, size + grow)
         check_reads(store, sent)
         assert told == []
         found = [(each.kind, each.file.split("/")[0]) for each in store.findings.listed()]
         assert found == [(FindingKind.DAMAGE, "consumequeue"), (FindingKind.REBUILT, "consumequeue")]
-        assert store.units("A", 0, LOST, 1)[0][:2] == (pos, size)
+        assert store.reads.units("A", 0, LOST, 1)[0][:2] == (pos, size)
 
 
 @pytest.mark.parametrize("group", KINDS)
 @pytest.mark.parametrize("shift", [0, 2, 100 << 40], ids=["unit right", "unit near", "unit far"])
 async def test_damage_of_the_log_is_reported_with_its_position(tmp_path: Path, group: bool, shift: int) -> None:
     async with filled(tmp_path, group) as (store, sent, told):
-        ((pos, size, _),) = store.units("A", 0, LOST, 1)
+        ((pos, size, _),) = store.reads.units("A", 0, LOST, 1)
         damage_record(store, tmp_path, pos)
         if shift:
             wrong_unit(tmp_path, pos + shift, size)
         check_reads(store, sent[:LOST] + sent[LOST + 1 :])
-        assert [record.queue_offset for record in records_of(store.get_message("A", 0, LOST, 1).body)] == [LOST + 1]
+        assert [record.queue_offset for record in records_of(store.reads.get_message("A", 0, LOST, 1).body)] == [
+            LOST + 1
+        ]
         # A group repairs what it is told of. What a damaged unit says of a damaged record may be some bytes off.
         assert pos + shift % 100 in told
         assert pos - 48 <= min(told) and max(told) < pos + size + shift % 100

@@ -43,7 +43,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def fill() -> None:
         async with opened(small(root)) as store:
             for n in range(COUNT):
-                await store.put(message(b"body %d" % n * 8, queue=n % 2, properties=f"KEYS\x01k{n}\x02"))
+                await store.writes.put(message(b"body %d" % n * 8, queue=n % 2, properties=f"KEYS\x01k{n}\x02"))
 
     asyncio.run(fill())
     return root

@@ -115,6 +115,7 @@ class BrokerGroup:
         self.on_change: list[Callable[[], None]] = []
         """Called when the leader, its place, or whether it accepts changes may have changed."""
         self._broker = broker
+        self._log = broker.store.group
         self._services = tuple(services)
         self._services_term: int | None = None
         self._changed = asyncio.Event()
@@ -132,12 +133,12 @@ class BrokerGroup:
         member.on_accepting.append(self._on_accepting)
         member.on_commit.append(self._on_commit)
         member.on_apply.append(self._on_apply)
-        member.on_truncate.append(lambda pos, was_end: broker.store.forget_cut(was_end))
-        member.on_unknown.append(lambda: broker.store.give_up(OUTCOME_UNKNOWN, PutStatus.UNKNOWN_ERROR))
-        member.on_refused.append(broker.store.deliver)
+        member.on_truncate.append(lambda pos, was_end: self._log.forget_cut(was_end))
+        member.on_unknown.append(lambda: self._log.give_up(OUTCOME_UNKNOWN, PutStatus.UNKNOWN_ERROR))
+        member.on_refused.append(broker.store.connections.deliver)
         member.on_abandoned.append(self.tables.on_abandoned)
         member.on_installed.append(self._on_installed)
-        member.on_repaired.append(broker.store.take_repaired)
+        member.on_repaired.append(broker.store.log_repair.take_repaired)
         member.on_fatal.append(self._on_fatal)
         broker.store.media.on_damage.append(lambda pos, end: member.damaged(pos, end))
         broker.store.media.is_being_repaired = member.is_being_repaired
@@ -305,7 +306,7 @@ class BrokerGroup:
                 service.halt()
             self.tables.on_lost()
         if role is Role.LEADER:
-            self._broker.store.take_lead(term)
+            self._log.take_lead(term)
         elif led or leader is not None:
             self._broker.take_role(self.number + 1, term)
         elif self._broker.settings.brokerId != UNDECIDED:
@@ -318,7 +319,7 @@ class BrokerGroup:
         self._broker.take_role(0, term)
         self._place.announce(term)
         self.tables.on_ready()
-        self._broker.store.refuse_messages(self.member.message_refusal())
+        self._log.refuse_messages(self.member.message_refusal())
         self._on_accepting(self.member.accepting)
         self._changed.set()
 
@@ -343,9 +344,9 @@ class BrokerGroup:
         # A restart applies again what was applied since the snapshot: queues that are further may belong to a new
         # topic.
         if gone and store.dispatched_pos <= pos:
-            store.commit(pos)
+            self._log.commit(pos)
             for name in gone:
-                store.remove_topic(name)
+                store.queues.remove_topic(name)
 
     async def _say_committed(self) -> None:
         """Sends a round of heartbeats at once: the others hold requests until they know the place of this leader, which
@@ -357,7 +358,7 @@ class BrokerGroup:
 
     def _on_commit(self, pos: int) -> None:
         if not self._superseded:
-            self._broker.store.commit(pos)
+            self._log.commit(pos)
 
     def _on_installed(self, index: int, pos: int) -> None:
         # Queues and index belong to the replaced log: the store must be opened again on the new one.
@@ -411,11 +412,11 @@ class BrokerGroup:
     def look_at_disk(self) -> None:
         """Runs once a second. A member whose store has little space reports this to its group (L10). A leader accepts
         no messages if too few members have space, but still accepts small changes: offsets, locks, topics, groups."""
-        reason = self._broker.store.no_room()
+        reason = self._broker.store.admission.no_room()
         if (reason is None) != (self._no_room is None):
             self.member.disk_low(reason)
         self._no_room = reason
-        self._broker.store.refuse_messages(self.member.message_refusal())
+        self._log.refuse_messages(self.member.message_refusal())
 
     async def _look_for_lag(self) -> None:
         """A member is in sync if it soon receives everything that was committed when it asked the leader (R2)."""

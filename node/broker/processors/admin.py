@@ -115,8 +115,8 @@ class AdminProcessor:
             raise refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         store, table = self._broker.store, {}
         for queue_id in range(config.write_queue_nums):
-            low, high = max(0, store.min_offset(name, queue_id)), max(0, store.max_offset(name, queue_id))
-            last_ms = store.store_time(name, queue_id, high - 1) if high > low else 0
+            low, high = max(0, store.queues.min_offset(name, queue_id)), max(0, store.queues.max_offset(name, queue_id))
+            last_ms = store.reads.store_time(name, queue_id, high - 1) if high > low else 0
             queue = MessageQueue(name, self._broker.settings.brokerName, queue_id)
             table[queue.key()] = {"lastUpdateTimestamp": max(0, last_ms), "maxOffset": high, "minOffset": low}
         return json_answer(command, {"offsetTable": table})
@@ -127,7 +127,7 @@ class AdminProcessor:
 
     def clean_expired_queues(self, channel: Channel, command: Command) -> Command:
         """306: deletes ConsumeQueue and index files that only name records before the begin of the log."""
-        self._broker.store.clean_expired_queues()
+        self._broker.store.queues.clean_expired_queues()
         return command.reply()
 
     def clean_unused_topics(self, channel: Channel, command: Command) -> Command:
@@ -135,7 +135,7 @@ class AdminProcessor:
 
         Queues with messages in the log stay: the table may have lost the topic, and no request deleted the messages.
         """
-        stay = self._broker.store.clean_unused_topics(
+        stay = self._broker.store.queues.clean_unused_topics(
             set(self._broker.topics) | set(self._broker.topics.system_names())
         )
         if not stay:

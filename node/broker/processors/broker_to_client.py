@@ -90,7 +90,7 @@ class RelayProcessor:
             _, pos = decode_message_id(text)
         except MessageIdError as error:
             raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        record = self._broker.store.message_at(pos)
+        record = self._broker.store.reads.message_at(pos)
         if record is None:
             raise refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {pos}")
         ext = {**(command.ext or {}), "brokerName": self._broker.settings.brokerName}
@@ -152,9 +152,9 @@ class RelayProcessor:
             if committed < 0:
                 raise refused(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
             if timestamp_ms == -1:
-                wanted = store.max_offset(topic, queue_id)
+                wanted = store.queues.max_offset(topic, queue_id)
             else:
-                wanted = store.offset_by_time(topic, queue_id, timestamp_ms)
+                wanted = store.reads.offset_by_time(topic, queue_id, timestamp_ms)
             queue = MessageQueue(topic, self._broker.settings.brokerName, queue_id)
             table[queue] = max(0, wanted) if forced or wanted < committed else committed
         return table

@@ -82,9 +82,9 @@ class ConsumptionProcessor:
     def _progress(self, group: str, config: TopicConfig) -> dict[Any, dict[str, int]]:
         store, topic, table = self._broker.store, config.topic_name, {}
         for queue_id in range(config.read_queue_nums):
-            end = max(0, store.max_offset(topic, queue_id))
+            end = max(0, store.queues.max_offset(topic, queue_id))
             offset = max(0, self._broker.offsets.query(group, topic, queue_id))
-            last_ms = max(0, store.store_time(topic, queue_id, offset - 1)) if offset > 0 else 0
+            last_ms = max(0, store.reads.store_time(topic, queue_id, offset - 1)) if offset > 0 else 0
             table[self._queue(topic, queue_id).key()] = {
                 "brokerOffset": end,
                 "consumerOffset": offset,
@@ -107,15 +107,15 @@ class ConsumptionProcessor:
             raise refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         store, spans = self._broker.store, []
         for queue_id in range(config.write_queue_nums):
-            end = store.max_offset(topic, queue_id)
+            end = store.queues.max_offset(topic, queue_id)
             offset = self._broker.offsets.query(group, topic, queue_id)
-            first_ms = store.earliest_store_time(topic, queue_id)
+            first_ms = store.reads.earliest_store_time(topic, queue_id)
             span = {
                 "minTimeStamp": first_ms,
-                "maxTimeStamp": store.store_time(topic, queue_id, end - 1),
-                "consumeTimeStamp": store.store_time(topic, queue_id, offset - 1) if offset > 0 else first_ms,
+                "maxTimeStamp": store.reads.store_time(topic, queue_id, end - 1),
+                "consumeTimeStamp": store.reads.store_time(topic, queue_id, offset - 1) if offset > 0 else first_ms,
             }
-            next_ms = store.store_time(topic, queue_id, max(0, offset)) if offset < end else -1
+            next_ms = store.reads.store_time(topic, queue_id, max(0, offset)) if offset < end else -1
             delay_ms = self._broker.now_ms() - next_ms if next_ms >= 0 else 0
             texts = {f"{name}Str": _human(value) for name, value in span.items()}
             spans.append(
@@ -145,7 +145,7 @@ class ConsumptionProcessor:
         lowest = {
             queue_id: offset
             for queue_id, offset in self._broker.offsets.lowest(topic, without).items()
-            if offset >= self._broker.store.min_offset(topic, queue_id)
+            if offset >= self._broker.store.queues.min_offset(topic, queue_id)
         }
         for queue_id, offset in self._broker.offsets.queues(compare, topic).items():
             if queue_id in lowest and lowest[queue_id] > offset:

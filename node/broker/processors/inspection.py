@@ -45,8 +45,8 @@ class InspectionProcessor:
         ext, store = command.ext, self._broker.store
         topic, queue_id = need_str(ext, "topic"), need_int(ext, "queueId")
         index, count = need_long(ext, "index"), need_int(ext, "count")
-        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        if high == 0 and (topic, queue_id) not in store.queues():
+        low, high = store.queues.min_offset(topic, queue_id), store.queues.max_offset(topic, queue_id)
+        if high == 0 and (topic, queue_id) not in store.queues.names():
             raise refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         body: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
         wanted = EVERYTHING
@@ -57,7 +57,7 @@ class InspectionProcessor:
             if is_tag_type(subscription.expression_type):
                 wanted = tag_filter(subscription)
         rows = []
-        for pos, size, tags_code in store.units(topic, queue_id, index, max(0, min(count, MAX_UNITS))):
+        for pos, size, tags_code in store.reads.units(topic, queue_id, index, max(0, min(count, MAX_UNITS))):
             passes = wanted.codes is None or tags_code in wanted.codes
             rows.append({"physicOffset": pos, "physicSize": size, "tagsCode": tags_code, "eval": passes})
         body["queueData"] = rows
@@ -72,14 +72,14 @@ class InspectionProcessor:
         text = need_str(command.ext, "msgId")
         try:
             _, pos = decode_message_id(text)
-            data = self._broker.store.message_at(pos)
+            data = self._broker.store.reads.message_at(pos)
             record = None if data is None else Record.decode(data)
         except (MessageIdError, RecordError) as error:
             raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
         if record is None or record.topic != HALF_TOPIC:
             raise refused(ResponseCode.SYSTEM_ERROR, f"no half message has the id {text}")
         fresh = with_properties(record, {properties.TRANSACTION_CHECK_TIMES: "0"})
-        result = await self._broker.store.put(again(fresh, HALF_TOPIC, 0))
+        result = await self._broker.store.writes.put(again(fresh, HALF_TOPIC, 0))
         if result.status is not PutStatus.PUT_OK:
             raise refused(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} error: {result.status.name}")
         return command.reply()

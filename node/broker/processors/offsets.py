@@ -58,9 +58,9 @@ class OffsetProcessor:
     def _begins_near(self, topic: str, queue_id: int) -> bool:
         """Returns whether the queue still has its first message near the end of the log, or never had a message."""
         store = self._broker.store
-        if store.min_offset(topic, queue_id) > 0:
+        if store.queues.min_offset(topic, queue_id) > 0:
             return False
-        return store.max_offset(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
+        return store.queues.max_offset(topic, queue_id) == 0 or store.reads.is_in_memory(topic, queue_id, 0)
 
     def update(self, channel: Channel, command: Command) -> Awaitable[Command] | None:
         """15: commits an offset. Impossible groups, queues and offsets are refused, because they would stay in the
@@ -90,12 +90,12 @@ class OffsetProcessor:
     def max_offset(self, channel: Channel, command: Command) -> Command:
         """30: returns the offset that the next message will get."""
         topic, queue_id = _queue(command)
-        return command.reply(ext={"offset": str(self._broker.store.max_offset(topic, queue_id))})
+        return command.reply(ext={"offset": str(self._broker.store.queues.max_offset(topic, queue_id))})
 
     def min_offset(self, channel: Channel, command: Command) -> Command:
         """31: returns the offset of the oldest message."""
         topic, queue_id = _queue(command)
-        return command.reply(ext={"offset": str(self._broker.store.min_offset(topic, queue_id))})
+        return command.reply(ext={"offset": str(self._broker.store.queues.min_offset(topic, queue_id))})
 
     def by_time(self, channel: Channel, command: Command) -> Command:
         """29: returns the offset of the message that was stored at a time, or of the one nearest to it.
@@ -108,13 +108,13 @@ class OffsetProcessor:
         if boundary in ("LOWER", "UPPER"):
             offset = bounded_offset(self._broker.store, topic, queue_id, timestamp_ms, lower=boundary == "LOWER")
         else:
-            offset = self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
+            offset = self._broker.store.reads.offset_by_time(topic, queue_id, timestamp_ms)
         return command.reply(ext={"offset": str(offset)})
 
     def earliest(self, channel: Channel, command: Command) -> Command:
         """32: returns the time when the oldest message was stored; -1: the queue has no message."""
         topic, queue_id = _queue(command)
-        return command.reply(ext={"timestamp": str(self._broker.store.earliest_store_time(topic, queue_id))})
+        return command.reply(ext={"timestamp": str(self._broker.store.reads.earliest_store_time(topic, queue_id))})
 
 
 def _queue(command: Command) -> tuple[str, int]:
@@ -127,10 +127,10 @@ def bounded_offset(store: StoreView, topic: str, queue_id: int, timestamp_ms: in
 
     Store times grow with offsets, so a binary search needs the times of a dozen or two.
     """
-    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    low, high = store.queues.min_offset(topic, queue_id), store.queues.max_offset(topic, queue_id)
 
     def time_of(offset: int) -> int:
-        return store.store_time(topic, queue_id, offset)
+        return store.reads.store_time(topic, queue_id, offset)
 
     if lower:
         return low + bisect_left(range(low, high), timestamp_ms, key=time_of)

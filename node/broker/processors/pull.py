@@ -113,7 +113,7 @@ class PullProcessor:
         self._checks.queue(connection, topic, queue_id)
         wanted = self._checks.filter(group, request)
         start = offset if hold is None else hold.offset
-        result = broker.store.get_message(
+        result = broker.store.reads.get_message(
             topic, queue_id, start, request.max_messages, codes=wanted.codes, accept=wanted.accept
         )
         if hold is None and sys_flag & COMMIT_OFFSET and settings.brokerId == 0:

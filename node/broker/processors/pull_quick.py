@@ -60,7 +60,7 @@ class QuickPulls:
             return False
         suggested = group.broker_id if settings.slaveReadEnable else 0
         try:
-            found = broker.store.get_frame(
+            found = broker.store.reads.get_frame(
                 topic, queue_id, offset, request.max_messages, codes=wanted.codes, opaque=opaque, suggested=suggested
             )
         except (OSError, DamageError):

@@ -38,7 +38,7 @@ class QueryProcessor:
         begin_ms, end_ms = need_long(ext, "beginTimestamp"), need_long(ext, "endTimestamp")
         if ext and ext.get(UNIQUE_KEY_QUERY) == "true":
             max_count = self._broker.store.settings.defaultQueryMaxNum
-        found = self._broker.store.query(topic, key, max_count, begin_ms, end_ms)
+        found = self._broker.store.reads.query(topic, key, max_count, begin_ms, end_ms)
         fields = {
             "indexLastUpdatePhyoffset": str(found.index_last_update_pos),
             "indexLastUpdateTimestamp": str(found.index_last_update_timestamp_ms),
@@ -51,7 +51,7 @@ class QueryProcessor:
     def view(self, connection: Connection, command: Command) -> Command:
         """Returns the record that begins at a position. Code 1: no record begins there."""
         pos = need_long(command.ext, "offset")
-        record = self._broker.store.message_at(pos)
+        record = self._broker.store.reads.message_at(pos)
         if record is None:
             remark = f"can not find message by the offset, {pos}"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark=remark)

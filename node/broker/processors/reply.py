@@ -62,7 +62,7 @@ class ReplyProcessor:
         ext |= {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0"}
         if broker.settings.storeReplyMessageEnable:
             await rows_durable(broker, message.topic, message.queue_id)
-            result = await broker.store.put(message)
+            result = await broker.store.writes.put(message)
             if result.status.stored:
                 ext["msgId"] = result.message_id
                 ext["queueOffset"] = str(result.queue_offset)

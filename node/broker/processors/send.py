@@ -82,13 +82,13 @@ class SendProcessor:
         if request.batch:
             batch = self._batch(request, queue_id, names, connection, command.body)
             await rows_durable(self._broker, request.topic, queue_id)
-            result = await self._broker.store.put_batch(batch)
+            result = await self._broker.store.writes.put_batch(batch)
         else:
             message = self._message(request, config, queue_id, names, connection, command)
             stored = self._stored(message, names)
             group = request.topic.removeprefix(RETRY_PREFIX) if request.topic.startswith(RETRY_PREFIX) else None
             await rows_durable(self._broker, message.topic, message.queue_id, group)
-            result = await self._broker.store.put(stored)
+            result = await self._broker.store.writes.put(stored)
         return put_answer(self._broker, command, result, queue_id)
 
     def _message(

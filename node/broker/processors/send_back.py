@@ -71,7 +71,7 @@ class SendBackProcessor:
         if message is not None:
             await rows_durable(self._broker, message.topic, message.queue_id, need_str(command.ext, "group"))
             message = self._delayed(message)
-            result = await self._broker.store.put(message)
+            result = await self._broker.store.writes.put(message)
             if result.status is not PutStatus.PUT_OK:
                 remark = f"{result.status.name} {result.detail}".strip()
                 raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
@@ -95,7 +95,7 @@ class SendBackProcessor:
             return None
         unit = SYS_FLAG_UNIT_SUB if opt_bool(ext, "unitMode") else 0
         topic = self._topic(retry_topic(name), group.retry_queue_nums, PERMISSION_READ | PERMISSION_WRITE, unit)
-        data = broker.store.message_at(pos)
+        data = broker.store.reads.message_at(pos)
         if data is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {pos}")
         try:

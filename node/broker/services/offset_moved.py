@@ -68,6 +68,6 @@ class OffsetMovedEvents:
         task.add_done_callback(self._tasks.discard)
 
     async def _put(self, message: Message) -> None:
-        result = await self._broker.store.put(message)
+        result = await self._broker.store.writes.put(message)
         if not result.status.stored:
             self._log.warning("not stored", "cannot store the event of a moved offset: %s", result.status.name)

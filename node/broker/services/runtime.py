@@ -33,7 +33,7 @@ def uptime(milliseconds: int) -> str:
 
 def earliest_message_ms(broker: BrokerContext) -> int:
     """Store time (ms) of the log's first record; -1 if the log is empty or its first bytes are not a record."""
-    data = broker.store.message_at(broker.store.min_pos)
+    data = broker.store.reads.message_at(broker.store.min_pos)
     if data is None:
         return -1
     try:
@@ -70,13 +70,13 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         "pageCacheLockTimeMills": "0",
         "earliestMessageTimeStamp": str(earliest_message_ms(broker)),
         **stats.runtime_info(),
-        **store.runtime_info(),
+        **store.figures.runtime_info(),
         **broker.schedule.runtime_info(),
         # Keys that the broker knows.
         "brokerVersionDesc": VERSION_NAME,
         "brokerVersion": str(VERSION),
         "startAcceptSendRequestTimeStamp": str(settings.startAcceptSendRequestTimeStamp),
-        "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+        "dispatchBehindBytes": str(store.figures.dispatch_behind_bytes),
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": str(settings.endTransactionPoolQueueCapacity),
         **{f"{name}ThreadPoolQueueSize": "0" for name in idle},

@@ -25,16 +25,19 @@ import enum
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tallystick.node.broker.services.delay import DelayError, DelayLevels, from_schedule
 from tallystick.node.broker.services.transaction_check import QueueReader, read_record
 from tallystick.node.broker.tables.saving import ReplicatedTable, TableFile
 from tallystick.node.broker.tables.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from tallystick.store.fastjson import int_keys
-from tallystick.store.formats.message import Message, PutResult, PutStatus
+from tallystick.store.formats.message import PutStatus
 from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import WritesView
 
 _logger = logging.getLogger("tallystick.broker.schedule")
 
@@ -52,7 +55,8 @@ _TAGS_CODE_IS_ADDRESS = -(2**31)  # below: an address in ConsumeQueueExt, writte
 class ScheduleStore(QueueReader, Protocol):
     """What the service needs from the store: see `context.StoreView`."""
 
-    async def put(self, message: Message) -> PutResult: ...
+    @property
+    def writes(self) -> WritesView: ...
 
     @property
     def settings(self) -> StoreSettings: ...
@@ -199,8 +203,8 @@ class LevelQueue:
     async def step(self, now_ms: int) -> int:
         """Delivers due messages, at most `WINDOW`; returns the milliseconds until there is more to do."""
         store, queue_id = self._store, self._queue_id
-        begin = max(self.offset, store.min_offset(SCHEDULE_TOPIC, queue_id))
-        units = store.usable_units(SCHEDULE_TOPIC, queue_id, begin, WINDOW)
+        begin = max(self.offset, store.queues.min_offset(SCHEDULE_TOPIC, queue_id))
+        units = store.reads.usable_units(SCHEDULE_TOPIC, queue_id, begin, WINDOW)
         if not units:
             return idle_ms(self.delay_ms)
         if begin != self.offset:
@@ -248,7 +252,7 @@ class LevelQueue:
             _logger.error("delayed message %s does not name its topic: skipped", record.message_id)
             self.passed_over += 1
             return _Outcome.DONE
-        result = await self._store.put(message)
+        result = await self._store.writes.put(message)
         if result.status.stored:
             self.delivered += 1
             return _Outcome.DONE
@@ -312,11 +316,11 @@ class ScheduleService:
         """scheduleMessageOffset_<level> of GET_BROKER_RUNTIME_INFO: "delivered,stored"."""
         return {
             f"scheduleMessageOffset_{queue.level}": (
-                f"{queue.offset},{self._store.max_offset(SCHEDULE_TOPIC, queue.level - 1)}"
+                f"{queue.offset},{self._store.queues.max_offset(SCHEDULE_TOPIC, queue.level - 1)}"
             )
             for queue in self.queues
             # Also of a level whose first message is not due yet.
-            if queue.level in self.offsets.offsets or self._store.max_offset(SCHEDULE_TOPIC, queue.level - 1)
+            if queue.level in self.offsets.offsets or self._store.queues.max_offset(SCHEDULE_TOPIC, queue.level - 1)
         }
 
     async def _work(self, queue: LevelQueue) -> None:

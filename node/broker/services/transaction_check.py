@@ -26,13 +26,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tallystick.node.broker.services.delay import DelayError, real_queue
 from tallystick.node.broker.services.half import ended_offsets, with_properties
 from tallystick.node.broker.tables.topics import HALF_TOPIC, OPERATION_TOPIC
 from tallystick.store.formats import properties
 from tallystick.store.formats.record import Record, RecordError
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import QueuesView, ReadsView
 
 QUEUE_ID = 0  # half and op topic have one queue
 READ_COUNT = 64
@@ -42,13 +45,11 @@ READ_COUNT = 64
 class QueueReader(Protocol):
     """What a round needs of the store: see `context.StoreView`."""
 
-    def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+    @property
+    def reads(self) -> ReadsView: ...
 
-    def message_at(self, pos: int) -> bytes | None: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
+    @property
+    def queues(self) -> QueuesView: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +172,8 @@ class CheckRound:
         self._store = store
         self._rules = rules
         self._links = links
-        self.half_offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
-        self.op_offset = max(op_offset, store.min_offset(OPERATION_TOPIC, QUEUE_ID))
+        self.half_offset = max(half_offset, store.queues.min_offset(HALF_TOPIC, QUEUE_ID))
+        self.op_offset = max(op_offset, store.queues.min_offset(OPERATION_TOPIC, QUEUE_ID))
         self._op_targets: deque[int] = deque()  # of op records read, from op_offset on: the highest half offset it ends
         self._ended: set[int] = set()
         self.unreadable = 0  # halves whose record is gone or damaged: nothing can be done about them
@@ -205,7 +206,7 @@ class CheckRound:
                 self.half_offset += 1
                 continue
             if not window_begin <= offset < window_begin + len(window):
-                window = self._store.usable_units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT)
+                window = self._store.reads.usable_units(HALF_TOPIC, QUEUE_ID, offset, READ_COUNT)
                 window_begin = offset
                 if not window:
                     return
@@ -259,7 +260,7 @@ class CheckRound:
     def _read_ops(self) -> bool:
         """Reads the next op records. False if there are no more."""
         begin = self.op_offset + len(self._op_targets)
-        units = self._store.usable_units(OPERATION_TOPIC, QUEUE_ID, begin, READ_COUNT)
+        units = self._store.reads.usable_units(OPERATION_TOPIC, QUEUE_ID, begin, READ_COUNT)
         for pos, _, _ in units:
             op = self._record(pos)
             offsets = ended_offsets(op) if op is not None else []
@@ -275,7 +276,7 @@ class CheckRound:
 
     def _has_more_ops(self) -> bool:
         """Whether there are op records that cannot be read yet."""
-        return self.op_offset + len(self._op_targets) < self._store.max_offset(OPERATION_TOPIC, QUEUE_ID)
+        return self.op_offset + len(self._op_targets) < self._store.queues.max_offset(OPERATION_TOPIC, QUEUE_ID)
 
     def _record(self, pos: int) -> Record | None:
         return read_record(self._store, pos)
@@ -283,7 +284,7 @@ class CheckRound:
 
 def read_record(store: QueueReader, pos: int) -> Record | None:
     """The record at `pos`; None if it is deleted or damaged."""
-    data = store.message_at(pos)
+    data = store.reads.message_at(pos)
     if data is None:
         return None
     try:
@@ -307,11 +308,11 @@ class CopySearch:
         self._store = store
         self._links = links
         self._newest: dict[tuple[str, str], int] = {}
-        self._offset = max(half_offset, store.min_offset(HALF_TOPIC, QUEUE_ID))
+        self._offset = max(half_offset, store.queues.min_offset(HALF_TOPIC, QUEUE_ID))
 
     def steps(self) -> Iterator[Pause]:
         """Reads all that can be read now."""
-        while units := self._store.usable_units(HALF_TOPIC, QUEUE_ID, self._offset, READ_COUNT):
+        while units := self._store.reads.usable_units(HALF_TOPIC, QUEUE_ID, self._offset, READ_COUNT):
             for pos, _, _ in units:
                 self._look_at(read_record(self._store, pos))
                 self._offset += 1
@@ -320,7 +321,7 @@ class CopySearch:
     @property
     def is_complete(self) -> bool:
         """Whether all halves that the queue has now were read."""
-        return self._offset >= self._store.max_offset(HALF_TOPIC, QUEUE_ID)
+        return self._offset >= self._store.queues.max_offset(HALF_TOPIC, QUEUE_ID)
 
     def _look_at(self, half: Record | None) -> None:
         names = half.property_table() if half is not None else {}

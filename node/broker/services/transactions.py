@@ -109,7 +109,7 @@ class TransactionService:
             message = to_schedule(to_commit(half), self._broker.schedule.levels)
         except DelayError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        result = await self._broker.store.put(message)
+        result = await self._broker.store.writes.put(message)
         if not result.status.stored:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{result.status.name} {result.detail}".strip())
 
@@ -117,7 +117,7 @@ class TransactionService:
         """Stores the op record of an ended half; a failure is retried before the next round."""
         self._unnoted[offset] = None
         op = to_op(QUEUE_ID, offset, self._broker.host, self._broker.now_ms())
-        result = await self._broker.store.put(op)
+        result = await self._broker.store.writes.put(op)
         if result.status.stored:
             self._unnoted.pop(offset, None)
         return result.status.stored
@@ -187,7 +187,7 @@ class TransactionService:
         """Does one step. False if the store accepted nothing."""
         if isinstance(step, Discard):
             return await self._discard(step)
-        result = await self._broker.store.put(again(step.copy, HALF_TOPIC, QUEUE_ID))
+        result = await self._broker.store.writes.put(again(step.copy, HALF_TOPIC, QUEUE_ID))
         if not result.status.stored:
             return False
         self._links.replace(step.offset, result.queue_offset)
@@ -215,7 +215,7 @@ class TransactionService:
         except OSError as error:
             _logger.error("half message %d is not given up yet: cannot save its topic: %s", step.offset, error)
             return False
-        result = await self._broker.store.put(to_discard(step.half))
+        result = await self._broker.store.writes.put(to_discard(step.half))
         if result.status.stored:
             self.discarded += 1
             _logger.warning("half message %d given up (%s): see %s", step.offset, step.reason, CHECK_MAX_TOPIC)

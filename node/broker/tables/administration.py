@@ -35,8 +35,8 @@ async def delete_topic(broker: BrokerContext, name: str) -> bool:
     broker.register_soon()
     # In a group, everything before is then committed, and dispatched before the queues are deleted.
     await broker.topics.saved()
-    broker.store.remove_topic(name)
-    await broker.store.save_progress()
+    broker.store.queues.remove_topic(name)
+    await broker.store.queues.save_progress()
     broker.offsets.remove_topic(name)
     broker.stats.forget_topic(name)
     await broker.offsets.saved()

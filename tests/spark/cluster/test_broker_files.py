@@ -43,7 +43,9 @@ async def write(store: MessageStore, count: int, seed: int = 1) -> None:
     dice = random.Random(seed)
     for _ in range(count):
         properties = f"KEYS\x01k{dice.randrange(9)}\x02UNIQ_KEY\x01u{dice.randrange(10**9)}\x02"
-        await store.put(message(dice.randbytes(dice.randrange(200)), queue=dice.randrange(3), properties=properties))
+        await store.writes.put(
+            message(dice.randbytes(dice.randrange(200)), queue=dice.randrange(3), properties=properties)
+        )
 
 
 @asynccontextmanager

@@ -1,0 +1,140 @@
+"""A log of this disk alone: a message is safe when it is written (ASYNC_FLUSH) or synced (SYNC_FLUSH)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tallystick.store._kernel import Log
+from tallystick.store.clock import wall_ms
+from tallystick.store.engine.durability import LogParts
+from tallystick.store.engine.inherited import sync_files
+from tallystick.store.engine.waiters import Waiters
+from tallystick.store.formats.message import PutStatus
+from tallystick.store.formats.properties import CLUSTER
+from tallystick.store.settings import FlushDiskType
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Door
+    from tallystick.store.engine.admission import Admission
+    from tallystick.store.engine.recovery import Recovered
+    from tallystick.store.formats.message import Host
+    from tallystick.store.settings import StoreSettings
+
+_FLUSH_DISK_TIMEOUT = 10
+"""Fixed by the protocol: the answer's code for a send that was not flushed in time."""
+
+
+class OwnLog:
+    """The log that a store opens itself; recovery decides where it ends. Owns the fields that it adds to messages."""
+
+    is_replicated = False
+    entry_header_bytes = 0
+    kept = None
+
+    def __init__(
+        self, settings: StoreSettings, door: Door, *, store_host: Host, cluster: str, region: str, trace_on: bool
+    ) -> None:
+        self._settings, self._door = settings, door
+        self._store_host, self._cluster, self._region, self._trace_on = store_host, cluster, region, trace_on
+
+    def sync_inherited(self, recovered: Recovered) -> None:
+        """See `LogSource`. Only SYNC_FLUSH promises that what it answers is on the disk."""
+        if not recovered.clean and self._settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
+            sync_files(self._door, self._settings.log_folder)
+
+    def open(self, recovered: Recovered) -> Log:
+        """See `LogSource`."""
+        log = Log(
+            self._door,
+            str(self._settings.log_folder),
+            segment_bytes=self._settings.mappedFileSizeCommitLog,
+            max_message_bytes=self._settings.maxMessageSize,
+            store_host=self._store_host.encode(),
+            suffix=f"{CLUSTER}\x01{self._cluster}\x02".encode(),
+            region=self._region,
+            trace_on=self._trace_on,
+        )
+        log.start(recovered.end_pos, recovered.store_timestamp_ms)
+        return log
+
+    def durability(self, parts: LogParts) -> LocalFlush:
+        """See `LogSource`."""
+        return LocalFlush(parts)
+
+
+class LocalFlush:
+    """A `Durability` of this disk alone. Owns the puts that wait until they are written or flushed."""
+
+    chores: tuple[tuple[str, Callable[[], None]], ...] = ()
+    no_segment_status = PutStatus.CREATE_MAPEDFILE_FAILED
+    serving = True
+    refusal: str | None = None
+
+    def __init__(self, parts: LogParts) -> None:
+        self.flushed = Waiters()
+        self.is_pooled = parts.settings.transient_pool_enabled
+        self._written = Waiters()
+        self._settings = parts.settings
+        self._log = parts.log
+        self._advance = parts.dispatcher.advance
+        self._deliver = parts.deliver
+        self._sync_flush = parts.settings.flushDiskType is FlushDiskType.SYNC_FLUSH
+
+    @property
+    def readable_end(self) -> int:
+        """The written end."""
+        return self._log.written
+
+    def read_limits(self) -> tuple[int, bool]:
+        """See `Durability`."""
+        return self._log.written, True
+
+    def start(self, admission: Admission) -> None:
+        """See `Durability`. Recovery has dispatched everything that was written."""
+        admission.set_hot(True)
+
+    async def stored(self, end: int, *, waits: bool) -> PutStatus:
+        """See `Durability`."""
+        if waits and self._sync_flush:
+            limit_s = self._settings.syncFlushTimeout / 1000
+            return await self.flushed.in_time(end, limit_s, PutStatus.FLUSH_DISK_TIMEOUT)
+        if self.is_pooled:
+            return PutStatus.PUT_OK
+        return await self._written.add(end)
+
+    def log_written(self, written: int) -> None:
+        """See `Durability`: what is written may be read, and with ASYNC_FLUSH it is answered."""
+        if not self._sync_flush:
+            self._deliver(self._log.release(written))
+        self._written.resolve(written)
+        self._advance(written)
+
+    def log_synced(self, flushed: int) -> None:
+        """See `Durability`: with SYNC_FLUSH what is synced is answered."""
+        if self._sync_flush:
+            self._deliver(self._log.release(flushed))
+        self.flushed.resolve(flushed)
+
+    def log_failed(self, error: OSError, *, final: bool) -> None:
+        """See `Durability`. The appender itself has refused the sends, and no one else depends on them."""
+
+    def refuse(self, safe: int) -> None:
+        """See `Durability`."""
+        self._written.refuse(safe, PutStatus.UNKNOWN_ERROR)
+        self.flushed.refuse(safe, PutStatus.UNKNOWN_ERROR)
+
+    def expire(self) -> None:
+        """See `Durability`. With ASYNC_FLUSH no send waits."""
+        if self._sync_flush:
+            self._deliver(self._log.expire(wall_ms() - self._settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT))
+
+    def keep_from(self) -> int:
+        """See `Durability`: what is not synced."""
+        return self._log.flushed
+
+    def release_before(self, pos: int) -> None:
+        """See `Durability`. The segments alone tell where this log begins."""
+
+    def close(self, orderly: bool) -> None:
+        """See `Durability`. The file `abort` alone tells how this log was closed."""

@@ -1,0 +1,88 @@
+"""Opens the files of a store: locks the folder, recovers log, queues and index, and opens the log for appends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tallystick.store.engine import abort
+from tallystick.store.engine.lock import StoreLock
+from tallystick.store.engine.recovery import Recovered, open_dispatch, recover
+from tallystick.store.engine.threads import Threads
+from tallystick.store.settings import BrokerRole, SettingsError, StoreSettings
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import Dispatch, Door, Log
+    from tallystick.store.engine.durability import LogSource
+    from tallystick.store.finding_log import FindingLog
+
+# The store refuses these settings instead of ignoring them: a user who sets them relies on a second copy.
+_REFUSED = (("duplicationEnable", False), ("haMasterAddress", ""))
+_USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The files of a store that were opened, and the threads on which they were recovered."""
+
+    settings: StoreSettings
+    door: Door
+    source: LogSource
+    lock: StoreLock
+    threads: Threads
+    findings: FindingLog
+    dispatch: Dispatch
+    recovered: Recovered
+    log: Log
+
+
+def check_settings(settings: StoreSettings, *, is_replicated: bool) -> None:
+    """Raises SettingsError if a setting cannot be used."""
+    settings.validate()
+    for key, unset in _REFUSED:
+        if getattr(settings, key) != unset:
+            raise SettingsError(key, f"{getattr(settings, key)!r} is not supported: {_USE_A_GROUP}")
+    if settings.brokerRole is BrokerRole.SYNC_MASTER:
+        raise SettingsError("brokerRole", f"SYNC_MASTER is not supported: {_USE_A_GROUP}")
+    if settings.enableDLegerCommitLog != is_replicated:
+        raise SettingsError("enableDLegerCommitLog", "must be true with a replicated log, and only then")
+
+
+async def open_files(
+    settings: StoreSettings,
+    door: Door,
+    source: LogSource,
+    findings: FindingLog,
+    *,
+    lock: StoreLock | None,
+    on_progress: Callable[[int, int], None] | None,
+) -> Opened:
+    """See `MessageStore.open` for arguments and errors. The lock is released if this function fails."""
+    root, log_folder = settings.root, settings.log_folder
+    for folder in (root, log_folder):
+        door.mkdir(str(folder))
+        door.keep_fs(str(folder))
+    lock = lock or StoreLock.acquire(root, door)
+    threads = Threads()
+    try:
+        dispatch = open_dispatch(door, root, log_folder, settings, source.entry_header_bytes)
+        kept = source.kept
+
+        def run() -> Recovered:
+            recovered = recover(root, settings, dispatch, door, kept=kept, on_progress=on_progress, findings=findings)
+            source.sync_inherited(recovered)
+            return recovered
+
+        recovered = await asyncio.get_running_loop().run_in_executor(threads.dispatch, run)
+        # Only now: recovery needs to know how the last stop was. After a clean shutdown it changes nothing.
+        abort.mark_open(root, door)
+        log = source.open(recovered)
+        for topic, queue_id, _, max_offset, _, _ in dispatch.queues():
+            log.set_next_offset(topic, queue_id, max_offset)
+    except BaseException:
+        threads.shutdown()
+        lock.release()
+        raise
+    return Opened(settings, door, source, lock, threads, findings, dispatch, recovered, log)
