@@ -4,8 +4,8 @@ It creates and owns them; `processors/` handles requests. At the start the store
 start, the ports open, and the broker registers with the name servers last, so that clients do not find a broker that is
 not ready. At the end the order is the opposite: name servers, ports, services, tables, and the store last.
 
-A member of a replicated group starts without a role. It becomes follower or leader as described in `group_role.py`.
-Its services and its registration change with its role.
+What differs with and without a replicated group is in the role (`role.py`). A member of a group becomes follower or
+leader as described in `group_role.py`. Its services and its registration change with that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.group import queue_ends
-from tallystick.node.broker.group.group_role import BrokerGroup, with_role
-from tallystick.node.broker.group.leader_only import LeaderOnly
+from tallystick.node.broker.group.group_role import with_role
+from tallystick.node.broker.group.in_group import InGroup
 from tallystick.node.broker.group.membership import GroupPlan, forget_derived
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
+from tallystick.node.broker.role import Alone, Role
 from tallystick.node.broker.services.holds import HoldTable
 from tallystick.node.broker.services.registration import Registration
 from tallystick.node.broker.services.schedule import ScheduleService
@@ -46,7 +46,6 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
-from tallystick.replication.member.member import Member
 from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
@@ -60,8 +59,6 @@ from tallystick.store.tables import JsonTable
 
 _logger = logging.getLogger("tallystick.broker")
 
-_HAND_OVER_S = 10.0  # then a leader stops without a successor; a hand-over usually takes 0.1 s
-
 
 class Broker:
     """A running broker; the attributes are those that processors see (`context.BrokerContext`)."""
@@ -71,17 +68,15 @@ class Broker:
         settings: BrokerSettings,
         store: MessageStore,
         changes: JsonTable,
-        member: Member | None = None,
-        committed: ReplicatedTables | None = None,
+        role: Role,
     ) -> None:
-        """`member`: this broker's member of its group; `committed`: the group's tables when they were saved last."""
         self.settings = settings
         self.store = store
         self.host = store.store_host
         self._changes = changes
         config = store.root / "config"
         self.stats = BrokerStats(settings.brokerClusterName, self.now_ms)
-        files = TableFiles(store.door, config, store.findings, pictures=member is not None)
+        files = TableFiles(store.door, config, store.findings, pictures=role.has_pictures)
         self.topics = files.open("topics.json", lambda file: TopicTable(file, settings, self.now_ms))
         self.groups = files.open(
             "subscriptionGroup.json", lambda file: SubscriptionGroupTable(file, settings, self.now_ms)
@@ -97,34 +92,15 @@ class Broker:
         self.locks = QueueLocks()
         self.holds = HoldTable(store.queues, limit=settings.pullThreadPoolQueueCapacity)
         self.schedule = files.open("delayOffset.json", lambda file: ScheduleService(self, file))
-        if member is None:
-            files.rebuild(self.topics, self.groups, self.offsets, store.queues.names())
-            known = {*self.topics, *self.topics.system_names()}
-            files.report_unknown(store.queues.unknown_topics(known))
         self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
         self._client = RemotingClient(name="broker.client")
-        told = Host(settings.brokerIP1, settings.listenPort)
-        self.registration = Registration(self._client, told, self.topics, settings)
-        self.group: BrokerGroup | None = None
-        self._leader_only: LeaderOnly | None = None
+        self.advertised = Host(settings.brokerIP1, settings.listenPort)
+        """Where clients and other members reach this broker."""
+        self.registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
-        routes = all_routes(self)
-        if member is not None:
-            replicated = (self.topics, self.groups, self.offsets, self.schedule.offsets)
-            self.group = BrokerGroup(
-                self,
-                member,
-                committed or ReplicatedTables(),
-                [(table, files.file(table.what)) for table in replicated],
-                (self.schedule, self.transactions),
-                door=store.door,
-                folder=config,
-                address=str(told),
-            )
-            self._leader_only = LeaderOnly(routes, self, self.group)
-            routes = self._leader_only.routes
-        else:
-            del routes[RequestCode.RELAYED_HEART_BEAT]
+        self._role = role
+        routes = role.join(self, files, all_routes(self))
+        self.group = role.group
         self._quick_pulls = QuickPulls(self)
         limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
         self._server = RemotingServer(
@@ -210,7 +186,7 @@ class Broker:
             findings=findings,
         )
         try:
-            broker = cls(settings, store, changes)
+            broker = cls(settings, store, changes, Alone())
             await broker._start(listeners, vip_listeners)
         except BaseException:
             await store.close()
@@ -242,16 +218,16 @@ class Broker:
             lock = StoreLock.acquire(store_settings.root, door)
             config = store_settings.root / "config"
             committed = await asyncio.to_thread(snapshot.load, config) or ReplicatedTables()
-            brokers: list[Broker] = []  # the member asks for tables only when it takes part
+            roles: list[InGroup] = []  # the member asks for tables only when it takes part
             member = await plan.open_member(
                 door,
                 host,
                 applied_index=committed.applied_index,
-                snapshot=lambda: brokers[0]._state(),
-                restore=lambda state: brokers[0]._take_state(state),
+                snapshot=lambda: roles[0].state(),
+                restore=lambda state: roles[0].take_state(state),
                 findings=findings,
             )
-            member.saved_index = lambda: brokers[0]._grouped.tables.saved_index if brokers else -1
+            member.saved_index = lambda: roles[0].saved_index() if roles else -1
             if await asyncio.to_thread(forget_derived, door, store_settings.root, member.begin_pos):
                 _logger.warning("snapshot at byte %d: rebuilding queues and index", member.begin_pos)
             progress.enter(RECOVERING, "queues")
@@ -266,8 +242,9 @@ class Broker:
             )
             try:
                 store.group.count_from(queue_ends.load(config))
-                broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, member, committed)
-                brokers.append(broker)
+                role = InGroup(member, committed)
+                broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, role)
+                roles.append(role)
                 await broker._start(listeners, vip_listeners)
                 await member.start(own, plan.peers, appending=store.appender)
             except BaseException:
@@ -281,23 +258,6 @@ class Broker:
             raise
         return broker
 
-    def _state(self) -> bytes:
-        """All that a member needs beside the log when it begins behind the log's begin (L11)."""
-        group = self._grouped
-        return queue_ends.joined(self.store.group.ends_before(group.member.ledger.base.pos), group.tables.encoded())
-
-    def _take_state(self, state: bytes) -> int:
-        """Saves the state durably and returns its applied index. Blocks. The ends of the queues are used from the next
-        start on, which follows."""
-        ends, tables = queue_ends.parted(state)
-        queue_ends.save(self.store.door, self.store.settings.root / "config", ends)
-        return self._grouped.tables.restore(tables)
-
-    @property
-    def _grouped(self) -> BrokerGroup:
-        assert self.group is not None
-        return self.group
-
     async def _start(self, listeners: Sequence[socket.socket], vip_listeners: Sequence[socket.socket]) -> None:
         for name, _ in self.topics.items():
             self._topic_changed(name)
@@ -305,14 +265,10 @@ class Broker:
         self.topics.gate.on_open.append(self._topic_opened)
         self.store.queues.on_arrival = self.holds.on_arrival
         self._set_hot()
-        if self.group is None:
-            await self.schedule.start()
-            await self.transactions.start()
-        else:
-            self.group.start()
+        await self._role.start()
         self._every(1.0, self._each_second)
         self._every(10.0, self._each_ten_seconds)
-        self._every(self.settings.flushConsumerOffsetInterval / 1000, lambda: self._save(self.offsets))
+        self._every(self.settings.flushConsumerOffsetInterval / 1000, lambda: self.save(self.offsets))
         await self._server.serve(listeners)
         if vip_listeners:
             await self._vip_server.serve(vip_listeners)
@@ -320,56 +276,19 @@ class Broker:
 
     async def stop(self) -> None:
         """Stops in order; afterwards all tables and the whole log are on disk."""
-        if self.group is not None:
-            await self._hand_over(self.group)
+        await self._role.leave()
         self._leaving = True
         await self.registration.stop()
-        if self._leader_only is not None:
-            limit_s = self.settings.groupLingerMills / 1000
-            await self._leader_only.linger(lambda: {*self._server.connections, *self._vip_server.connections}, limit_s)
+        await self._role.linger(lambda: {*self._server.connections, *self._vip_server.connections})
         self.holds.release_all()
         await self._server.stop()
         await self._vip_server.stop()
-        if self._leader_only is not None:
-            await self._leader_only.stop()
-        if self.group is None:
-            await self.schedule.stop()
-            await self.transactions.stop()
+        await self._role.stop()
         for timer in self._timers:
             timer.cancel()
-        if self.group is not None:
-            await self.group.stop()
-            await self._save(self.filters)
-        else:
-            await self._save_all()
+        await self._role.save()
         await self._client.close()
         await self.store.close()
-
-    async def _hand_over(self, group: BrokerGroup) -> None:
-        begin = time.perf_counter()
-        try:
-            async with asyncio.timeout(_HAND_OVER_S):
-                successor = await group.hand_over()
-        except TimeoutError:
-            _logger.warning("stopping as leader: no other member took over within %.0f s", _HAND_OVER_S)
-        else:
-            if successor is not None:
-                _logger.info("handed leadership to n%d in %.0f ms", successor, (time.perf_counter() - begin) * 1000)
-
-    async def _save_all(self) -> None:
-        try:
-            # Offsets may only refer to what is on disk: flush the log first, then save the tables.
-            await self.store.flush()
-        except OSError as error:
-            _logger.error("offsets of delays and transactions are not saved, some are delivered again: %s", error)
-        else:
-            self.transactions.settle()
-            try:
-                await asyncio.to_thread(self.schedule.persist)
-            except OSError as error:
-                _logger.error("offsets of delays are not saved, some are delivered again: %s", error)
-        for table in (self.topics, self.groups, self.offsets, self.filters):
-            await self._save(table)
 
     @property
     def connection_count(self) -> int:
@@ -389,15 +308,11 @@ class Broker:
 
     def failure(self) -> str | None:
         """The failure that only a restart can repair; None while no such failure has occurred."""
-        if self.group is not None and self.group.fatal is not None:
-            return self.group.fatal
-        return self.store.admission.failure()
+        return self._role.failure()
 
     def unready(self) -> str | None:
         """Why this broker is not usable; None if it accepts messages, or follows a leader closely."""
-        if self.group is None or self.group.leads:
-            return self.store.admission.trouble()
-        return self.group.unready()
+        return self._role.unready()
 
     # -- what a group changes ------------------------------------------------------------------------------------------
 
@@ -474,8 +389,7 @@ class Broker:
         self.holds.release(connection)
         self.producers.close(connection)
         self.consumers.close(connection)
-        if self._leader_only is not None:
-            self._leader_only.closed(connection)
+        self._role.closed(connection)
 
     def _topic_changed(self, name: str) -> None:
         self.store.connections.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
@@ -509,8 +423,7 @@ class Broker:
         self._timers.append(asyncio.get_running_loop().create_task(repeat()))
 
     def _each_second(self) -> None:
-        if self.group is not None:
-            self.group.look_at_disk()
+        self._role.look()
         self.count_puts()
         self.stats.settle()
         self.holds.scan(self.steady_ms())
@@ -529,9 +442,9 @@ class Broker:
         self.locks.expire(now_ms)
         self.filters.clean()
         for saved in (self.topics, self.groups, self.filters):
-            await self._save(saved)
+            await self.save(saved)
 
-    async def _save(self, table: SavedTable) -> None:
+    async def save(self, table: SavedTable) -> None:
         """Saves a table. If that fails, it stays in memory, is retried, and delays no other table."""
         known = table.save_error
         try:
