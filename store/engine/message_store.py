@@ -148,13 +148,13 @@ class MessageStore:
         that recovery and later checks find. Raises SettingsError if a setting cannot be used, StoreLockedError if
         another process has the store open, DamageError if a file has an invalid form; OSError.
         """
-        check_settings(settings, is_replicated=replica is not None)
         door = door or Door()
         source: LogSource
         if replica is None:
             source = OwnLog(settings, door, store_host=store_host, cluster=cluster, region=region, trace_on=trace_on)
         else:
             source = ReplicaLog(replica)
+        check_settings(settings, is_replicated=source.is_replicated)
         findings = findings or FindingLog(settings.root)
         opened = await open_files(settings, door, source, findings, lock=lock, on_progress=on_progress)
         try:
