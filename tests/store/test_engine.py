@@ -636,14 +636,14 @@ async def test_on_a_small_disk_the_next_segment_comes_when_the_last_one_is_half_
 
     async with opened(small(tmp_path)) as store:
         assert await settled(store) == 1
-        await store.put(message(bytes(1800)))
+        await store.writes.put(message(bytes(1800)))
         assert await settled(store) == 1, "less than half of the first one"
-        await store.put(message(bytes(300)))
+        await store.writes.put(message(bytes(300)))
         assert await settled(store) == 2
-        await store.put(message(bytes(2500)))  # rolls
+        await store.writes.put(message(bytes(2500)))  # rolls
         assert await settled(store) == 3
         few.f_bavail = 32
-        await store.put(message(bytes(2500)))  # rolls again, and the disk is not small any more
+        await store.writes.put(message(bytes(2500)))  # rolls again, and the disk is not small any more
         assert await settled(store) == 5
         assert len(read_queue(store)) == 4
 
