@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_broker import MemoryFile
 from fake_member import FakeMember
+from own_parts import OwnParts
 
 from tallystick.node.broker.group.group_role import BrokerGroup
 from tallystick.node.broker.group.leader_place import LeaderPlace
@@ -42,6 +43,21 @@ class Timer:
             self._offsets.commit("timer", "T", 0, 77)
 
 
+class NoStore(OwnParts):
+    """A store in which nothing is stored."""
+
+    @property
+    def media(self) -> Any:
+        return SimpleNamespace(on_damage=[], is_being_repaired=None)
+
+    @property
+    def recovered(self) -> Any:
+        return SimpleNamespace(damaged_ranges=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
 class One:
     """A member as a broker. Keeps to `GroupedBroker`."""
 
@@ -50,6 +66,7 @@ class One:
         self.topics = TopicTable(MemoryFile(), self.settings, lambda: 1)
         self.offsets = ConsumerOffsets(MemoryFile())
         self.member = FakeMember(number)
+        self.store = NoStore()
         self.timer = Timer(self.offsets)
         self.changes = 0
         self.group = BrokerGroup(
@@ -67,21 +84,6 @@ class One:
 
     def _changed(self) -> None:
         self.changes += 1
-
-    @property
-    def store(self) -> Any:
-        return self
-
-    @property
-    def media(self) -> Any:
-        return SimpleNamespace(on_damage=[], is_being_repaired=None)
-
-    @property
-    def recovered(self) -> Any:
-        return SimpleNamespace(damaged_ranges=list)
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: None  # of the store: nothing is stored here
 
     def take_role(self, broker_id: int, term: int) -> None: ...
 
