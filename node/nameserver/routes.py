@@ -304,10 +304,17 @@ class RouteTable(RouteAnswers):
 
     def wipe(self, broker_name: str) -> int:
         """Removes the write permission from all topics of a broker name. Returns the number of its topics."""
+        return self._change_perm(broker_name, lambda perm: perm & ~_PERM_WRITE)
+
+    def add_write(self, broker_name: str) -> int:
+        """Gives the write permission to all topics of a broker name. Returns the number of its topics."""
+        return self._change_perm(broker_name, lambda perm: perm | _PERM_WRITE)
+
+    def _change_perm(self, broker_name: str, changed: Callable[[int], int]) -> int:
         count = 0
         for queues in self._topics.values():
             if (data := queues.get(broker_name)) is not None:
-                queues[broker_name] = replace(data, perm=data.perm & ~_PERM_WRITE)
+                queues[broker_name] = replace(data, perm=changed(data.perm))
                 count += 1
         return count
 

@@ -145,6 +145,7 @@ class NameServer:
             code.GET_ROUTEINFO_BY_TOPIC: self._route,
             code.GET_BROKER_CLUSTER_INFO: lambda _, request: _json(request, self.routes.cluster_info()),
             code.WIPE_WRITE_PERM_OF_BROKER: self._wipe,
+            code.ADD_WRITE_PERM_OF_BROKER: self._add_write,
             code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _, request: _topics(request, self.routes.topics()),
             code.GET_TOPICS_BY_CLUSTER: lambda _, request: _topics(
@@ -169,6 +170,12 @@ class NameServer:
         count = self.routes.wipe(name)
         _logger.warning("write permission of broker %s taken from %d topics, as %s asked", name, count, connection.id)
         return request.reply(ext={"wipeTopicCount": str(count)})
+
+    def _add_write(self, connection: Connection, request: Command) -> Command:
+        name = need_str(request.ext, "brokerName")
+        count = self.routes.add_write(name)
+        _logger.warning("write permission of broker %s given to %d topics, as %s asked", name, count, connection.id)
+        return request.reply(ext={"addTopicCount": str(count)})
 
     def _delete_topic(self, connection: Connection, request: Command) -> Command:
         self.routes.delete_topic(need_str(request.ext, "topic"))

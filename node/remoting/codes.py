@@ -92,6 +92,12 @@ class RequestCode(enum.IntEnum):
     GET_BROKER_CONSUME_STATS = 317
     QUERY_CONSUME_QUEUE = 321
     RESUME_CHECK_HALF_MESSAGE = 323
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225  # this one and the following: 4.9 or 5.x
+    GET_ALL_PRODUCER_INFO = 328
+    QUERY_TOPICS_BY_CONSUMER = 343
+    QUERY_SUBSCRIPTION_BY_CONSUMER = 345
+    GET_TOPIC_CONFIG = 351
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352
 
     # clients, brokers, tools -> name server
     PUT_KV_CONFIG = 100
@@ -113,6 +119,7 @@ class RequestCode(enum.IntEnum):
     UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
     QUERY_DATA_VERSION = 322
+    ADD_WRITE_PERM_OF_BROKER = 327  # 4.9
 
     # between the members of a replicated group; only tallystick has them, see `broker.envelope`
     FORWARDED_REQUEST = 31001

@@ -393,6 +393,11 @@ async def test_write_permission_is_wiped_and_topics_are_deleted(world: World) ->
     await world.register(body=registration("T", "U"))
     answer = await world.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
     assert answer.ext == {"wipeTopicCount": "2"}
+    answer = await world.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+    assert answer.ext == {"addTopicCount": "2"}
+    route = await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert route["queueDatas"][0]["perm"] == 6
+    await world.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
     route = await world.json(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
     assert route["queueDatas"][0]["perm"] == 4
     assert (await world.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})).code == 0

@@ -48,6 +48,8 @@ CHANGES = frozenset(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.LOCK_BATCH_MQ,  # two members that grant locks would give one queue to two consumers
@@ -61,6 +63,7 @@ QUESTIONS = frozenset(
         RequestCode.GET_BROKER_CONSUME_STATS,
         RequestCode.QUERY_CONSUME_TIME_SPAN,
         RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     }
 )
@@ -74,6 +77,8 @@ LOG = frozenset(
         RequestCode.QUERY_CONSUME_QUEUE,
         RequestCode.GET_ALL_TOPIC_CONFIG,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_TOPIC_CONFIG,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     }
 )
@@ -91,7 +96,9 @@ HERE = frozenset(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
         RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_ALL_PRODUCER_INFO,
         RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         RequestCode.LITE_PULL_MESSAGE,

@@ -13,6 +13,7 @@ from tallystick.node.broker.processors.clients import ClientProcessor
 from tallystick.node.broker.processors.consumption import ConsumptionProcessor
 from tallystick.node.broker.processors.inspection import InspectionProcessor
 from tallystick.node.broker.processors.locks import LockProcessor
+from tallystick.node.broker.processors.newer_admin import NewerAdminProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
 from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.query import QueryProcessor
@@ -36,6 +37,7 @@ _PROCESSORS = (
     ClientProcessor,
     LockProcessor,
     AdminProcessor,
+    NewerAdminProcessor,
     ConsumptionProcessor,
     InspectionProcessor,
     RelayProcessor,

@@ -70,7 +70,7 @@ class AdminProcessor:
         """17: creates or changes a topic. `order` of the request has no effect, as in RocketMQ 4.8."""
         ext = command.ext
         name = need_str(ext, "topic")
-        self._check_topic(name)
+        check_topic(self._broker, name)
         filter_type = need_str(ext, "topicFilterType")
         if filter_type not in _FILTER_TYPES:
             raise refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType {filter_type!r} must be one of {_FILTER_TYPES}")
@@ -82,24 +82,15 @@ class AdminProcessor:
             filter_type,
             opt_int(ext, "topicSysFlag"),
         )
-        try:
-            await update_topics(self._broker, config)
-        except ValueError as error:
-            raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        await update_topics_of_request(self._broker, config)
         return command.reply()
 
     async def delete_topic(self, channel: Channel, command: Command) -> Command:
         """215: deletes a topic. It succeeds if the topic does not exist, because mqadmin asks every broker."""
         name = need_str(command.ext, "topic")
-        self._check_topic(name)
+        check_topic(self._broker, name)
         await delete_topic(self._broker, name)
         return command.reply()
-
-    def _check_topic(self, name: str) -> None:
-        if problem := validate_topic_name(name):
-            raise refused(ResponseCode.SYSTEM_ERROR, problem)
-        if self._broker.topics.is_system(name):
-            raise refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
 
     def all_topics(self, channel: Channel, command: Command) -> Command:
         """21: returns all topics."""
@@ -210,6 +201,22 @@ class AdminProcessor:
     def delay_offsets(self, channel: Channel, command: Command) -> Command:
         """45: returns the offset of the next message to deliver, by delay level."""
         return json_answer(command, {"offsetTable": dict(self._broker.schedule.offsets.offsets)})
+
+
+def check_topic(broker: BrokerContext, name: str) -> None:
+    """ResponseError 1: clients cannot create, change or delete a topic with this name."""
+    if problem := validate_topic_name(name):
+        raise refused(ResponseCode.SYSTEM_ERROR, problem)
+    if broker.topics.is_system(name):
+        raise refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+
+
+async def update_topics_of_request(broker: BrokerContext, *configs: TopicConfig) -> None:
+    """Creates or changes all topics, or none. ResponseError 1: one of them is invalid."""
+    try:
+        await update_topics(broker, *configs)
+    except ValueError as error:
+        raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
 def parse_changes(body: bytes) -> dict[str, str]:
