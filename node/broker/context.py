@@ -122,6 +122,9 @@ class QueuesView(Protocol):
         """Deletes the ConsumeQueues of topics that are not in `keep` and have no message in the log. Returns how many
         messages each of the others has; these ConsumeQueues stay."""
 
+    def delete_expired_segments(self) -> None:
+        """Deletes expired segments of the log soon, at any hour."""
+
     def clean_expired_queues(self) -> int:
         """Deletes files that only name records before the begin of the log. Returns the number of files."""
 

@@ -100,6 +100,10 @@ class Queues:
                 found[topic] = found.get(topic, 0) + max_offset - min_offset
         return found
 
+    def delete_expired_segments(self) -> None:
+        """Deletes expired segments of the log and their units soon, at any hour."""
+        self._upkeep.delete_expired_soon()
+
     def clean_expired_queues(self) -> int:
         """Deletes ConsumeQueue and index files for records before the log's start. Returns the number of files."""
         removed = self._dispatch.delete_below(self._upkeep.min_pos)

@@ -202,6 +202,10 @@ class Upkeep:
     def _on_thread(self, work: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         return lambda: self._store.threads.run_upkeep(work)
 
+    def delete_expired_soon(self) -> None:
+        """Deletes expired segments in the next runs of the cleaner, at any hour."""
+        self._cleaner.ask()
+
     async def clean(self) -> None:
         """Checks the disk, and deletes old segments of the log and the units and entries that refer to them."""
         state = await self._store.threads.run_upkeep(self._cleaner.look)

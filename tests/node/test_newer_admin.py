@@ -97,6 +97,12 @@ async def test_topics_and_subscription_of_a_group() -> None:
     assert found["subscriptionData"]["subString"] == "a||b"
 
 
+async def test_expired_segments_are_deleted_on_request() -> None:
+    made = TableBroker()
+    assert (await made.ask(329)).code == 0
+    assert made.store.deletions_asked == 1
+
+
 def test_each_request_is_served_in_a_group() -> None:
     made: Any = TableBroker()
     assert NewerAdminProcessor(made).routes().keys() <= CHANGES | QUESTIONS | LOG | HERE

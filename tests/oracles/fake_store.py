@@ -250,6 +250,8 @@ class FakeStore(OwnParts):
     def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
         return {topic: self.max_offset(topic, queue_id) for topic, queue_id in self._units if topic not in keep}
 
+    def delete_expired_segments(self) -> None: ...
+
     def clean_expired_queues(self) -> int:
         return 0
 

@@ -58,6 +58,7 @@ class ListStore(OwnParts):
         self.kept: set[str] = set()
         self.unused: dict[str, int] = {}
         self.saved_progress = False
+        self.deletions_asked = 0
 
     def fill(self, topic: str, queue_id: int, times: list[int], first: int = 0) -> None:
         self.times[topic, queue_id] = (first, times)
@@ -102,6 +103,9 @@ class ListStore(OwnParts):
     def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
         self.kept = keep
         return dict(self.unused)
+
+    def delete_expired_segments(self) -> None:
+        self.deletions_asked += 1
 
     def clean_expired_queues(self) -> int:
         return 0

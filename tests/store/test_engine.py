@@ -679,7 +679,7 @@ async def test_old_segments_go_and_queues_and_index_follow(tmp_path: Path) -> No
             os.utime(store.settings.commit_log_folder / segment_name(start), (old_s, old_s))
         await store.upkeep.clean()
         assert store.min_pos == 0, "not its hour, and the disk has room"
-        store.upkeep._cleaner.ask()
+        store.queues.delete_expired_segments()
         await store.upkeep.clean()
         assert store.min_pos == 5 * 4096 and segments(store)[0] == segment_name(5 * 4096)
         for queue in (0, 1):

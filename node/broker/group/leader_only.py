@@ -88,6 +88,7 @@ HERE = frozenset(
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_BROKER_CONFIG,

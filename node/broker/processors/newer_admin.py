@@ -2,6 +2,7 @@
 
     18, 225     several topics or consumer groups in one request: all of them are changed, or none
     328         all producers
+    329         delete expired segments of the log now
     343, 345    topics and subscription of a consumer group
     351, 352    one topic, one consumer group
 
@@ -37,6 +38,7 @@ class NewerAdminProcessor:
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
             RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
             RequestCode.GET_TOPIC_CONFIG: self.topic,
@@ -109,3 +111,8 @@ class NewerAdminProcessor:
         found = self._broker.consumers.subscription(group, topic)
         body = {"group": group, "subscriptionData": None if found is None else found.to_json(), "topic": topic}
         return json_answer(command, body)
+
+    def delete_expired(self, channel: Channel, command: Command) -> Command:
+        """329: deletes segments of the log that have expired, at any hour."""
+        self._broker.store.queues.delete_expired_segments()
+        return command.reply()
