@@ -237,7 +237,8 @@ def test_the_stub_is_true(name: str) -> None:
         item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
     }
     if issubclass(value, tuple):
-        assert [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)] == list(value.__match_args__)  # type: ignore[attr-defined]
+        targets = [ast.unparse(item.target) for item in node.body if isinstance(item, ast.AnnAssign)]
+        assert targets == list(value.__match_args__)  # type: ignore[attr-defined]
     elif not issubclass(value, Exception):  # what an exception carries is set on each one
         assert set(methods) - {"__init__"} | fields == {each for each in vars(value) if not each.startswith("__")}
     for method, definition in methods.items():

@@ -70,11 +70,18 @@ async def node() -> AsyncIterator[Node]:
         yield node
 
 
+def _saved(node: Node) -> dict[str, Any]:
+    """What the file of topics has."""
+    file: Any = node.fake.topics._file
+    saved: dict[str, Any] = file.value
+    return saved
+
+
 async def test_a_topic_is_made_changed_shown_and_deleted(node: Node) -> None:
     status, made = await node.ask("PUT", "/topics/orders", {"readQueues": 4, "writeQueues": 4})
     whole = {"name": "orders", "readQueues": 4, "writeQueues": 4, "perm": 6, "order": False, "system": False}
     assert (status, made) == (201, whole | {"result": "created"})
-    assert node.fake.topics._file.value["topicConfigTable"]["orders"]["perm"] == 6, "answered when it is in the file"
+    assert _saved(node)["topicConfigTable"]["orders"]["perm"] == 6, "answered when it is in the file"
     assert node.fake.registrations == 1, "name servers are told"
     status, changed = await node.ask("PUT", "/topics/orders", {"perm": 4, "order": True})
     assert (status, changed) == (200, whole | {"perm": 4, "order": True, "result": "updated"})
@@ -95,7 +102,7 @@ async def test_a_topic_is_made_changed_shown_and_deleted(node: Node) -> None:
     assert await node.ask("DELETE", "/topics/orders") == (200, {"name": "orders", "existed": True})
     assert await node.ask("DELETE", "/topics/orders") == (200, {"name": "orders", "existed": False})
     assert (await node.ask("GET", "/topics/orders"))[0] == 404
-    assert "orders" not in node.fake.topics._file.value["topicConfigTable"]
+    assert "orders" not in _saved(node)["topicConfigTable"]
 
 
 async def test_names_with_signs_are_written_as_in_any_address(node: Node) -> None:

@@ -63,9 +63,9 @@ def walk(node: Node, properties):
                 if values[-1] is decisive:
                     return decisive
             return None if None in values else not decisive
-        case In(operand, values, negated):
+        case In(operand, listed, negated):
             value = walk(operand, properties)
-            return None if value is None else (value in values) != negated
+            return None if value is None else (value in listed) != negated
         case Text(operator, operand, search, negated):
             value = walk(operand, properties)
             if not isinstance(value, str) or search == "":

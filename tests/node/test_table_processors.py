@@ -228,7 +228,7 @@ async def test_a_group_that_never_committed_starts_at_the_beginning_if_that_is_n
 async def test_an_offset_whose_answer_is_awaited_is_saved_before_it() -> None:
     broker = TableBroker()
     broker.topics.update(TopicConfig("T"))
-    file = broker.offsets._file
+    file: Any = broker.offsets._file
     commit = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "7"}
     assert (await broker.ask(15, commit)).code == 0
     assert file.value["offsetTable"] == {"T@g": {0: 7}}

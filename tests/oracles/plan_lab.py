@@ -37,7 +37,7 @@ def parsed(*changes: tuple[str, Any]) -> JobPlan:
     value = copy.deepcopy(PLAN)
     for place, new in changes:
         *way, last = [int(part) if part.isdigit() else part for part in place.split(".")]
-        inner = value
+        inner: Any = value
         for part in way:
             inner = inner[part]
         if new is ...:

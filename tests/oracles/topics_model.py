@@ -380,7 +380,8 @@ def _rule(name: str) -> Any:
         getattr(self.story, name)(**arguments)
 
     happens.__name__ = name
-    return rule(**{key: st.sampled_from(values) for key, values in ACTIONS[name].items()})(happens)
+    drawn: dict[str, Any] = {key: st.sampled_from(values) for key, values in ACTIONS[name].items()}
+    return rule(**drawn)(happens)
 
 
 for _name in ACTIONS:

@@ -63,7 +63,8 @@ async def test_heartbeats_pass_while_100_mb_of_entries_are_queued() -> None:
         assert len(b.inbox) <= 50 + 2, "what the proxy held of the bulk lane when it stopped"
         proxy.resume()
         await until(lambda: len(b.inbox) == 150)
-        assert [message.last_index for message, payload in b.inbox if payload] == list(range(100))
+        appends = [message for message, payload in b.inbox if payload]
+        assert [message.last_index for message in appends] == list(range(100))  # type: ignore[union-attr]
         await close(a, b)
 
 
@@ -296,8 +297,8 @@ async def test_strangers_cannot_crash_leak_or_write_lines(caplog: pytest.LogCapt
     tasks, files = len(asyncio.all_tasks()), open_files()
     with caplog.at_level(logging.WARNING):
         for turn in range(400):
-            data = b"".join(dice.choices(real, k=dice.randrange(4))) + dice.randbytes(dice.choice([0, 1, 19, 20, 500]))
-            data = bytearray(data if turn % 3 else HELLO + data)
+            sent = b"".join(dice.choices(real, k=dice.randrange(4))) + dice.randbytes(dice.choice([0, 1, 19, 20, 500]))
+            data = bytearray(sent if turn % 3 else HELLO + sent)
             for _ in range(dice.randrange(3)):
                 if data:
                     data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)

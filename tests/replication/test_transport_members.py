@@ -221,7 +221,7 @@ async def test_versions_without_a_common_one_are_refused_politely(monkeypatch: p
 
     class LaterHello(peer_lane.Hello):
         def __init__(self, *fields: object) -> None:
-            super().__init__(*fields, 2, 4)  # type: ignore[arg-type]
+            super().__init__(*fields, 2, 4)  # type: ignore[call-arg]
 
     a, b = Member(0), Member(1)
     a.start()

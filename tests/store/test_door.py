@@ -10,6 +10,7 @@ import random
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -45,6 +46,11 @@ class File:
         for number in range(-(-max(len(new), len(before.data)) // SECTOR)):
             if self.sector(number) != before.sector(number):
                 self.sectors.setdefault(number, [(0, before.sector(number))]).append((op, self.sector(number)))
+
+    def writes(self) -> set[int]:
+        """The operations of which the disk may lack the effect."""
+        pasts: list[list[tuple[int, Any]]] = [self.lengths, *self.sectors.values()]
+        return {op for past in pasts for op, _ in past}
 
     def synced(self, doomed: set[int]) -> None:
         self.sectors = {number: past for number, past in self.sectors.items() if past[-1][0] in doomed}
@@ -126,8 +132,7 @@ class World:
         with pytest.raises(OSError):
             self.door.sync(path)
         file = self.files[path]
-        for past in (file.lengths, *file.sectors.values()):
-            self.doomed.update(op for op, _ in past)
+        self.doomed |= file.writes()
 
     def sync_dir(self, folder: Path) -> None:
         self.door.sync_dir(folder)
@@ -148,8 +153,7 @@ class World:
         with pytest.raises(OSError):
             self.door.sync_fs(self.root)
         for file in self._all_files():
-            for past in (file.lengths, *file.sectors.values()):
-                self.doomed.update(op for op, _ in past)
+            self.doomed |= file.writes()
 
     def rename(self, path: Path, to: Path) -> None:
         self.door.rename(path, to)

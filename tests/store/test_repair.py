@@ -19,8 +19,10 @@ from engine_lab import filled_store, opened, read_queue, small
 from tallystick.node.cli import main
 from tallystick.store._kernel import Door
 from tallystick.store.engine.lock import StoreLock, StoreLockedError
+from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
 from tallystick.store.formats.log_walk import StepKind, walk
+from tallystick.store.formats.record import Record
 from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.verify.repair import StoreRepair
 from tallystick.store.verify.repair_plan import NOTE_NAME, RepairError
@@ -159,13 +161,13 @@ async def test_damage_of_the_log_is_kept_and_a_placeholder_holds_its_offset(root
         assert [each.queue_offset for each in read_queue_past_damage(store)] == [n for n in range(60) if n != 30]
 
 
-def read_queue_past_damage(store: object) -> list[object]:
+def read_queue_past_damage(store: MessageStore) -> list[Record]:
     from engine_lab import records_of
 
-    found: list[object] = []
+    found: list[Record] = []
     at = 0
-    while at < store.queues.max_offset("T", 0):  # type: ignore[attr-defined]
-        result = store.reads.get_message("T", 0, at, 1000)  # type: ignore[attr-defined]
+    while at < store.queues.max_offset("T", 0):
+        result = store.reads.get_message("T", 0, at, 1000)
         found += records_of(result.body) if result.body else []
         at = max(result.next_begin_offset, at + 1)
     return found
