@@ -305,7 +305,7 @@ def test_a_failure_of_the_short_way_takes_the_full_way(world, monkeypatch, error
     def failing(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(world.broker.store, "get_frame", failing)
+    monkeypatch.setattr(world.broker.store.reads, "get_frame", failing)
     before = world.full_ways
     assert world.pull(header) == answered
     assert world.full_ways == before + 1
@@ -322,7 +322,7 @@ async def test_a_pull_that_cannot_be_read_is_answered_with_an_error(world, monke
 
     with monkeypatch.context() as patches:
         for name in ("get_frame", "get_message"):
-            patches.setattr(world.broker.store, name, failing)
+            patches.setattr(world.broker.store.reads, name, failing)
         refused = world.pull(header)
         assert json.loads(refused[8 : 8 + int.from_bytes(refused[5:8])])["code"] == 1
     assert world.pull(header) == answered
