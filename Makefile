@@ -73,7 +73,7 @@ lint: $(VENV)/.dev ## ruff
 
 # Without the folders whose modules the tests import by name: they are checked from there. The simulation of whole brokers
 # imports the same modules under other names.
-TYPED_TESTS = $(filter-out tests/oracles tests/replication tests/golden tests/simulation,$(patsubst %/,%,$(wildcard tests/*/))) \
+TYPED_TESTS = $(filter-out tests/__pycache__ tests/oracles tests/replication tests/golden tests/simulation,$(patsubst %/,%,$(wildcard tests/*/))) \
     $(filter-out tests/test_simulation.py,$(wildcard tests/*.py)) $(wildcard tests/replication/test_*.py)
 
 types: $(VENV)/.dev build/types ## mypy: --strict for the product, the benchmark and the end-to-end runs, and of the tests

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tallystick.node.broker.group.group_role import BrokerGroup
 
 
+_LINGER_S = 1.0
+"""Time in which a client whose body was not read can read the answer before its connection ends."""
 _BACKLOG = 128
 MAX_BODIES = 32
 """Requests with a body that are served at a time; others are answered with 503."""
@@ -93,9 +95,11 @@ def application(
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    middlewares = [_noted(under_way), _guard(tokens, read_tokens), _errors_as_json, _few_bodies()]
+    bodies = _Bodies()
+    middlewares = [_noted(under_way), _guard(tokens, read_tokens), _errors_as_json, bodies.middleware]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    bodies.add_to(app)
     app.add_routes(group_routes(group))
     app.add_routes(log_routes())
     if admin is not None:
@@ -132,29 +136,52 @@ def _noted(under_way: UnderWay) -> Middleware:
     return noted
 
 
-def _few_bodies() -> Middleware:
-    """Bodies are held in memory as a whole, so few are accepted at a time: `MAX_BODY_BYTES` each."""
-    coming = 0
+class _Bodies:
+    """The requests with a body. Bodies are held in memory as a whole, so few are accepted at a time: `MAX_BODY_BYTES`
+    each. A stop does not wait for a body that is still arriving: its sender may be a stranger who sends no more."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._arriving: set[asyncio.Timeout] = set()
+        self._is_stopping = False
+
+    def add_to(self, app: web.Application) -> None:
+        """Adds the handler of the application's end."""
+        app.on_shutdown.append(self._stop)
 
     @web.middleware
-    async def few_bodies(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        nonlocal coming
+    async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Reads the body, which the request keeps for the handler."""
         if not request.body_exists:
             return await handler(request)
-        if coming >= MAX_BODIES:
+        if self._is_stopping:
+            return self._late()
+        if self._count >= MAX_BODIES:
             return failed(503, f"{MAX_BODIES} requests with a body are in progress: retry later")
-        coming += 1
+        self._count += 1
         try:
             try:
-                async with asyncio.timeout(BODY_S):
-                    await request.read()  # the request keeps the body for the handler
+                async with asyncio.timeout(BODY_S) as limit:
+                    self._arriving.add(limit)
+                    try:
+                        await request.read()
+                    finally:
+                        self._arriving.discard(limit)
             except TimeoutError:
-                return failed(408, f"the body did not arrive within {BODY_S:g} s")
+                return self._late()
             return await handler(request)
         finally:
-            coming -= 1
+            self._count -= 1
 
-    return few_bodies
+    def _late(self) -> web.Response:
+        if self._is_stopping:
+            return failed(503, "the process is stopping")
+        return failed(408, f"the body did not arrive within {BODY_S:g} s")
+
+    async def _stop(self, app: web.Application) -> None:
+        self._is_stopping = True
+        for limit in tuple(self._arriving):
+            limit.reschedule(asyncio.get_running_loop().time())
 
 
 @web.middleware
@@ -186,7 +213,7 @@ class HttpServer:
         self._settings = settings
         tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
         app = application(probes, group, admin, tokens, read_tokens, self._under_way)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, lingering_time=_LINGER_S)
         self.guards: Guards | None = None
         """The guards of the connections; None before the start."""
         self._servers: list[asyncio.Server] = []

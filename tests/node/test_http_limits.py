@@ -157,6 +157,20 @@ async def test_a_body_that_never_comes_is_answered_and_frees_its_place(
         assert b" 408 " in await ask(await port.connect(), head)
 
 
+async def test_a_stop_does_not_wait_for_a_body(port: Port) -> None:
+    links = [await port.connect() for _ in range(2)]
+    head = b"POST /group/transfer HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab"
+    for _, writer in links:
+        writer.write(head)
+    async with asyncio.timeout(10):
+        while sum(guard.requests for guard in port.guards.guards) != 2:  # noqa: ASYNC110  # the port sets no events
+            await asyncio.sleep(0.001)
+    stopping = asyncio.create_task(port.server.stop())
+    for reader, _ in links:
+        assert b" 503 " in (await reader.readuntil(b"\r\n"))
+    await stopping
+
+
 async def test_a_refused_connection_reaches_nothing(monkeypatch: pytest.MonkeyPatch, port: Port) -> None:
     monkeypatch.setattr(http_limits, "MAX_CONNECTIONS", 0)
     assert await ended(await port.connect(HEAD + b"\r\n"))
