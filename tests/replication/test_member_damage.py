@@ -224,7 +224,12 @@ async def test_damage_that_a_read_meets_is_repaired_at_once_in_the_segment_that_
         await group.level()
 
 
-async def test_a_repair_is_retried_until_a_member_has_the_entry(tmp_path: Path) -> None:
+async def test_a_repair_is_retried_until_a_member_has_the_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tallystick.replication.member.repair._PATIENCE_S", 0.5
+    )  # a member that is gone answers nothing
     settings = replace(QUICK, transport=replace(QUICK.transport, reconnect_max_ms=20))
     async with Group(tmp_path, settings=settings) as group:
         await group.put_somehow(20)
