@@ -6,7 +6,7 @@ protocols are structural: `Broker` and `MessageStore` do not inherit from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tallystick.store.formats.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.offsets import ConsumerOffsets
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
+    from tallystick.replication.member.status import PeerProgress
     from tallystick.store.settings import StoreSettings
 
 
@@ -193,6 +194,12 @@ class StoreView(Protocol):
 
 class GroupView(Protocol):
     """A replicated group, as processors use it."""
+
+    leads: bool
+    """Whether this member leads."""
+
+    def peers(self) -> Sequence[PeerProgress]:
+        """Returns the other members, with what this one knows of them."""
 
     def runtime_info(self) -> dict[str, str]:
         """Returns the group's keys of GET_BROKER_RUNTIME_INFO: role, term and leader."""

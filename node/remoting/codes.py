@@ -99,6 +99,7 @@ class RequestCode(enum.IntEnum):
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    GET_BROKER_HA_STATUS = 907
 
     # clients, brokers, tools -> name server
     PUT_KV_CONFIG = 100

@@ -1,5 +1,6 @@
 """Requests of newer tools: several topics or groups at once, one topic or group, producers, subscriptions."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tallystick.node.broker.processors.newer_admin import NewerAdminProcessor
 from tallystick.node.broker.tables.clients import Client
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.remoting.codes import RequestCode
+from tallystick.replication.member.status import PeerProgress
 from tallystick.store import fastjson
 
 
@@ -101,6 +103,32 @@ async def test_expired_segments_are_deleted_on_request() -> None:
     made = TableBroker()
     assert (await made.ask(329)).code == 0
     assert made.store.deletions_asked == 1
+
+
+async def test_the_copies_of_a_broker_alone_and_of_a_group() -> None:
+    made: Any = TableBroker()
+    alone = fastjson.loads((await made.ask(907)).body)
+    assert (alone["master"], alone["haConnectionInfo"], alone["masterCommitLogMaxOffset"]) == (True, [], 1000)
+
+    common: dict[str, Any] = {"voter": True, "seconds_since_heard": 0.1, "disk": None, "doubt": None}
+    near = PeerProgress(
+        1, address=("10.0.0.2", 7), connected=True, match_index=9, lag_bytes=0, state="pipeline", **common
+    )
+    far = PeerProgress(2, address=None, connected=False, match_index=1, lag_bytes=900, state="probe", **common)
+    made.group = SimpleNamespace(leads=True, peers=lambda: (near, far))
+    group = fastjson.loads((await made.ask(907)).body)
+    assert [(row["addr"], row["slaveAckOffset"], row["diff"], row["inSync"]) for row in group["haConnectionInfo"]] == [
+        ("10.0.0.2:7", 1000, 0, True),
+        ("", 100, 900, False),
+    ]
+    assert (group["master"], group["inSyncSlaveNums"]) == (True, 1)
+
+    unknown: dict[str, Any] = {"match_index": None, "lag_bytes": None, "state": None}
+    made.group = SimpleNamespace(
+        leads=False, peers=lambda: (PeerProgress(1, address=None, connected=True, **unknown, **common),)
+    )
+    follower = fastjson.loads((await made.ask(907)).body)
+    assert (follower["master"], follower["haConnectionInfo"]) == (False, [])
 
 
 def test_each_request_is_served_in_a_group() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -36,7 +36,7 @@ from tallystick.store.limited_log import LimitedLog, RepeatedError
 if TYPE_CHECKING:
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.replication.member.member import Member
-    from tallystick.replication.member.status import GroupStatus
+    from tallystick.replication.member.status import GroupStatus, PeerProgress
     from tallystick.store._kernel import Door
     from tallystick.store.engine.message_store import MessageStore
 
@@ -284,6 +284,10 @@ class BrokerGroup:
 
     def status(self) -> GroupStatus:
         return self.member.status()
+
+    def peers(self) -> Sequence[PeerProgress]:
+        """The other members, with what this one knows of them."""
+        return self.member.status().peers
 
     def runtime_info(self) -> dict[str, str]:
         """The additional keys of GET_BROKER_RUNTIME_INFO."""

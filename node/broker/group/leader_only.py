@@ -92,6 +92,7 @@ HERE = frozenset(
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_HA_STATUS,
         RequestCode.GET_BROKER_RUNTIME_INFO,
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         RequestCode.GET_CONSUMER_RUNNING_INFO,

@@ -5,6 +5,7 @@
     329         delete expired segments of the log now
     343, 345    topics and subscription of a consumer group
     351, 352    one topic, one consumer group
+    907         the copies of the log: the members of a group in place of RocketMQ's slaves
 
 Source: the request and response classes of RocketMQ 4.9.7 and 5.5.0.
 """
@@ -43,6 +44,7 @@ class NewerAdminProcessor:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
             RequestCode.GET_TOPIC_CONFIG: self.topic,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
+            RequestCode.GET_BROKER_HA_STATUS: self.copies,
         }
 
     async def update_topics(self, channel: Channel, command: Command) -> Command:
@@ -116,3 +118,28 @@ class NewerAdminProcessor:
         """329: deletes segments of the log that have expired, at any hour."""
         self._broker.store.queues.delete_expired_segments()
         return command.reply()
+
+    def copies(self, channel: Channel, command: Command) -> Command:
+        """907: returns how far the copies of the log are. Only the leader of a group knows it of the other members."""
+        group, end = self._broker.group, self._broker.store.max_pos
+        peers = [] if group is None else group.peers()
+        rows = [
+            {
+                "addr": "" if peer.address is None else "{}:{}".format(*peer.address),
+                "diff": peer.lag_bytes,
+                "inSync": peer.connected and peer.state == "pipeline",
+                "slaveAckOffset": end - peer.lag_bytes,
+                "transferFromWhere": end - peer.lag_bytes,
+                "transferredByteInSecond": 0,
+            }
+            for peer in peers
+            if peer.lag_bytes is not None
+        ]
+        body = {
+            "haClientRuntimeInfo": {"activated": False, "masterFlushOffset": 0, "maxOffset": end},
+            "haConnectionInfo": rows,
+            "inSyncSlaveNums": sum(row["inSync"] is True for row in rows),
+            "master": group is None or group.leads,
+            "masterCommitLogMaxOffset": end,
+        }
+        return json_answer(command, body)
