@@ -26,7 +26,7 @@ from tallystick.store.formats.message import SysFlag
 from tallystick.store.formats.record import Record
 
 _AUTO_CREATE_TOPIC = "TBW102"
-# Requests under way at once: enough to keep a broker busy over one connection, few enough to stop quickly.
+# Requests in progress at once: enough to keep a broker busy over one connection, few enough to stop quickly.
 _OUTSTANDING = 64
 _WAIT_S = 10.0
 _MANY = 10**12
@@ -38,7 +38,7 @@ def add_parsers(commands: Any) -> None:
     produce = commands.add_parser(
         "produce", help="send messages: the arguments, the lines of standard input, or --count messages"
     )
-    produce.add_argument("topic")
+    produce.add_argument("topic", help="name of the topic")
     produce.add_argument("body", nargs="*", help="bodies of the messages")
     produce.add_argument("--count", type=number(1, _MANY), help="send this number of generated messages")
     produce.add_argument(
@@ -49,7 +49,7 @@ def add_parsers(commands: Any) -> None:
     produce.set_defaults(call=lambda args: asyncio.run(_produce(args)))
 
     consume = commands.add_parser("consume", help="print the messages of a topic")
-    consume.add_argument("topic")
+    consume.add_argument("topic", help="name of the topic")
     consume.add_argument("--tags", default="*", help="tags of the messages to print, such as 'A || B' (*)")
     consume.add_argument("--group", default="tally", help="consumer group whose offsets are used with --commit")
     consume.add_argument("--commit", action="store_true", help="begin at the group's committed offsets, and commit")
@@ -73,7 +73,7 @@ async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:
         for text in args.body:
             yield text.encode(errors="surrogateescape")  # the bytes of the command line, also if they are not UTF-8
     else:
-        async for some in lines(sys.stdin.buffer):
+        async for some in lines(None if sys.stdin is None else sys.stdin.buffer):
             for line in some:
                 yield line
 

@@ -23,6 +23,7 @@ _INTERVAL_S = 0.1
 _COLUMNS = 80
 _COLOURS = re.compile("\x1b\\[[0-9]*m")
 _CHUNK_BYTES = 1 << 16
+_CLOSED = "standard input is closed"
 MAX_LINE_BYTES = 16 << 20
 """A longer line of input is an error, because no frame can contain it."""
 
@@ -160,25 +161,29 @@ class InputError(ValueError):
     """Standard input cannot be used."""
 
 
-async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """Yields the lines of a stream without their ends, as many at a time as are there. InputError: a line is too long;
-    OSError.
+async def lines(stream: BinaryIO | None) -> AsyncIterator[list[bytes]]:
+    """Yields the lines of a stream without their ends, as many at a time as are there. `stream`: None if the process
+    was started without standard input. InputError: a line is too long, or the stream is closed; OSError.
 
     A thread reads, because that works for terminals and files. It is a daemon thread: a read from a terminal cannot be
     interrupted, and Ctrl-C must end the process.
     """
+    if stream is None:
+        raise InputError(_CLOSED)
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    chunks: asyncio.Queue[bytes | Exception] = asyncio.Queue()
     turn = threading.Semaphore(1)  # one chunk is read ahead, no more
 
     def read() -> None:
-        chunk: bytes | OSError = b"?"
+        chunk: bytes | Exception = b"?"
         while chunk and isinstance(chunk, bytes):
             turn.acquire()
             try:
                 chunk = os.read(stream.fileno(), _CHUNK_BYTES)
             except OSError as error:
                 chunk = error
+            except ValueError:  # the stream has no descriptor once it is closed
+                chunk = InputError(_CLOSED)
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
             except RuntimeError:
@@ -188,7 +193,7 @@ async def lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
     rest = b""
     while chunk := await chunks.get():
         turn.release()
-        if isinstance(chunk, OSError):
+        if isinstance(chunk, Exception):
             raise chunk
         *whole, rest = (rest + chunk).split(b"\n")
         if len(rest) > MAX_LINE_BYTES:
