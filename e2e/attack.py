@@ -71,13 +71,17 @@ ATTACKS: dict[str, Attack] = {
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line. SystemExit(2): it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=os.environ.get("ONLY") or "", help=f"comma between: {', '.join(ATTACKS)}")
-    parser.add_argument("--scale", type=float, default=float(os.environ.get("SCALE") or 1.0))
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--only", default=os.environ.get("ONLY") or "", help=f"attacks, separated by commas: {', '.join(ATTACKS)}"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=float(os.environ.get("SCALE") or 1.0), help="factor for sizes and times (1.0)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
     options.names = options.only.split(",") if options.only else list(ATTACKS)
     if unknown := set(options.names) - set(ATTACKS):
-        parser.error(f"no such attack: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown attack: {', '.join(sorted(unknown))}")
     return options
 
 

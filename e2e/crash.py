@@ -1,23 +1,25 @@
-"""`make crash`: kill -9 in the middle of a load, again and again, and nothing that was acknowledged is lost.
+"""`make crash`: kills a broker with kill -9 under load, many times, and checks that no acknowledged message is lost.
 
     python e2e/crash.py --rounds 20 --seed 1
-    python e2e/crash.py --rounds 5 --flush async      the page cache outlives the process: nothing may be lost either
-    python e2e/crash.py --rounds 500 --fast           kills alone: 500 in some minutes, most sends make topics
+    python e2e/crash.py --rounds 5 --flush async      the page cache survives the process: nothing may be lost either
+    python e2e/crash.py --rounds 500 --fast           only kills: 500 in some minutes; most sends create topics
 
-A round: start on the store as it is, read everything back, send a mix of messages over several connections, kill -9 at
-a random moment (now and then also in the middle of the recovery), and let RocketMQ 4.8.0 open a copy of what lies
-there: it must see every acknowledged message, queue unit and key, and list the same as `tally store dump`. After every
-few rounds the store is brought to rest: all delayed and committed messages come, the broker stops in order, the files
-are verified and listed once more, and the next round begins an empty store. At the very end RocketMQ 4.8.0 serves a
-store that we wrote, goes on writing it under the same load, is killed or stopped, and we open what it left.
+Each round starts the broker on the existing store, reads everything back, sends different kinds of messages over
+several connections, and kills the broker at a random moment, sometimes during the recovery. RocketMQ 4.8.0 then opens a
+copy of the store: it must find every acknowledged message, queue unit and key, and its listing must be equal to that of
+`tally store dump`. After every few rounds the broker delivers all delayed and committed messages and stops; the files
+are verified and listed again, and the next round begins with an empty store. At the end RocketMQ 4.8.0 serves a store
+that tally wrote, continues to write it under the same load, and is killed or stopped; tally opens what it left.
 
-`--fast` leaves RocketMQ out and reads back only queues that the round before wrote to, and all of them at rest. Its
-loads are short, and half of their messages go to new topics: what a send creates is what a kill may lose.
+`--fast` leaves RocketMQ out. It reads back only the queues that the previous round wrote to, and all of them at the
+end. Its loads are short, and half of their messages go to new topics, because a kill may lose what a send creates.
 
-Segments, queue files and index files are small, so that all of them roll. The seed decides moments and mixes; how
-concurrent messages interleave is up to the machine. Without the peer lab the parts with RocketMQ are skipped by name.
+Segments, queue files and index files are small, so that each kind has several files. The seed determines the moments
+and the messages; the order of concurrent messages depends on the machine. Without the peer lab the script skips the
+parts with RocketMQ and names them.
 
-Exit status: 0 nothing lost, 1 something is wrong, 2 it could not be tried. Stores and logs stay in build/e2e then.
+Exit status: 0 nothing was lost, 1 a check failed, 2 the test could not run. After 1 and 2 the stores and logs stay in
+build/e2e.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ class Crash:
         self.again += asyncio.run(wait_for_deliveries(self.tally.broker, self.ledger, self._sample, self.problems))
         self.tally.stop()
         check_verify(self.tally.store, self.problems)
-        self.say(f"at rest: {len(self.ledger.places)} acknowledged messages are there")
+        self.say(f"at rest: {len(self.ledger.places)} acknowledged messages are readable")
         self.look("at rest", clean=True)
 
     def look(self, when: str, *, clean: bool) -> None:
@@ -126,7 +128,7 @@ class Crash:
         theirs, ours = folder / "theirs.json", folder / "ours.json"
         check_same(theirs, folder / "store", list(INDEX_SIZES), ours, self.problems, clean=clean)
         self.listings += 1
-        self.say(f"  RocketMQ sees {seen} messages {when}{', as we do' if not self.problems.count else ''}")
+        self.say(f"  RocketMQ sees {seen} messages {when}{', as tally does' if not self.problems.count else ''}")
 
     def hand_over(self) -> None:
         """RocketMQ serves the store, writes on, and is killed; then it is ours again."""
@@ -144,7 +146,7 @@ class Crash:
         finally:
             self.peer.down(kill=kill)
         ended = "was killed" if kill else "stopped"
-        self.say(f"RocketMQ read {read} messages from our store, acknowledged {new} more, and {ended}")
+        self.say(f"RocketMQ read {read} messages from tally's store, acknowledged {new} more, and {ended}")
         shutil.rmtree(self.tally.store)
         copy_store(self.peer.store, self.tally.store)
         self.rest()
@@ -183,11 +185,15 @@ class Crash:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line. SystemExit(2): it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 20))
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or 1))
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 20), help="number of rounds (20)")
+    parser.add_argument(
+        "--seed", type=int, default=int(os.environ.get("SEED") or 1), help="seed of the random choices (1)"
+    )
     parser.add_argument("--flush", choices=("sync", "async"), default=(os.environ.get("FLUSH") or "sync"))
-    parser.add_argument("--no-peer", action="store_true", help="without RocketMQ")
-    parser.add_argument("--fast", action="store_true", default=bool(os.environ.get("FAST")), help="kills alone")
+    parser.add_argument("--no-peer", action="store_true", help="leave out the parts with RocketMQ")
+    parser.add_argument(
+        "--fast", action="store_true", default=bool(os.environ.get("FAST")), help="only kills: no RocketMQ, short loads"
+    )
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds: 1 or more")
@@ -222,10 +228,10 @@ def torture(options: argparse.Namespace, work: Path) -> int:
         print(line)
     ledger = crash.ledger
     print(
-        f"seed {options.seed}, {crash.flush}: {crash.kills} kills under load, {crash.recovery_kills} while starting, "
-        f"{crash.acknowledged} messages acknowledged, {crash.topics} topics made by sends, "
+        f"seed {options.seed}, {crash.flush}: {crash.kills} kills under load, {crash.recovery_kills} during a start, "
+        f"{crash.acknowledged} messages acknowledged, {crash.topics} topics created by sends, "
         f"{crash.again} delivered again, "
-        f"{crash.listings} times opened by RocketMQ; refused: {dict(ledger.refused) or 'none'}"
+        f"{crash.listings} stores opened by RocketMQ; refused: {dict(ledger.refused) or 'none'}"
     )
     print(f"FAILED: {crash.problems.count} problems" if crash.problems.count else "nothing acknowledged was lost")
     return 1 if crash.problems.count else 0

@@ -1,25 +1,26 @@
-"""`make group-faults`: three members under load, faults of all kinds, and nothing that was acknowledged is lost.
+"""`make group-faults`: injects all kinds of faults into a group of three members under load, and checks that no
+acknowledged message is lost.
 
     python e2e/group_faults.py --rounds 22 --seed 1
-    python e2e/group_faults.py --rounds 100 --only kill-leader        how long a change of leader takes
+    python e2e/group_faults.py --rounds 100 --only kill-leader        how long a change of the leader takes
     python e2e/group_faults.py --rounds 4 --only full-leader,full-follower
 
-A round: load from many clients, one fault (`lab/schedule.py` lists the kinds), and the wait until the group is whole
-again: every member back, a voter, and close behind the leader. After some rounds the load ends, and the group is looked
-at as a whole:
+Each round has a load from many clients and one fault (`lab/schedule.py` lists the kinds), and waits until the group is
+complete again: every member is a voter again and close behind the leader. After some rounds the load ends, and the
+script checks the whole group:
 
-- the history of all clients is checked against what each member has: `lab/history.py` says by which rules;
-- the members' files are compared byte by byte, up to where the log is committed;
+- the history of all clients agrees with what each member has (`lab/history.py` lists the rules);
+- the members' files are equal, byte by byte, up to the commit index;
 - the members' logs agree on the leader of each term, and each ends with the leader that `GET /group` names;
 - the members stop in order, `tally store verify` finds no damage in any of them, and RocketMQ 4.8.0 in DLedger mode
-  opens the store of one and sees every acknowledged message (not without the peer lab).
+  opens the store of one member and finds every acknowledged message (not without the peer lab).
 
-Times are taken by a probe that begins a send every 20 ms: from the fault to the end of the first send that was begun
-after it. The seed decides faults, moments and what is sent; how clients interleave is up to the machine. Faults of full
-disks need the right to mount a tmpfs, and are skipped by name without it.
+A probe measures times: it begins a send every 20 ms, and the time of a fault ends with the first acknowledged send that
+began after it. The seed determines the faults, the moments and the messages; the order of concurrent sends depends on
+the machine. Faults of full disks need permission to mount a tmpfs; without it the script skips them and names them.
 
-Exit status: 0 nothing lost and every limit kept, 1 not so, 2 it could not be tried. Stores, logs and the history of a
-run that failed stay in build/e2e.
+Exit status: 0 nothing was lost and no limit was exceeded, 1 a check failed, 2 the test could not run. Stores, logs and
+the history of a failed run stay in build/e2e.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Torture:
             if small:
                 disks.mount()
             leader = await asyncio.to_thread(group.start)
-            self.say(f"group {self._stretches} is whole: {stretch.sort.value}")
+            self.say(f"group {self._stretches} is complete: {stretch.sort.value}")
             await create_topics(leader.address)
             await self._live(group, stretch)
             await self._look(group)
@@ -135,10 +136,10 @@ class Torture:
                 whole_s = await whole(group)
                 self.history.unrest.append(Unrest(begin_s, time.time()))
                 self.done[fault.kind] += 1
-                self.say(f"round {self._rounds}, {fault.kind}: {told}; whole again after {whole_s:.2f} s")
+                self.say(f"round {self._rounds}, {fault.kind}: {told}; complete again after {whole_s:.2f} s")
             await asyncio.sleep(0.5)
         if clients.delivered_s is not None:
-            self.measured.add("all had come, after the last send", clients.delivered_s)
+            self.measured.add("all messages delivered, after the last send", clients.delivered_s)
 
     async def _look(self, group: Group) -> None:
         """The group at rest, and then its files."""
@@ -149,7 +150,7 @@ class Torture:
                 check_same(first, finals[first], name, finals[name], self.problems)
         check(self.history, finals[first], self.problems)
         for age_s in check_deferred(self.history, finals[first], self.problems):
-            self.measured.add("came again, age when unrest began", age_s)
+            self.measured.add("delivered again, age when the fault began", age_s)
         self.deferred += len(self.history.deferred)
         sends = self.history.sends
         acknowledged = len(self.history.acknowledged())
@@ -178,7 +179,7 @@ class Torture:
             await asyncio.to_thread(self._open_with_peer, random.Random(commit_index).choice(group.belonging))
 
     async def _finals(self, group: Group) -> dict[str, dict[Queue, Reading]]:
-        """What each member has at rest. Checks of transactions may still be under way: until nothing comes between."""
+        """What each member has at rest. Repeated until no check of a transaction interferes."""
         for _ in range(_TRIES):
             await asyncio.to_thread(group.wait, group.is_at_rest, WHOLE_S, "all members have applied everything")
             before = (await asyncio.to_thread(group.statuses)).values()
@@ -221,14 +222,20 @@ class Torture:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line. SystemExit(2): it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 22))
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or 1))
-    parser.add_argument("--only", default="", help=f"kinds of faults, comma between: {', '.join(KINDS)}")
-    parser.add_argument("--skip", default="", help="kinds of faults, comma between")
-    parser.add_argument("--pause-s", type=float, default=30.0, help="how long SIGSTOP lasts (30)")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 22), help="number of rounds (22)")
+    parser.add_argument(
+        "--seed", type=int, default=int(os.environ.get("SEED") or 1), help="seed of the random choices (1)"
+    )
+    parser.add_argument("--only", default="", help=f"kinds of faults, separated by commas: {', '.join(KINDS)}")
+    parser.add_argument("--skip", default="", help="kinds of faults to leave out, separated by commas")
+    parser.add_argument(
+        "--pause-s", type=float, default=30.0, help="seconds that a process stays stopped by SIGSTOP (30)"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every member")
-    parser.add_argument("--no-peer", action="store_true", help="without RocketMQ")
-    parser.add_argument("--keep-going", action="store_true", help="with the next group after one that lost something")
+    parser.add_argument("--no-peer", action="store_true", help="leave out the parts with RocketMQ")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="continue with a new group after one that lost messages"
+    )
     parser.add_argument("--json", metavar="FILE", help="write what was measured (-: to standard output)")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
@@ -236,9 +243,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     kinds = set(options.only.split(",")) if options.only else set(KINDS)
     options.kinds = [kind for kind in KINDS if kind in kinds - set(options.skip.split(","))]
     if unknown := (kinds | set(filter(None, options.skip.split(",")))) - set(KINDS):
-        parser.error(f"no such kind of fault: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown kind of fault: {', '.join(sorted(unknown))}")
     if not options.kinds:
-        parser.error("no kind of fault is left")
+        parser.error("all kinds of faults are left out")
     return options
 
 
@@ -272,9 +279,9 @@ def conclude(run: Torture, work: Path, ended_early: str) -> int:
     rounds = ", ".join(f"{count} {kind}" for kind, count in sorted(run.done.items()))
     print(
         f"seed {run.options.seed}: {rounds or 'no round'}; {run.acknowledged} messages acknowledged in {run.attempts} "
-        f"attempts, {run.deferred} of them to come later, {run.reads} reads, {run.compared_bytes} bytes compared, "
+        f"attempts, {run.deferred} delayed or transactional, {run.reads} reads, {run.compared_bytes} bytes equal, "
         f"{run.elections} elections in the members' logs, "
-        f"{run.listings} times opened by RocketMQ",
+        f"{run.listings} stores opened by RocketMQ",
         file=out,
     )
     if ended_early:

@@ -1,25 +1,26 @@
-"""`make peer`: RocketMQ's own Java client against our broker, step by step.
+"""`make peer`: runs RocketMQ's own Java client against our broker, step by step.
 
     python e2e/peer_suite.py                              the 4.8.0 client, all 35 steps: one to two minutes
     python e2e/peer_suite.py --version 5.x                the newest 5 client that the lab knows
     python e2e/peer_suite.py --version 5.x --compare      and the same client against real RocketMQ 4.8.0
-    python e2e/peer_suite.py --only delay --again 3       one step, and three times more if it fails
+    python e2e/peer_suite.py --only delay --again 3       one step, and three more times if it fails
     python e2e/peer_suite.py --group                      a group of three members instead of one broker
     python e2e/peer_suite.py --group --move 10            and its leader changes every 10 s
 
-A step that failed only because of a race in the step, which RocketMQ also loses, is repeated alone a few times.
+A step that failed only because of a race within the step, which also occurs with RocketMQ, is repeated alone a few
+times.
 
-With --compare the verdict is about the difference: every step that passes against RocketMQ 4.8.0 must pass against
-ours. A step that failed on a side is repeated alone `--again` times on both; the table shows how often it passed.
+With --compare every step that passes against RocketMQ 4.8.0 must pass against our broker. A step that failed on one
+side is repeated alone `--again` times on both; the table shows how often it passed.
 
-With --group a Java producer's way through the loss of its leader is looked at as well, with the client's defaults and
-with one that looks at the route every second. Leadership is handed over 5 times as often as --kills says: no send may
-fail. Then the leader is killed with -9 and started again at once, so many times: both have 15 s to their next
-acknowledged send, most of it for the start of the process. Then it stays away: the one that looks has 5 s; the other
-depends on the 30 s after which it looks by itself.
+With --group the script also checks how a Java producer handles the loss of its leader, once with the client's defaults
+and once with a route update every second. First leadership is transferred, 5 times as often as --kills says: no send
+may fail. Then the leader is killed with -9 and restarted at once, --kills times: both producers must have an
+acknowledged send within 15 s, most of which is the start of the process. Then the leader is killed and not restarted:
+the producer with the route update has 5 s; the other one depends on its route update every 30 s.
 
-Exit status: 0 as it should be, 1 a step failed (with --compare: that RocketMQ passes), 2 it could not be tried.
-Progress goes to standard error, the table to standard output; logs stay in build/e2e when something failed.
+Exit status: 0 all steps passed, 1 a step failed (with --compare: a step that passes against RocketMQ), 2 the test could
+not run. Progress goes to standard error, the table to standard output; after a failure the logs stay in build/e2e.
 """
 
 from __future__ import annotations
@@ -97,17 +98,21 @@ class Side:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line. SystemExit(2): it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", default=os.environ.get("PEER_VERSION") or SERVER_VERSION, help="of the client")
-    parser.add_argument("--compare", action="store_true", help=f"run it against {THEIRS} as well")
-    parser.add_argument("--only", default="", help="names of steps, comma between")
-    parser.add_argument("--skip", default="", help="names of steps, comma between")
-    parser.add_argument("--again", type=int, default=0, metavar="N", help="repeat steps that failed, alone (0)")
+    parser.add_argument(
+        "--version", default=os.environ.get("PEER_VERSION") or SERVER_VERSION, help="version of the client"
+    )
+    parser.add_argument("--compare", action="store_true", help=f"also run it against {THEIRS}")
+    parser.add_argument("--only", default="", help="names of steps, separated by commas")
+    parser.add_argument("--skip", default="", help="names of steps, separated by commas")
+    parser.add_argument("--again", type=int, default=0, metavar="N", help="times to repeat each failed step alone (0)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of our broker")
     parser.add_argument("--group", action="store_true", help="three members instead of one broker")
     parser.add_argument(
-        "--move", type=float, default=0.0, metavar="S", help="with --group: transfer leadership so often"
+        "--move", type=float, default=0.0, metavar="S", help="with --group: seconds between two transfers of leadership"
     )
-    parser.add_argument("--kills", type=int, default=3, help="with --group: leaders killed under a Java producer (3)")
+    parser.add_argument(
+        "--kills", type=int, default=3, help="with --group: number of times to kill the leader of a Java producer (3)"
+    )
     options = parser.parse_args(arguments)
     if options.move and not options.group:
         parser.error("--move: only with --group")
@@ -164,7 +169,7 @@ def measure(options: argparse.Namespace, work: Path) -> int:
                 side.run_races_again()
             if isinstance(tally, Group) and side is ours and options.kills:
                 losses = Losses.measure(client, tally, options.kills)
-                tally.wait(tally.is_whole, _WHOLE_S, "the group is whole")
+                tally.wait(tally.is_whole, _WHOLE_S, "the group is complete")
             stop()
         again = sorted({name for side, _, _ in ups for name, step in side.first.items() if not step.ok})
         for side, start, stop in ups if again and options.again else ():
@@ -220,10 +225,10 @@ class Losses:
         found = [f"sends FAILED with {name} in transfers" for name, seen in self.handed_over.items() if seen.failed]
         for name, times in self.restarted_s.items():
             if max(times) >= _RESTARTED_S:
-                found.append(f"TOO SLOW to send again after a restart: {name}")
+                found.append(f"TOO SLOW: sends after a restart with {name}")
         for name, times in self.away_s.items():
             if max(times) >= _SEND_AGAIN_S and name != DEFAULTS:
-                found.append(f"TOO SLOW to send again: {name}")
+                found.append(f"TOO SLOW: sends after a kill with {name}")
         return found
 
 

@@ -105,7 +105,7 @@ class _Process:
                 try:
                     self._broker = await self._start_broker(settings)
                 except StartStoppedError as stopped:
-                    _logger.info("a signal ended the start (%s): the next one recovers the store", stopped)
+                    _logger.info("a signal interrupted the start (%s): the next start recovers the store", stopped)
                     return
                 stack.push_async_callback(_timed, "broker", self._stop_broker)
                 places["broker"] = self._broker.host
@@ -178,7 +178,7 @@ class _Process:
 
     def _absent(self) -> str:
         """Why there is no broker, for those who ask it for something."""
-        return (self._unready() or "starting") if self._with_broker else "this process is a name server alone"
+        return (self._unready() or "starting") if self._with_broker else "this process is only a name server"
 
     def _node(self) -> dict[str, Any]:
         stopping = self._stop.is_set()
@@ -190,7 +190,7 @@ class _Process:
 
     def _unhealthy(self) -> str | None:
         failure = self._broker.failure() if self._broker is not None else None
-        return failure and f"only a restart can help: {failure}"
+        return failure and f"the process must be restarted: {failure}"
 
     def _metrics_text(self) -> bytes:
         parts = (self._metrics, self._nameserver_metrics, self._memory_metrics)

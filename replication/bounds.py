@@ -73,7 +73,7 @@ def _impossible_append(request: AppendRequest) -> str | None:
     last_term, last_index = request.prev_term, request.prev_index
     for run in request.runs:
         if not last_term <= run.term <= request.term or not last_index < run.last_index <= INDEX_MAX:
-            return f"a run of term {run.term} up to {run.last_index} behind term {last_term} up to {last_index}"
+            return f"a run of term {run.term} up to {run.last_index} after term {last_term} up to {last_index}"
         last_term, last_index = run
     before = request.prev_index
     for entry in request.memberships:

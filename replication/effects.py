@@ -39,12 +39,12 @@ class TransferResult(enum.Enum):
     TIMED_OUT = "not done in time"
     NOT_LEADER = "this member does not lead"
     NOT_READY = "the leader is not ready"
-    UNDER_WAY = "a transfer is under way"
-    NO_TARGET = "no voter other than the leader can take it"
-    NOT_A_VOTER = "the target is no other voter"
+    UNDER_WAY = "a transfer is in progress"
+    NO_TARGET = "no voter other than the leader can become leader"
+    NOT_A_VOTER = "the target is not another voter"
     UNREACHABLE = "the target does not answer"
     UNHEALTHY = "the target's disk or log is not sound"
-    TOO_FAR_BEHIND = "the target lacks too much"
+    TOO_FAR_BEHIND = "the target lacks too many entries"
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,7 +330,7 @@ class Raft:
         if self.halted:
             return effects
         if self._log.first_index != request.snapshot_index + 1:
-            raise RuntimeError(f"the log begins at {self._log.first_index}, not behind entry {request.snapshot_index}")
+            raise RuntimeError(f"the log begins at {self._log.first_index}, not after entry {request.snapshot_index}")
         self._terms.reset(request.snapshot_index, request.snapshot_term)
         self._history.reset(request.membership)
         effects.append(MembershipChanged(request.membership))
@@ -463,7 +463,7 @@ class Raft:
     def _leader_is_silent(self, now: float, effects: _Effects) -> None:
         self._timer.reset(now)
         if self.term >= TERM_MAX:
-            self._refuse(self.id, f"there is no term above {self.term}: this member cannot stand", effects)
+            self._refuse(self.id, f"there is no term above {self.term}: this member cannot be a candidate", effects)
             return
         if self.removed and now >= self._removed_until:
             self._removed_at = -1  # the sender may not have been a member: ask again (M6)
@@ -650,7 +650,7 @@ class Raft:
         from_leader = isinstance(message, Heartbeat | AppendRequest | InstallRequest)
         if from_leader and self.term <= 0 and term <= TERM_MAX:
             return True  # a new member has no term to compare with
-        self._refuse(message.source, f"term {term} is far above the own term {self.term}", effects)
+        self._refuse(message.source, f"term {term} is far above this member's term {self.term}", effects)
         if self._far_terms.said(message.source, self.membership.voters, self.id):
             self._enter_term(now, min(self.term + TERM_JUMP_MAX, TERM_MAX), None, None, effects)
         return False
@@ -671,7 +671,7 @@ class Raft:
         if leader is not None:
             why = f"n{leader} leads term {term}"
         else:
-            why = f"term {term} began" if voted_for is None else f"n{voted_for} stands for election in term {term}"
+            why = f"term {term} began" if voted_for is None else f"n{voted_for} is a candidate in term {term}"
         self._become_follower(now, leader, effects, why)
 
     def _raise_term(self, term: int, voted_for: int | None, effects: _Effects) -> None:

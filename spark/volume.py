@@ -134,7 +134,7 @@ class Logs:
         return None
 
     def record_at(self, pos: int, *, check_crc: bool = False) -> Record | None:
-        """Returns the record at `pos`; None: it is not sound, or its segment does not exist any more."""
+        """Returns the record at `pos`; None: it is not sound, or its segment no longer exists."""
         for log, header in self.parts:
             if log.start_of(pos - header) is not None:
                 record = step_at(log, pos - header, entry_header_bytes=header, check_crc=check_crc).record

@@ -27,7 +27,7 @@ class FindingKind(enum.StrEnum):
     CUT = "cut"
     """Bytes behind the end of a log or table were removed: an unfinished write, or what followed it."""
     REBUILT = "rebuilt"
-    """A file that is derived from the log (ConsumeQueue, index) was built again from it."""
+    """A file that is derived from the log (ConsumeQueue, index) was rebuilt from it."""
     REPAIRED = "repaired"
     """Damaged bytes were replaced with a sound copy from another member or a backup."""
     REMOVED = "removed"

@@ -80,7 +80,7 @@ class MemoryBudget:
             self.cut_count += 1
             self._log.warning(
                 "cut",
-                "cut a connection that holds %d bytes: all connections hold %d, the limit is %d (%s)",
+                "closed a connection that holds %d bytes: all connections hold %d, the limit is %d (%s)",
                 *(held, self.used, self.limit, holder),
             )
             self._forget(holder)

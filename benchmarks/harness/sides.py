@@ -35,7 +35,7 @@ def stored_bytes(folder: Path) -> int:
 
 
 def forget_cached(folder: Path) -> None:
-    """Nothing of these files is in the page cache any more. No process may map them."""
+    """Nothing of these files is in the page cache afterwards. No process may map them."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

@@ -48,7 +48,7 @@ class Figure:
 
 
 class Verdict(StrEnum):
-    """What a line says in the end."""
+    """The final verdict of a line."""
 
     AIM = "aim reached"
     FLOOR = "above floor"

@@ -64,7 +64,7 @@ class Backlog:
         rounds = max(1, total_bytes // (_BATCH * _BODY))
         pipe = Pipe(self.tally.broker, self._note, window=8)
         await pipe.run(self._batches(rounds))
-        self.arena.check(not pipe.broken or not self.tally.alive, f"a filling connection broke: {pipe.broken}")
+        self.arena.check(not pipe.broken or not self.tally.alive, f"a connection of the load broke: {pipe.broken}")
 
     def _batches(self, rounds: int) -> Iterator[tuple[str, Command]]:
         for number in range(rounds):
@@ -109,7 +109,7 @@ class Backlog:
                         return
                     self.read[queue_id] += 1
                 if not pulled.records and pulled.next_offset > self.read[queue_id]:
-                    self.arena.check(False, f"queue {queue_id}: nothing at {self.read[queue_id]}, a gap")
+                    self.arena.check(False, f"queue {queue_id}: gap: no message at {self.read[queue_id]}")
                     return
 
     async def watch(self) -> None:
@@ -156,16 +156,17 @@ async def _run(arena: Arena, total: int, limit: Sequence[str]) -> None:
         await backlog.fill(total)
         seconds = time.monotonic() - begin_s
         arena.figure("GiB of log", round(disk_bytes(tally.store / "commitlog") / 2**30, 2))
-        arena.figure("MiB/s while it was filled", round(total / 2**20 / seconds))
+        arena.figure("MiB/s while the log was filled", round(total / 2**20 / seconds))
         tally.stop()
         _forget_pages(tally)
         tally.start()
-        arena.figure("times of sends alone", await _probe(tally, 5.0))
+        arena.figure("times of sends without readers", await _probe(tally, 5.0))
         await _read_all(arena, backlog, int(total * _MORE), tasks)
         arena.figure("MiB of private memory, at most", backlog.peak_mib)
         arena.figure("MiB resident with mapped files, at the end", resident_mib(tally.server.process.pid))
         arena.check(
-            backlog.read == backlog.acknowledged, f"read {backlog.read}, acknowledged were {backlog.acknowledged}"
+            backlog.read == backlog.acknowledged,
+            f"read {backlog.read} messages, {backlog.acknowledged} were acknowledged",
         )
         arena.figure("messages read", sum(backlog.read))
         arena.check(metric(tally, "rocketmq_storage_damaged_reads_total") == 0, "damaged reads were counted")
@@ -188,7 +189,7 @@ async def _read_all(arena: Arena, backlog: Backlog, more: int, tasks: list[async
     probing = asyncio.create_task(_probe(tally, 3600))
     await backlog.fill(more)
     await until(lambda: sum(backlog.read) >= half or all(reader.done() for reader in readers), 1800)
-    arena.check(tally.alive, "the broker ended while it was read")
+    arena.check(tally.alive, "the broker ended while its messages were read")
     arena.figure("MiB/s read until the kill", round(half * _BODY / 2**20 / (time.monotonic() - begin_s)))
     tally.kill()
     arena.figure("times of sends beside readers", await probing)
@@ -199,7 +200,7 @@ async def _read_all(arena: Arena, backlog: Backlog, more: int, tasks: list[async
     backlog.done.set()
     probing = asyncio.create_task(_probe(tally, 3600, beside=readers))
     await asyncio.gather(*readers)
-    arena.figure("times of sends beside readers, behind the kill", await probing)
+    arena.figure("times of sends beside readers, after the kill", await probing)
     arena.figure("seconds to read all", round(time.monotonic() - begin_s, 1))
 
 

@@ -90,7 +90,7 @@ async def _jumps(arena: Arena, clock: WallClock) -> None:
             await _jump(arena, clock, tally, clients, arrivals, sent, f"{name} and back", 0.0)
         for wrong in await sent.missing(tally.broker):
             arena.check(False, wrong)
-        arena.figure("messages acknowledged over the jumps", len(sent.at))
+        arena.figure("messages acknowledged during the jumps", len(sent.at))
         arena.check(not sent.refused, f"sends were refused: {sent.refused}")
     finally:
         watching.cancel()
@@ -111,7 +111,7 @@ async def _jump(
     await clients.heartbeat()
     owner = f"owner of {name}"
     queue_id = 1000 + len(arena.figures)  # a separate lock
-    arena.check(await clients.lock(owner, queue_id), f"{name}: the lock was not free")
+    arena.check(await clients.lock(owner, queue_id), f"{name}: a free lock was not granted")
     held = asyncio.create_task(clients.held_pull(_HOLD_S))
     before, during = f"{name}, sent before", f"{name}, sent after"
     halves = f"half {name} before", f"half {name} after"
@@ -126,11 +126,11 @@ async def _jump(
     checkpoint = tally.store / "checkpoint"
     synced_ns = checkpoint.stat().st_mtime_ns
     await asyncio.sleep(1.5)
-    arena.check(not await clients.lock("a thief", queue_id), f"{name}: the lock was given to another client")
+    arena.check(not await clients.lock("a thief", queue_id), f"{name}: the lock was granted to another client")
     await asyncio.sleep(max(0.0, jumped_s + _SETTLE_S - time.monotonic()))
-    arena.check(await clients.is_known(), f"{name}: the client was forgotten")
+    arena.check(await clients.is_known(), f"{name}: the broker no longer knows the client")
     arena.check(not await clients.lock("a thief", queue_id), f"{name}: the lock was given away after {_SETTLE_S:g} s")
-    arena.check(checkpoint.stat().st_mtime_ns > synced_ns, f"{name}: derived files are not synced any more")
+    arena.check(checkpoint.stat().st_mtime_ns > synced_ns, f"{name}: derived files are no longer synced")
     async with ClusterClient("", timeout_s=30) as client:
         low, _ = await read_queue(client, tally.broker, TOPIC, 0)
     arena.check(low == 0, f"{name}: messages below {low} are DELETED")
@@ -180,10 +180,10 @@ async def _kills(arena: Arena, clock: WallClock) -> None:
         clock.set(0)
         tally.start()
         for wrong in await sent.missing(tally.broker):
-            arena.check(False, f"in the end: {wrong}")
+            arena.check(False, f"at the end: {wrong}")
         tally.stop()
-        await asyncio.to_thread(arena.check_store, tally.store, "in the end")
-        arena.figure("messages acknowledged over kills with other clocks", len(sent.at))
+        await asyncio.to_thread(arena.check_store, tally.store, "at the end")
+        arena.figure("messages acknowledged, with kills and changed clocks", len(sent.at))
     finally:
         tally.kill()
 
@@ -208,16 +208,16 @@ async def _group(arena: Arena) -> None:
             await _send(leader.address, sent, f"group-{number}", 500)
             await asyncio.sleep(4)
             terms |= {status.term for status in group.statuses().values()}
-        arena.check(len(terms) == 1, f"jumps of clocks changed the term: {sorted(terms)}")
+        arena.check(len(terms) == 1, f"jumps of the clocks changed the term: {sorted(terms)}")
         clocks[0].set(found["2100"])
         clocks[1].set(found["1970"])
         for member in [*group.members, leader]:
             if group.leader() is not member:
                 await asyncio.to_thread(leader.transfer, member.number)
                 leader = member
-                await asyncio.to_thread(group.wait, group.is_whole, 30, "the group is whole")
+                await asyncio.to_thread(group.wait, group.is_whole, 30, "the group is complete")
             await _send(leader.address, sent, f"led-by-{member.name}", 300)
-        await asyncio.to_thread(group.wait, group.is_at_rest, 30, "all is applied")
+        await asyncio.to_thread(group.wait, group.is_at_rest, 30, "all entries are applied")
         for member in group.members:
             for wrong in await sent.missing(member.address):
                 arena.check(False, f"{member.name}: {wrong}")

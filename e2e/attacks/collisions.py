@@ -61,14 +61,14 @@ async def _pulled(
         pulled = await client.pull(queue, at, group="tags", tags=wanted)
         for record in pulled.records:
             name, _, tag = record.body.decode().partition("|")
-            arena.check(_code(tag) in codes, f"{wanted}: a message of tag {tag} came")
+            arena.check(_code(tag) in codes, f"{wanted}: a message with tag {tag} was delivered")
             if tag in asked:
                 names.append(name)
-        if not arena.check(pulled.next_offset > at, f"{wanted}: a pull at {at} leads nowhere"):
+        if not arena.check(pulled.next_offset > at, f"{wanted}: a pull at {at} returned no later offset"):
             return
         at = pulled.next_offset
     expected = sorted((name for name, tag in tag_of.items() if tag in asked), key=lambda name: sent.at[name][2])
-    arena.check(names == expected, f"{wanted}: {len(names)} messages came, {len(expected)} were sent")
+    arena.check(names == expected, f"{wanted}: {len(names)} messages were delivered, {len(expected)} were sent")
 
 
 async def _held(arena: Arena, client: ClusterClient, tally: Tally, end: int) -> None:
@@ -78,17 +78,17 @@ async def _held(arena: Arena, client: ClusterClient, tally: Tally, end: int) -> 
     held = asyncio.create_task(client.pull(queue, end, group="tags", tags=wanted, wait_s=_HELD_S))
     await client.send(queue, b"other|", tag="CC")
     done, _ = await asyncio.wait([held], timeout=_SHORT_S)
-    arena.check(not done, "a held pull was answered for a message of another code")
+    arena.check(not done, "a held pull was answered for a message with another hash")
     await client.send(queue, b"colliding|", tag=colliding)
     pulled = await held
     bodies = [record.body for record in pulled.records]
-    arena.check(bodies == [b"colliding|"], f"a held pull brought {bodies} for a colliding tag")
-    arena.check(pulled.next_offset == end + 2, f"a held pull leads from {end} to {pulled.next_offset}")
+    arena.check(bodies == [b"colliding|"], f"a held pull returned {bodies} for a colliding tag")
+    arena.check(pulled.next_offset == end + 2, f"a held pull at {end} returned the next offset {pulled.next_offset}")
     held = asyncio.create_task(client.pull(queue, pulled.next_offset, group="tags", tags=wanted, wait_s=_HELD_S))
     await client.send(queue, b"own|", tag=wanted)
     pulled = await held
     bodies = [record.body for record in pulled.records]
-    arena.check(bodies == [b"own|"] and pulled.next_offset == end + 3, f"a held pull brought {bodies} for its own tag")
+    arena.check(bodies == [b"own|"] and pulled.next_offset == end + 3, f"a held pull returned {bodies} for its own tag")
 
 
 def _code(tag: str) -> int:

@@ -70,16 +70,16 @@ async def _refused_and_back(arena: Arena, errors: DiskErrors, call: Call) -> Non
         arena.check(len(taken) == _SENDS, f"{what}: {len(taken)} of {_SENDS} sends to an old topic: {sent.refused}")
         async with ClusterClient("", timeout_s=30) as client:
             pulled = await client.pull(QueueAddress(_OLD, "", tally.broker, 0), 0, group="g")
-            arena.check(bool(pulled.records), f"{what}: nothing was pulled")
+            arena.check(bool(pulled.records), f"{what}: a pull returned no message")
             try:
                 await client.create_topic(tally.broker, f"{call.name}-admin", 1)
-                arena.check(False, f"{what}: an administrator's new topic was answered with success")
+                arena.check(False, f"{what}: the creation of a topic by an administrator succeeded")
             except RemotingError as error:
-                arena.figure(f"{what}: an administrator is told", str(error)[:160])
+                arena.figure(f"{what}: answer to an administrator", str(error)[:160])
         await asyncio.sleep(1.5)  # offsets are saved every 0.5 s
         arena.figure(f"{what}: /healthz, /readyz", [ask(tally.http_port, path) for path in ("/healthz", "/readyz")])
         unsaved = metric(tally, "rocketmq_storage_unsaved_tables")
-        arena.check(unsaved >= 1, f"{what}: the metric says that {unsaved} tables are not saved")
+        arena.check(unsaved >= 1, f"{what}: the metric reports {unsaved} tables as not saved")
         errors.fail(Call.NONE)
         again = {f"{call.name}-new-{number}.2": f"{call.name}-new-{number}" for number in range(_NEW_TOPICS)}
 
@@ -90,7 +90,7 @@ async def _refused_and_back(arena: Arena, errors: DiskErrors, call: Call) -> Non
 
         seconds = await until(taken_again, 30, 0.1)
         arena.check(seconds is not None, f"{what}: new topics are refused although the disk works: {sent.refused}")
-        arena.figure(f"{what}: seconds until new topics are taken again", seconds and round(seconds, 2))
+        arena.figure(f"{what}: seconds until new topics are accepted again", seconds and round(seconds, 2))
         await _readable(arena, what, tally, sent)
     finally:
         errors.fail(Call.NONE)
@@ -106,7 +106,7 @@ async def _readable(arena: Arena, what: str, tally: Tally, sent: Acknowledged) -
     text = tally.log.read_text()
     arena.check("Traceback" not in text, f"{what}: a traceback, see {tally.log}")
     arena.check(len(text.splitlines()) < 300, f"{what}: {len(text.splitlines())} lines in the log")
-    arena.figure(f"{what}: acknowledged and there; lines in the log", [len(sent.at), len(text.splitlines())])
+    arena.figure(f"{what}: acknowledged and readable; lines in the log", [len(sent.at), len(text.splitlines())])
     tally.stop()
 
 
@@ -126,7 +126,7 @@ async def _stopped(arena: Arena, errors: DiskErrors) -> None:
         arena.figure(
             "a stop without a disk for tables: status, seconds", [status, round(time.monotonic() - begin_s, 1)]
         )
-        arena.figure("a stop without a disk for tables: it said last", tally.log.read_text().splitlines()[-3:])
+        arena.figure("a stop without a disk for tables: last output", tally.log.read_text().splitlines()[-3:])
         errors.fail(Call.NONE)
         tally.start()
         await _readable(arena, "a stop without a disk for tables", tally, sent)

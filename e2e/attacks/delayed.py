@@ -59,8 +59,8 @@ async def run(arena: Arena) -> None:
                 tally.start()
         seconds = time.monotonic() - begin_s
         arena.figure("acknowledged", len(acknowledged))
-        arena.figure("acknowledged per second, with all that came meanwhile", round(len(acknowledged) / seconds))
-        await _kill(arena, tally, "while messages came")
+        arena.figure("acknowledged per second, while messages were delivered", round(len(acknowledged) / seconds))
+        await _kill(arena, tally, "while messages were delivered")
         began_s = time.monotonic()
         rest = len(acknowledged)
 
@@ -72,7 +72,7 @@ async def run(arena: Arena) -> None:
         while (now := sum((await ends(tally.broker, _TOPIC, _QUEUES)).values())) != before:
             before = now
             await asyncio.sleep(12)
-        arena.figure("seconds from the last kill until all had come", round(time.monotonic() - began_s - 12, 1))
+        arena.figure("seconds from the last kill until all were delivered", round(time.monotonic() - began_s - 12, 1))
         watching.cancel()
         arena.figure("MiB of private memory, at most", peak[0])
         await _check(arena, tally, acknowledged)
@@ -141,11 +141,11 @@ async def _check(arena: Arena, tally: Tally, acknowledged: set[str]) -> None:
                 if times[name] == 1:
                     late_ms.append(late)
     missing = acknowledged - times.keys()
-    arena.check(not missing, f"{len(missing)} acknowledged messages never came: {sorted(missing)[:5]}")
-    arena.check(not early, f"{early} messages came before their time")
+    arena.check(not missing, f"{len(missing)} acknowledged messages were never delivered: {sorted(missing)[:5]}")
+    arena.check(not early, f"{early} messages were delivered too early")
     again = sum(count - 1 for count in times.values() if count > 1)
-    arena.figure("came; came again after a kill", [len(times), again])
-    arena.check(max(times.values()) <= 3, "a message came more often than there were kills")
+    arena.figure("delivered; delivered again after a kill", [len(times), again])
+    arena.check(max(times.values()) <= 3, "a message was delivered more often than there were kills")
     late_ms.sort()
     parts = {part: late_ms[min(len(late_ms) - 1, int(len(late_ms) * part))] for part in (0.5, 0.9, 0.99, 1.0)}
     arena.figure("late, ms: median, 90 %, 99 %, most", list(parts.values()))

@@ -47,7 +47,7 @@ async def run(arena: Arena) -> None:
         arena.figure("messages acknowledged under drift; delayed ones", [len(sent.at), len(arrivals.came)])
         arena.check(not sent.refused, f"sends were refused: {sent.refused}")
         again = [name for name, came in arrivals.came.items() if len(came) > 1]
-        arena.check(not again, f"{len(again)} delayed messages came more than once")
+        arena.check(not again, f"{len(again)} delayed messages were delivered more than once")
         tally.kill()
         tally.start()
         for wrong in await sent.missing(tally.broker):
@@ -78,7 +78,7 @@ async def _under(
 ) -> None:
     asked: dict[str, float] = {}
     locked = list(_RATES).index(name)  # a separate queue: the previous lock lasts longer than this
-    arena.check(await clients.lock(name, locked), f"{name}: the lock was not free")
+    arena.check(await clients.lock(name, locked), f"{name}: a free lock was not granted")
     end_s = time.monotonic() + max(5.0, _SECONDS * min(1.0, arena.scale))
     while time.monotonic() < end_s:
         label = f"{name} {len(asked)}"
@@ -88,13 +88,15 @@ async def _under(
         pipe = Pipe(tally.broker, lambda key, answer: sent.note(TOPIC, 0, key, answer))
         await pipe.run((key, send_command(TOPIC, 0, f"{key}|".encode())) for key in names)
         await asyncio.sleep(0.2)
-    arena.check(not await clients.lock(f"{name}, another", locked), f"{name}: the lock did not keep its owner")
+    arena.check(not await clients.lock(f"{name}, another", locked), f"{name}: the lock was granted to another owner")
     await until(lambda: all(label in arrivals.came for label in asked), DELAY_S * 2 + 30)
     waited = [arrivals.came[label][0] - begin_s for label, begin_s in asked.items() if label in arrivals.came]
-    arena.check(len(waited) == len(asked), f"{name}: {len(asked) - len(waited)} delayed messages did not come")
+    arena.check(len(waited) == len(asked), f"{name}: {len(asked) - len(waited)} delayed messages were not delivered")
     due_s = DELAY_S / (1 + rate)
-    arena.check(min(waited) > due_s - 0.2, f"{name}: a message came after {min(waited):.2f} s, due after {due_s:.2f}")
-    arena.check(max(waited) < due_s + _LATE_S, f"{name}: a message came after {max(waited):.2f} s")
+    arena.check(
+        min(waited) > due_s - 0.2, f"{name}: a message was delivered after {min(waited):.2f} s, due after {due_s:.2f}"
+    )
+    arena.check(max(waited) < due_s + _LATE_S, f"{name}: a message was delivered after {max(waited):.2f} s")
     arena.figure(f"{name}: delayed by {DELAY_S:g} s; least and most seconds", [
         len(waited), round(min(waited), 2), round(max(waited), 2),
     ])  # fmt: skip

@@ -101,10 +101,12 @@ async def _interrupt(
 
     await until(probed, 60, 0.02)
     phase = node(tally).get("phase")
-    if not arena.check(phase == "recovering", f"{what}: meant for a recovery, and the phase is {phase}"):
+    if not arena.check(phase == "recovering", f"{what}: the phase is {phase}, not a recovery"):
         tally.kill()
         return
-    arena.check(health <= {0, 200} and ready <= {0, 503}, f"{what}: probes said {health} and {ready} in recovery")
+    arena.check(
+        health <= {0, 200} and ready <= {0, 503}, f"{what}: probes answered {health} and {ready} during recovery"
+    )
     arena.check(slowest_s < _PROBE_S, f"{what}: probes took {slowest_s:.2f} s")
     begin_s = time.monotonic()
     process = tally.server.process
@@ -113,7 +115,7 @@ async def _interrupt(
         process.send_signal(each)
     ended_s = await until(lambda: process.poll() is not None, 60)
     arena.figure(f"{what} at {part:.0%} of a recovery: seconds to the exit", round(time.monotonic() - begin_s, 2))
-    if arena.check(ended_s is not None and ended_s < within_s, f"{what}: it ended after {ended_s} s"):
+    if arena.check(ended_s is not None and ended_s < within_s, f"{what}: the process ended after {ended_s} s"):
         # The first one may have been enough; and one that comes while Python ends is the default: it kills.
         allowed = {status} if status == 0 else {status, 0, -signals[-1]}
         arena.check(process.returncode in allowed, f"{what}: exit status {process.returncode} instead of {status}")
@@ -125,11 +127,11 @@ async def _complete(arena: Arena, tally: Tally, filled: dict[int, int], named: A
     begin_s = time.monotonic()
     tally.launch()
     await asyncio.to_thread(tally.wait_ready, 600)
-    arena.figure("seconds of a whole recovery without marks", round(time.monotonic() - begin_s, 1))
-    arena.figure("MiB of private memory behind it", private_mib(tally.server.process.pid))
+    arena.figure("seconds of a complete recovery without marks", round(time.monotonic() - begin_s, 1))
+    arena.figure("MiB of private memory after it", private_mib(tally.server.process.pid))
     found = await ends(tally.broker, TOPIC, QUEUES)
-    arena.check(found == filled, f"queues end at {found}, acknowledged were {filled}")
+    arena.check(found == filled, f"queues end at {found}, {filled} messages were acknowledged")
     for wrong in await named.missing(tally.broker):
         arena.check(False, wrong)
     tally.stop()
-    await asyncio.to_thread(arena.check_store, tally.store, "in the end")
+    await asyncio.to_thread(arena.check_store, tally.store, "at the end")

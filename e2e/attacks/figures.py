@@ -33,16 +33,16 @@ async def run(arena: Arena) -> None:
         names = [f"m{number}" for number in range(_MESSAGES)]
         await pipe.run((n, send_command(_TOPIC, 0, f"{n}|".encode().ljust(1000, b"x"))) for n in names)
         arena.check(len(sent.at) == _MESSAGES, f"{len(sent.at)} of {_MESSAGES} acknowledged: {sent.refused}")
-        arena.check(_damage(tally) == 0, "damage is counted in a sound store")
+        arena.check(_damage(tally) == 0, "damage is counted in a store without damage")
         tally.stop()
         _flip(tally, b"m500|")
         tally.start()
         scrubbed = await until(lambda: metric(tally, "rocketmq_storage_unrepaired_damage") >= 1, 60, 0.2)
         arena.figure("seconds until the scrubber found the damage", scrubbed and round(scrubbed, 1))
         for _ in range(3):
-            arena.check(await _read(tally) == _MESSAGES - 1, "one damaged record hides more than itself")
+            arena.check(await _read(tally) == _MESSAGES - 1, "one damaged record hides other records")
         places = metric(tally, "rocketmq_storage_unrepaired_damage")
-        arena.check(places == 1, f"{places} damaged places are counted, one byte was damaged")
+        arena.check(places == 1, f"{places} damaged places are counted, but only one byte was damaged")
         arena.figure("findings; damaged reads of three passes", [
             metric(tally, "rocketmq_storage_findings_total"), metric(tally, "rocketmq_storage_damaged_reads_total"),
         ])  # fmt: skip
@@ -96,4 +96,4 @@ async def _frames(arena: Arena, tally: Tally) -> None:
     for link in links:
         link.close()
     gone = await until(lambda: metric(tally, "tally_connection_memory_bytes") <= before, 20, 0.2)
-    arena.check(gone is not None, "memory is charged for connections that are gone")
+    arena.check(gone is not None, "memory is charged for closed connections")

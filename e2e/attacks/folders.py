@@ -70,7 +70,7 @@ async def _end(arena: Arena, what: str, tally: Tally, sent: Acknowledged) -> Non
     for wrong in await sent.missing(tally.broker):
         arena.check(False, f"{what}: {wrong}")
     arena.check("Traceback" not in tally.log.read_text(), f"{what}: a traceback, see {tally.log}")
-    arena.figure(f"{what}: acknowledged and there; refused", [len(sent.at), sent.refused])
+    arena.figure(f"{what}: acknowledged and readable; refused", [len(sent.at), sent.refused])
     tally.stop()
 
 
@@ -84,7 +84,7 @@ async def _two_brokers(arena: Arena) -> None:
             arena.check(False, "a second broker started on the same folder")
         except ProcessError:
             said = other.log.read_text().strip().splitlines()
-            arena.check(len(said) <= 3 and str(tally.server.process.pid) in said[-1], f"the second one said {said}")
+            arena.check(len(said) <= 3 and str(tally.server.process.pid) in said[-1], f"the second one printed {said}")
         finally:
             other.kill()
         await _send(tally, sent, "after", 100)
@@ -105,8 +105,8 @@ async def _another_user(arena: Arena) -> None:
             said = tally.server.said().strip().splitlines()
             status = tally.server.process.returncode
             arena.check(ended is not None and status == 2, f"a folder of another user: exit status {status}")
-            arena.check(len(said) == 1, f"a folder of another user: it said {said[:6]}")
-            arena.figure("a folder of another user: it said", said[-1:])
+            arena.check(len(said) == 1, f"a folder of another user: output {said[:6]}")
+            arena.figure("a folder of another user: output", said[-1:])
             tally.kill()
             tally.wrap = ()
         await _end(arena, "a folder of another user", tally, sent)
@@ -136,7 +136,7 @@ async def _read_only(arena: Arena) -> None:
             tally.launch()
             await until(lambda: tally is not None and not tally.alive, 30)
             arena.check(tally.server.process.returncode == 2, "a start on a read-only disk is not refused with 2")
-            arena.figure("a start on a read-only disk: it said", tally.server.said().strip().splitlines()[-1:])
+            arena.figure("a start on a read-only disk: output", tally.server.said().strip().splitlines()[-1:])
             tally.kill()
             assert _system("mount", "-o", "remount,rw", str(folder))
         await _end(arena, "a read-only disk", tally, sent)
@@ -158,7 +158,7 @@ async def _deleted(arena: Arena) -> None:
         status, reason = ask(tally.http_port, "/healthz")[0], ask(tally.http_port, "/readyz")
         arena.figure("a deleted folder: /healthz, /readyz, phase", [status, *reason, node(tally).get("phase")])
         after = [name for name in sent.at if name.startswith("after")]
-        arena.check(not after, f"a deleted folder: {len(after)} messages were acknowledged into nowhere")
+        arena.check(not after, f"a deleted folder: {len(after)} messages were acknowledged and not stored")
         arena.check("Traceback" not in tally.log.read_text(), f"a deleted folder: a traceback, see {tally.log}")
         tally.kill()
         tally.start()  # an empty store: what was deleted is gone

@@ -119,7 +119,7 @@ class Indexed:
         """Checks the final state; returns the seconds until searches were right."""
         check = self.arena.check
         taken = await self.send(_MORE)
-        check(taken == _MORE, f"{what}: {taken} of {_MORE} sends were taken: {self.sent.refused}")
+        check(taken == _MORE, f"{what}: {taken} of {_MORE} sends were accepted: {self.sent.refused}")
         seconds = await until(self.settled, _SETTLED_S, 0.1)
         damage = metric(self.tally, "rocketmq_storage_unrepaired_damage")
         check(seconds is not None, f"{what}: searches are wrong, {damage} places damaged, {self.behind()} bytes behind")
@@ -193,9 +193,9 @@ async def _kills(arena: Arena, rng: random.Random) -> None:
             tally.start()
             times.append(await indexed.check(f"kill {number}{' in a scrub' if by_scrub else ''}") or 0.0)
             tally.stop()
-        arena.figure("kills, by what they met", dict(met))
-        arena.figure("seconds until all was right after a kill, at most", round(max(times), 2))
-        arena.check(met["in a rebuild"] > 0, f"no kill met a rebuild: {dict(met)}")
+        arena.figure("kills, by what they interrupted", dict(met))
+        arena.figure("seconds until the index was complete after a kill, at most", round(max(times), 2))
+        arena.check(met["in a rebuild"] > 0, f"no kill interrupted a rebuild: {dict(met)}")
         indexed.verify("kills")
     finally:
         tally.kill()
@@ -233,10 +233,10 @@ async def _disturbed(indexed: Indexed, what: str) -> tuple[str, list[object]]:
         arena.check(set(names) <= {key}, f"{what}: a search for {key} found {names}")
         await asyncio.sleep(_DISTURBED_S)
         pulled = await client.pull(QueueAddress(_TOPIC, "", tally.broker, 0), 0, group="indexes")
-        arena.check(bool(pulled.records), f"{what}: nothing was pulled")
+        arena.check(bool(pulled.records), f"{what}: a pull returned no message")
     taken = await indexed.send(20)
     arena.check(tally.alive, f"{what}: the broker ended")
-    return key, [f"{taken} of 20 sends taken", f"{indexed.behind()} bytes behind"]
+    return key, [f"{taken} of 20 sends accepted", f"{indexed.behind()} bytes behind"]
 
 
 async def _ended(indexed: Indexed, what: str, key: str, seen: list[object]) -> None:
@@ -245,7 +245,8 @@ async def _ended(indexed: Indexed, what: str, key: str, seen: list[object]) -> N
     alone = await until(lambda: indexed.settled(key), _SETTLED_S, 0.2)
     arena.check(alone is not None, f"{what}: the broker does not rebuild the index without a restart")
     arena.figure(
-        f"{what}: meanwhile; seconds until all was right without a restart", [*seen, alone and round(alone, 1)]
+        f"{what}: in the meantime; seconds until the index was complete without a restart",
+        [*seen, alone and round(alone, 1)],
     )
     tally.kill()
     tally.start()

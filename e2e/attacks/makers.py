@@ -100,7 +100,7 @@ async def run(arena: Arena) -> None:
         makers.over.set()
         await asyncio.gather(*workers)
         settled = await asyncio.to_thread(group.wait, group.is_at_rest, _SETTLED_S, "the group is at rest")
-        arena.figure("kills; topics and groups acknowledged; doubts", [
+        arena.figure("kills; topics and groups acknowledged; unknown results", [
             makers.kills, len(makers.topics), len(makers.groups), makers.doubts,
         ])  # fmt: skip
         arena.figure("seconds until the group was at rest", round(settled, 1))
@@ -111,7 +111,7 @@ async def run(arena: Arena) -> None:
         rows = [await _rows(member) for member in group.members]
         for topics, groups in rows[1:]:
             differing = sorted({*_differing(rows[0][0], topics), *_differing(rows[0][1], groups)})
-            arena.check(not differing, f"members have different rows of {len(differing)} names: {differing[:5]}")
+            arena.check(not differing, f"members have different rows for {len(differing)} names: {differing[:5]}")
         await asyncio.to_thread(group.stop)
     finally:
         group.kill()
@@ -151,4 +151,6 @@ async def _check(arena: Arena, makers: Makers, member: Member) -> None:
             low, high = await client.offset_range(QueueAddress(topic, "", member.address, 0))
             if high - low < 1:
                 late.append(topic)
-        arena.check(not late, f"{member.name}: {len(late)} messages that were given back never came: {late[:5]}")
+        arena.check(
+            not late, f"{member.name}: {len(late)} messages that were sent back were never delivered: {late[:5]}"
+        )

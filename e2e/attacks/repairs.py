@@ -5,7 +5,7 @@ ConsumeQueue, an entry of the index, a table with a backup, the checkpoint. In e
 damaged as well, and the repair cuts the log there (`--cut`). Then the repair is disturbed:
 
     kills   `kill -9` at a random moment; half of them after the repair has begun to write
-    full    a small file system that has between no block and too few for the files that are built again
+    full    a small file system that has between no block and too few for the files that are rebuilt
     EIO     one kind of call fails under one folder, from a random call on (a preloaded library)
 
 Required: a repair that did not finish ends with status 2 and one line on standard error with the place and the reason.
@@ -105,7 +105,7 @@ class Repairs:
         every = [Stored(pos, each.queue_id, each.queue_offset, body_id(each.body)) for pos, each in steps if each]
         self.stored = [each for each in every if each.name in sent.at]
         wrong = [each for each in self.stored if sent.at[each.name] != (_TOPIC, each.queue, each.offset)]
-        self.arena.check(not wrong and len(self.stored) == count, f"the sound store is not sound: {wrong[:3]}")
+        self.arena.check(not wrong and len(self.stored) == count, f"the undamaged store has damage: {wrong[:3]}")
 
     def copy(self, folder: Path) -> Tally:
         """A copy of the sound store, with separate ports."""
@@ -143,7 +143,7 @@ class Repairs:
         check(cut is not None or _digest(store) == log, f"{what}: the second repair changed the log")
         verified = _tally("verify", store)
         check(verified.returncode == 0, f"{what}: verify ended with {verified.returncode}: {_said(verified)}")
-        check(not (store / "tally-repair").exists(), f"{what}: the note of a repair is left")
+        check(not (store / "tally-repair").exists(), f"{what}: the marker of a repair was not removed")
         await self._serves(what, tally, cut, exactly=True)
 
     async def _serves(self, what: str, tally: Tally, cut: int | None, *, exactly: bool) -> None:
@@ -156,9 +156,9 @@ class Repairs:
             lost = [place for place, name in wanted.items() if found.get(place) != name]
             self.arena.check(not lost, f"{what}: {len(lost)} messages are lost: {lost[:3]}")
             more = sorted(found.keys() - wanted.keys()) if exactly else []
-            self.arena.check(not more, f"{what}: {len(more)} messages come from behind the cut: {more[:3]}")
+            self.arena.check(not more, f"{what}: {len(more)} messages from after the cut are delivered: {more[:3]}")
             hidden = await _not_found(tally, [each.name for each in self.rng.sample(kept, _KEYS)])
-            self.arena.check(not hidden, f"{what}: not found by their keys: {hidden}")
+            self.arena.check(not hidden, f"{what}: queries by key do not find: {hidden}")
             tally.stop()
         except (ProcessError, RemotingError) as error:
             self.arena.check(False, f"{what}: {error}")
@@ -170,7 +170,7 @@ class Repairs:
         line = ended.stderr
         whole = line.startswith("tally: ") and line.count("\n") == 1 and place in line and reason in line
         self.arena.check(ended.returncode == _NOT_DONE, f"{what}: status {ended.returncode}: {_said(ended)}")
-        self.arena.check(whole, f"{what}: it says {line!r}, without {place} or {reason!r}, or in more than one line")
+        self.arena.check(whole, f"{what}: it prints {line!r}, without {place} or {reason!r}, or in more than one line")
 
 
 async def run(arena: Arena) -> None:
@@ -203,8 +203,10 @@ async def _kills(repairs: Repairs) -> None:
         landed[state] += 1
         await repairs.settle(f"kill {number}, {state}", tally, cut, start_first=number % 3 == 0)
         shutil.rmtree(tally.folder)
-    arena.figure("kills of a repair, by what they met", dict(landed))
-    arena.check(landed["while it wrote"] >= rounds // 6, f"too few kills met a repair that wrote: {dict(landed)}")
+    arena.figure("kills of a repair, by what they interrupted", dict(landed))
+    arena.check(
+        landed["while it wrote"] >= rounds // 6, f"too few kills interrupted a repair that wrote: {dict(landed)}"
+    )
 
 
 def _killed(store: Path, cut: int | None, whole_s: float, rng: random.Random, *, begun: bool) -> str:
@@ -251,7 +253,7 @@ async def _full(repairs: Repairs) -> None:
         finally:
             disks.unmount()
     arena.figure("repairs on a full disk, by their exit status", dict(outcomes))
-    arena.check(outcomes["status 2"] > 0, f"no repair met a full disk: {dict(outcomes)}")
+    arena.check(outcomes["status 2"] > 0, f"no repair found a full disk: {dict(outcomes)}")
 
 
 async def _errors(repairs: Repairs) -> None:
@@ -275,7 +277,7 @@ async def _errors(repairs: Repairs) -> None:
         await repairs.settle(what, tally, cut, start_first=number % 3 == 0)
         shutil.rmtree(tally.folder)
     arena.figure("repairs with EIO, by what happened and their exit status", dict(outcomes))
-    arena.check(outcomes["calls failed, status 2"] > 0, f"no repair met an error: {dict(outcomes)}")
+    arena.check(outcomes["calls failed, status 2"] > 0, f"no repair had an I/O error: {dict(outcomes)}")
 
 
 def _unread(arena: Arena, what: str, place: str, ended: subprocess.CompletedProcess[str]) -> None:

@@ -71,7 +71,7 @@ async def _files(arena: Arena) -> None:
             each.close()
         idle.clear()
         served = await until(lambda: _serves(tally), 30, 0.5)
-        arena.check(served is not None, "no descriptors: it does not serve although connections were closed")
+        arena.check(served is not None, "no descriptors: the broker does not serve although connections were closed")
         await _send(tally, sent, "files", "after", 300)
         for wrong in await sent.missing(tally.broker):
             arena.check(False, f"no descriptors: {wrong}")
@@ -145,19 +145,20 @@ async def _pause(arena: Arena) -> None:
         process.send_signal(signal.SIGSTOP)
         waiting = asyncio.create_task(_send(tally, sent, "pause", "meanwhile", 100))
         await asyncio.sleep(_PAUSE_S)
-        arena.check(not waiting.done(), "a broker that stands still acknowledged a message")
+        arena.check(not waiting.done(), "a stopped process acknowledged a message")
         process.send_signal(signal.SIGCONT)
         begin_s = time.monotonic()
         broken = await asyncio.wait_for(waiting, 60)
         arena.figure(
-            f"SIGSTOP for {_PAUSE_S:g} s: seconds until what waited was answered", round(time.monotonic() - begin_s, 2)
+            f"SIGSTOP for {_PAUSE_S:g} s: seconds until the waiting sends were answered",
+            round(time.monotonic() - begin_s, 2),
         )
         arena.check(not broken, f"SIGSTOP: {broken}")
         arena.check(len(sent.at) == 400, f"SIGSTOP: {len(sent.at)} of 400 acknowledged: {sent.refused}")
         async with ClusterClient(tally.nameserver, timeout_s=10) as client:
             answer = await client.ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "pause"})
             route = fastjson.loads(answer.body)
-            arena.check(bool(route["brokerDatas"]), "SIGSTOP: the name server forgot the broker")
+            arena.check(bool(route["brokerDatas"]), "SIGSTOP: the name server removed the broker")
         for wrong in await sent.missing(tally.broker):
             arena.check(False, f"SIGSTOP: {wrong}")
         tally.stop()

@@ -68,14 +68,16 @@ async def _ports(arena: Arena) -> None:
             await _look(arena, tally, sent, f"{_FRAMES} frames of {_FRAME_MIB} MiB at the {name}", empty)
         links += await asyncio.to_thread(_unfinished_heads, tally.http_port)
         await _look(arena, tally, sent, f"and {_HTTP_LINKS} unfinished heads over HTTP", empty)
-        arena.figure("connections that were cut for memory", metric(tally, "tally_connection_memory_cuts_total"))
+        arena.figure(
+            "connections closed because of the memory limit", metric(tally, "tally_connection_memory_cuts_total")
+        )
         cut = await until(lambda: _descriptors(pid) < 300, _HTTP_CUT_S, 1)
-        arena.figure("seconds until unfinished requests were cut", cut and round(cut))
+        arena.figure("seconds until connections with unfinished requests were closed", cut and round(cut))
         for link in links:
             link.close()
         links.clear()
         free = await until(lambda: metric(tally, "tally_connection_memory_bytes") < 1 << 20, 30, 0.5)
-        arena.check(free is not None, "memory is charged although the strangers are gone")
+        arena.check(free is not None, "memory is charged although the connections are closed")
         for wrong in await sent.missing(tally.broker):
             arena.check(False, wrong)
         tally.stop()
@@ -126,7 +128,7 @@ async def _look(arena: Arena, tally: Tally, sent: Acknowledged, what: str, empty
     arena.check(all(name in sent.at for name in names), f"{what}: sends failed: {pipe.broken} {sent.refused}")
     seconds = time.monotonic() - begin_s
     health = (await asyncio.to_thread(ask, tally.http_port, "/healthz"))[0]
-    arena.check(health == 200, f"{what}: /healthz says {health}")
+    arena.check(health == 200, f"{what}: /healthz answers {health}")
     now = private_mib(tally.server.process.pid)
     arena.figure(f"{what}: MiB private; descriptors; seconds of 200 sends", [
         now, _descriptors(tally.server.process.pid), round(seconds, 2),
@@ -157,7 +159,7 @@ async def _handshakes(arena: Arena) -> None:
             _, high = await client.offset_range(queue)
         arena.check(high == count, f"handshakes: {count} messages acknowledged, the queue ends at {high}")
         status = leader.status()
-        arena.check(status.role == "leader" and status.term == term, "handshakes: leadership moved")
+        arena.check(status.role == "leader" and status.term == term, "handshakes: the leader changed")
         now = private_mib(leader.pid)
         arena.check(now < empty + 64, f"handshakes: {now} MiB of private memory, {empty} before")
         arena.figure("unfinished handshakes at a leader; MiB before and after; slowest send in s", [
@@ -222,14 +224,16 @@ async def _stopped_nameserver(arena: Arena, seconds: float) -> None:
         async with ClusterClient("", timeout_s=60) as client:
             begin_s = time.monotonic()
             await client.send(QueueAddress("made-meanwhile", "", address, 0), b"made|")
-            arena.figure(f"{what}: seconds of a send that makes a topic", round(time.monotonic() - begin_s, 2))
+            arena.figure(f"{what}: seconds of a send that creates a topic", round(time.monotonic() - begin_s, 2))
         nameserver.process.send_signal(signal.SIGCONT)
         known = await until(lambda: _known(port), 60)
-        arena.check(known is not None, f"{what}: it does not know the broker afterwards")
-        arena.figure(f"{what}: seconds until it knows the broker", known and round(known, 2))
+        arena.check(known is not None, f"{what}: the name server does not know the broker afterwards")
+        arena.figure(f"{what}: seconds until the name server knows the broker", known and round(known, 2))
         made = await until(lambda: _known(port, "made-meanwhile"), 60)
-        arena.figure(f"{what}: seconds until it knows a topic made meanwhile", made and round(made, 2))
-        arena.check(made is not None, f"{what}: it does not know the topic made meanwhile")
+        arena.figure(
+            f"{what}: seconds until the name server knows a topic created in the meantime", made and round(made, 2)
+        )
+        arena.check(made is not None, f"{what}: the name server does not know the topic created in the meantime")
         over.set()
         times, failed = await sending
         read = await reading

@@ -58,7 +58,7 @@ async def _alone(arena: Arena) -> None:
             starts_s.append([len(sent.at), round(time.monotonic() - launched_s, 1)])
             await _has_topics(arena, tally, sent, f"after a kill at {kill_at}")
         arena.figure(
-            f"alone: seconds to make {len(names)} topics by sends, with kills", round(time.monotonic() - begin_s)
+            f"alone: seconds to create {len(names)} topics by sends, with kills", round(time.monotonic() - begin_s)
         )
         arena.figure("alone: topics acknowledged, seconds of the start after a kill there", starts_s)
         arena.figure("alone: refused", sent.refused)
@@ -70,7 +70,7 @@ async def _alone(arena: Arena) -> None:
         arena.check(not lost, f"alone: {len(lost)} acknowledged messages are lost: {lost[:5]}")
         stopped_s = time.monotonic()
         await asyncio.to_thread(tally.stop, _STOP_S)
-        arena.figure("alone: seconds of a stop in order", round(time.monotonic() - stopped_s, 1))
+        arena.figure("alone: seconds of an orderly stop", round(time.monotonic() - stopped_s, 1))
         launched_s = time.monotonic()
         tally.launch()
         await asyncio.to_thread(tally.wait_ready, 600)
@@ -139,16 +139,16 @@ async def _both(arena: Arena) -> None:
         await _by_admin(arena, tally, named)
         sent = await _by_sends(arena, tally, sent_to)
         arena.figure("MiB of private memory, with all topics", private_mib(tally.server.process.pid))
-        arena.figure("slowest send to another topic meanwhile, s; failed", [round(slowest[0], 2), slowest[1]])
+        arena.figure("slowest send to another topic in the meantime, s; failed", [round(slowest[0], 2), slowest[1]])
         arena.figure("MiB of topics.json", round((tally.store / "config" / "topics.json").stat().st_size / 2**20, 1))
-        await _known(arena, tally, [*named, *sent.at.keys()], "after they were made")
+        await _known(arena, tally, [*named, *sent.at.keys()], "after they were created")
         probe.cancel()
         tally.kill()
         await _restart(arena, tally, [*named, *sent.at.keys()], sent, "kill -9")
         begin_s = time.monotonic()
         await asyncio.to_thread(tally.stop, _STOP_S)
-        arena.figure("seconds of a stop in order", round(time.monotonic() - begin_s, 1))
-        await _restart(arena, tally, [*named, *sent.at.keys()], sent, "a stop in order")
+        arena.figure("seconds of an orderly stop", round(time.monotonic() - begin_s, 1))
+        await _restart(arena, tally, [*named, *sent.at.keys()], sent, "an orderly stop")
     finally:
         probe.cancel()
         tally.kill()
@@ -164,7 +164,7 @@ async def _by_admin(arena: Arena, tally: Tally, names: list[str]) -> None:
         slowest_s = max(slowest_s, time.monotonic() - asked_s)
     seconds = time.monotonic() - begin_s
     arena.figure(
-        f"seconds to make {len(names)} topics by lists of {_LIST}; slowest list",
+        f"seconds to create {len(names)} topics by lists of {_LIST}; slowest list",
         [round(seconds, 1), round(slowest_s, 2)],
     )
 
@@ -183,7 +183,7 @@ async def _by_sends(arena: Arena, tally: Tally, names: list[str]) -> Acknowledge
     begin_s = time.monotonic()
     await pipe.run((name, send_command(name, 0, f"{name}|".encode())) for name in names)
     seconds = time.monotonic() - begin_s
-    arena.figure(f"seconds to make {len(names)} topics by sends, 500 at a time", round(seconds, 1))
+    arena.figure(f"seconds to create {len(names)} topics by sends, 500 at a time", round(seconds, 1))
     arena.check(not pipe.broken, f"the connection broke: {pipe.broken}")
     arena.check(len(sent.at) == len(names), f"{len(sent.at)} of {len(names)} sends acknowledged: {sent.refused}")
     return sent

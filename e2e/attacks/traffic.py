@@ -119,7 +119,7 @@ async def records(
     while at < high:
         pulled = await client.pull(queue, at, group=GROUP, count=count)
         if not pulled.records:
-            raise AssertionError(f"{topic} queue {queue_id}: nothing at {at}, below {high}")
+            raise AssertionError(f"{topic} queue {queue_id}: no message at {at}, although the queue ends at {high}")
         for record in pulled.records:
             yield record
         at = pulled.next_offset

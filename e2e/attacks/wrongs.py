@@ -152,17 +152,19 @@ class Wrongs:
             if record is None:
                 return False
             good = body_id(record.body) == name and (record.property_table()["mark"] == f"{name}-{_MARK}" or not whole)
-            self.arena.check(good, f"{what}: at offset {offset} came {record.body[:20]!r} {record.property_table()}")
+            self.arena.check(
+                good, f"{what}: a pull at offset {offset} returned {record.body[:20]!r} {record.property_table()}"
+            )
             return True
 
         seconds = await until(right, _REPAIRED_S, 0.05)
-        self.arena.check(seconds is not None, f"{what}: {name} at queue {queue} offset {offset} does not come")
+        self.arena.check(seconds is not None, f"{what}: {name} at queue {queue} offset {offset} is not delivered")
         self.seen[what] = "the message" if answers == 1 else f"nothing, then the message after {seconds or 0:.2f} s"
 
     async def _repaired(self, victim: Victim, what: str, path: Path, before: bytes, counts: dict[str, int]) -> None:
         """Checks that no damage is open, the file is as before, and the process has reported it."""
         seconds = await until(lambda: victim.open_damage() == 0 and _same(path, before), _REPAIRED_S, 0.1)
-        self.arena.check(seconds is not None, f"{what}: {victim.open_damage()} places open, {path} is not as before")
+        self.arena.check(seconds is not None, f"{what}: {victim.open_damage()} places open, {path} differs from before")
         told = victim.counts()
         more = {kind: told.get(kind, 0) - counts.get(kind, 0) for kind in ("damage", "rebuilt", "repaired")}
         named = str(path.relative_to(victim.store)) in victim.log.read_text()
@@ -305,7 +307,7 @@ async def _membership(arena: Arena, wrongs: Wrongs, group: Group) -> None:
     """The first entry of the log is the membership: at a follower that is killed and started, and at the leader when a
     member asks for the whole log."""
     leader = group.leader()
-    assert leader is not None, "the group is whole"
+    assert leader is not None, "the group is complete"
     follower, other = (member for member in group.members if member is not leader)
     path = follower.ledger / "data" / f"{0:020d}"
     before = path.read_bytes()
@@ -314,7 +316,7 @@ async def _membership(arena: Arena, wrongs: Wrongs, group: Group) -> None:
     follower.launch()
     await asyncio.to_thread(group.wait, group.is_at_rest, 120, "the follower is back")
     seconds = await until(lambda: _same(path, before), _REPAIRED_S, 0.1)
-    arena.check(seconds is not None, f"the membership of {follower.name} is not as before: {follower.log}")
+    arena.check(seconds is not None, f"the membership of {follower.name} differs from before: {follower.log}")
     arena.figure("a follower's membership: seconds from the start until the entry was repaired", seconds)
     path = leader.ledger / "data" / f"{0:020d}"
     patch(path, _ENTRY_HEADER + 120, bytes([before[_ENTRY_HEADER + 120] ^ 1]))
@@ -324,7 +326,7 @@ async def _membership(arena: Arena, wrongs: Wrongs, group: Group) -> None:
     took = await asyncio.to_thread(group.wait, group.is_at_rest, 120, "the empty member has the log")
     arena.figure("the leader's membership damaged: seconds until an emptied member had the log", round(took, 1))
     repaired = await until(lambda: _same(path, before), _REPAIRED_S, 0.1)
-    arena.check(repaired is not None, f"the leader's membership is not as before: {leader.log}")
+    arena.check(repaired is not None, f"the leader's membership differs from before: {leader.log}")
 
 
 async def _search(victim: Victim, key: str) -> list[str]:

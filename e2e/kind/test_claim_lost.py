@@ -24,7 +24,7 @@ def _renewed(brokers: Brokers, node: str, old_uid: str) -> None:
             raise NotYetError(f"claim {'missing' if claim is None else 'as before'}, {brokers.status().get('step')}")
         brokers.look_whole()
 
-    wait_for(f"{node} is back with another volume", look, _BACK_S)
+    wait_for(f"{node} is ready with another volume", look, _BACK_S)
 
 
 def _judge(lab: Lab, load: Load) -> None:

@@ -19,7 +19,7 @@ def _gone(lab: Lab, namespace: str) -> None:
             told = [each.get("message") for each in found["status"].get("conditions") or () if each["status"] == "True"]
             raise NotYetError(str(told))
 
-    wait_for(f"the namespace {namespace} is gone", look, _GONE_S)
+    wait_for(f"the namespace {namespace} is deleted", look, _GONE_S)
 
 
 def _filled(lab: Lab, namespace: str, policy: str) -> None:
@@ -49,7 +49,7 @@ def test_topics_that_are_to_be_deleted(installed: Lab) -> None:
     installed.release.scale(0)
     try:
         kubectl("delete", "namespace", "e2e-held", "--wait=false")
-        wait_for("the cluster in it is gone", lambda: _no_cluster(installed, "e2e-held"), _GONE_S)
+        wait_for("the cluster in it is deleted", lambda: _no_cluster(installed, "e2e-held"), _GONE_S)
     finally:
         installed.release.scale(1)
     _gone(installed, "e2e-held")

@@ -22,9 +22,9 @@ def test_in_the_middle_of_an_upgrade(orders: Brokers, lab: Lab) -> None:
 
             def begun() -> None:
                 if not watched.unready:
-                    raise NotYetError("all are ready")
+                    raise NotYetError("all nodes are ready")
 
-            wait_for("the first member is on its way", begun, 60, every_s=0.1)
+            wait_for("the first member is being created", begun, 60, every_s=0.1)
             for pod in lab.release.pods():
                 signal_process(lab.kind, pod, "tally-operator", "KILL")
 

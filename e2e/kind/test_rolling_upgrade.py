@@ -79,7 +79,7 @@ def test_a_pause_holds(orders: Brokers, lab: Lab) -> None:
             if status.get("phase") != "Paused" or "paused" not in str(status.get("step") or {}):
                 raise NotYetError(f"{status.get('phase')}, {status.get('step')}")
 
-        wait_for("the status says that it is paused", look, 60)
+        wait_for("the status reports Paused", look, 60)
         with watching(orders) as watched:
             watched.look_for(_HOLD_S)
         assert watched.replaced == [] and watched.most_unready == 0

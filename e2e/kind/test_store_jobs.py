@@ -82,7 +82,7 @@ def test_an_export_has_each_message_once(orders: Brokers, jobs: Jobs, lab: Lab) 
     for row in prefix:
         by_queue[row[0]].append(row)
     for queue, rows in by_queue.items():
-        assert sorted(row[1] for row in rows) == list(range(len(rows))), f"queue {queue} has holes, or rows twice"
+        assert sorted(row[1] for row in rows) == list(range(len(rows))), f"queue {queue} has gaps or duplicate rows"
     assert all(final[queue, offset] == pos for queue, offset, pos in prefix)
 
     second = jobs.run("export-the-rest", "export", **export)
@@ -180,9 +180,9 @@ def test_nothing_is_left_of_a_job(jobs: Jobs) -> None:
 
     def look() -> None:
         if [pod for pod in jobs.pods("trace") if pod["metadata"]["labels"].get("tallystick.dev/job-role") == "worker"]:
-            raise NotYetError("workers are there")
+            raise NotYetError("workers exist")
 
-    wait_for("the workers are gone", look, 60)
+    wait_for("the workers are deleted", look, 60)
     jobs.delete("trace")
 
 
@@ -200,9 +200,9 @@ def test_the_schedule_has_made_runs(jobs: Jobs, lab: Lab) -> None:
 
     def gone() -> None:
         if [each for each in lab.api.list("storejobs", jobs.namespace) if _of_schedule(each)]:
-            raise NotYetError("runs are there")
+            raise NotYetError("runs exist")
 
-    wait_for("its runs are gone with it", gone, 60)
+    wait_for("its runs are deleted as well", gone, 60)
 
 
 def _of_schedule(job: dict[str, object]) -> bool:

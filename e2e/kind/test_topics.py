@@ -48,7 +48,7 @@ def _gone(brokers: Brokers, name: str) -> None:
         if found is not None:
             raise NotYetError(str(found.get("status")))
 
-    wait_for(f"the Topic {name} is gone", look, _GONE_S)
+    wait_for(f"the Topic {name} is deleted", look, _GONE_S)
 
 
 @pytest.mark.ci
@@ -104,7 +104,7 @@ def test_what_becomes_of_it(orders: Brokers, shell: Shell) -> None:
         kubectl("delete", "topic", name, "-n", orders.namespace, "--wait=false")
     _gone(orders, "retained")
     _gone(orders, "deleted")
-    status = _told(orders, "emptied", lambda status: status.get("phase") == "Deleting", "says why it stays")
+    status = _told(orders, "emptied", lambda status: status.get("phase") == "Deleting", "reports why it stays")
     assert _condition(status, "Ready").get("reason") == "NotEmpty", status
     assert (shell.queues("retained"), shell.queues("emptied")) == (2, 2)
     with pytest.raises(ToolError, match=r"not exist|No topic route"):
@@ -137,6 +137,6 @@ def test_a_thousand(orders: Brokers, lab: Lab) -> None:
     created_s = now_s() - begin_s
     wait_for("1 000 Topics are Ready", look, _THOUSAND_S, every_s=1)
     lab.goals.thousand_topics.add(now_s() - begin_s)
-    print(f"created in {created_s:.1f} s, Ready {now_s() - begin_s:.1f} s after the first one was asked for")
+    print(f"created in {created_s:.1f} s, Ready {now_s() - begin_s:.1f} s after the first one was applied")
     lab.release.note_memory()
     kubectl("delete", "topics", "-l", "e2e=thousand", "-n", orders.namespace, "--wait=false", timeout_s=180)

@@ -26,10 +26,10 @@ def test_one_works_at_a_time(orders: Brokers, lab: Lab) -> None:
             def look() -> str:
                 holder = lab.release.holder()
                 if holder == first:
-                    raise NotYetError(f"{holder} still holds it")
+                    raise NotYetError(f"{holder} still holds the lease")
                 return holder
 
-            second = wait_for("another one holds the lease", look, _TAKEOVER_S)
+            second = wait_for("another operator holds the lease", look, _TAKEOVER_S)
             print(f"taken over after {now_s() - begin_s:.1f} s")
             orders.topic("taken-over")
         finally:
@@ -38,9 +38,9 @@ def test_one_works_at_a_time(orders: Brokers, lab: Lab) -> None:
         def ended() -> None:
             pod = lab.api.get("pods", NAMESPACE, first)
             if restart_count(pod) <= restart_count(pods[first]):
-                raise NotYetError("its process goes on")
+                raise NotYetError("its process continues")
 
-        wait_for("the first one has ended", ended, _TAKEOVER_S)
+        wait_for("the first operator has ended", ended, _TAKEOVER_S)
         assert lab.release.holder() == second
     finally:
         lab.release.scale(1)

@@ -17,7 +17,7 @@ def test_clusters_serve_without_the_release(orders: Brokers, lab: Lab) -> None:
     with loaded(orders, lab.images.node) as load:
         before = {name: pod["metadata"]["uid"] for name, pod in orders.pods().items()}
         lab.release.uninstall()
-        wait_for("the operator is gone", lambda: _none(lab), 60)
+        wait_for("the operator is deleted", lambda: _none(lab), 60)
         load.served_again(now_s())
         assert orders.api.find("brokerclusters", orders.namespace, orders.name) is not None
         lab.release.install(tag=tag)
@@ -48,7 +48,7 @@ def test_a_cluster_comes_back_with_its_messages(orders: Brokers, lab: Lab) -> No
             if orders.pods():
                 raise NotYetError(str(sorted(orders.pods())))
 
-        wait_for("its pods are gone", gone, 150)
+        wait_for("its pods are deleted", gone, 150)
         orders.apply(spec)
         orders.whole()
         verdict = load.verdict()

@@ -12,7 +12,7 @@ it again where consumers read. This module checks that:
   leader ends before it has noted that down is asked about, and committed again. So of two that are the same the first
   is not older than `REPEATED_S` when unrest begins, and the second comes after that.
 
-`Unrest` is the time of a fault, from its begin until the group is whole again. A change of the route without one is
+`Unrest` is the time of a fault, from its begin until the group is complete again. A change of the route without one is
 unrest as well, for machines are slow at times; when it began is only guessed then. All times are wall clock, of one
 machine.
 """
@@ -77,15 +77,17 @@ def check_deferred(history: History, final: Mapping[Queue, Reading], problems: P
     for each in deferred:
         places, items = stored[each.key], come[each.key]
         if items and each.fate is Fate.ROLLBACK:
-            problems.add(f"{each.key}: ROLLED BACK, and yet at {_offsets(items)} of {each.queue}")
+            problems.add(f"{each.key}: ROLLED BACK, but delivered at {_offsets(items)} of {each.queue}")
         elif items and not places:
-            problems.add(f"{each.key}: came to {_offsets(items)} of {each.queue}, and was never stored to come")
+            problems.add(f"{each.key}: delivered at {_offsets(items)} of {each.queue}, but was never stored")
         elif places and not items and each.fate is not Fate.ROLLBACK:
-            problems.add(f"{each.key}: {each.fate.value}, stored at {_offsets(places)} of {each.stored_in}, NEVER CAME")
+            problems.add(
+                f"{each.key}: {each.fate.value}, stored at {_offsets(places)} of {each.stored_in}, NEVER DELIVERED"
+            )
         elif items:
             early_ms = places[0].stored_ms + each.delay_ms - items[0].stored_ms
             if early_ms > 0:
-                problems.add(f"{each.key}: came {early_ms} ms before its time")
+                problems.add(f"{each.key}: delivered {early_ms} ms too early")
             repeated += _check_repeated(each, items, history.unrest, problems)
     return repeated
 
@@ -112,10 +114,12 @@ def _check_repeated(each: Deferred, items: list[Item], unrest: Iterable[Unrest],
         guessed, age_s = min(between, key=lambda each: (each[1] > REPEATED_S, *each), default=(True, None))
         if age_s is None:
             problems.add(
-                f"{each.key}: {each.fate.value}, came AGAIN, at {_offsets(items)} of {each.queue}, in all quiet"
+                f"{each.key}: {each.fate.value}, delivered AGAIN, at {_offsets(items)} of {each.queue}, without a fault"
             )
         elif age_s > REPEATED_S:
-            problems.add(f"{each.key}: {each.fate.value}, came {age_s:.3f} s before the unrest that made it come AGAIN")
+            problems.add(
+                f"{each.key}: {each.fate.value}, delivered AGAIN, although first {age_s:.3f} s before the fault"
+            )
         elif not guessed:
             ages.append(age_s)
     return ages

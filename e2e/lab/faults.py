@@ -72,7 +72,7 @@ class Faults:
             case "grow":
                 growth = Growth(self._group, self._clients, self._measured, self._problems)
                 return await growth.run(random.Random(fault.draw))
-        raise AssertionError(f"no such kind: {fault.kind}")
+        raise AssertionError(f"unknown kind of fault: {fault.kind}")
 
     async def _changed(self, since_s: float, fault: Fault, *, leader: bool) -> str:
         """Waits for service, and notes the time: of a leader's change, or of a disturbance by a follower."""
@@ -86,7 +86,7 @@ class Faults:
         """Starts a member, and notes how long it takes to be whole."""
         member.launch()
         seconds = await whole(self._group)
-        self._measured.add(f"member whole after {what}", seconds)
+        self._measured.add(f"member complete after {what}", seconds)
 
     async def _kill(self, fault: Fault, victim: Member, *, empty: bool) -> str:
         since_s = time.monotonic()
@@ -104,7 +104,7 @@ class Faults:
         told = await self._changed(since_s, fault, leader=False)  # it hands over: no election is waited for
         await stopping
         await asyncio.sleep(fault.down_s)
-        await self._back(victim, "a stop in order")
+        await self._back(victim, "an orderly stop")
         return f"{victim.name}, {told}"
 
     async def _pause(self, fault: Fault, victim: Member) -> str:
@@ -113,7 +113,7 @@ class Faults:
         told = await self._changed(since_s, fault, leader=fault.kind == "pause-leader")
         await asyncio.sleep(max(0.0, self._pause_s - (time.monotonic() - since_s)))
         victim.resume()
-        self._measured.add("member whole after SIGSTOP", await whole(self._group))
+        self._measured.add("member complete after SIGSTOP", await whole(self._group))
         return f"{victim.name} for {self._pause_s:g} s, {told}"
 
     async def _kill_all(self, fault: Fault) -> str:
@@ -124,7 +124,7 @@ class Faults:
         for member in self._group.members:
             member.launch()
         seconds = await served_again(self._group, self._clients, since_s, fault.kind)
-        self._measured.add("start of all three", seconds)
+        self._measured.add("start of all three members", seconds)
         return f"served {seconds * 1000:.0f} ms after the start"
 
     async def _lose(self, fault: Fault, leader: Member, followers: list[Member]) -> str:
@@ -141,7 +141,7 @@ class Faults:
         for member in self._group.members:
             member.launch()
         seconds = await served_again(self._group, self._clients, since_s, fault.kind)
-        self._measured.add("start of all three, one of them emptied", seconds)
+        self._measured.add("start of all three members, one of them emptied", seconds)
         return f"{leader.name} and its disk, served {seconds * 1000:.0f} ms after the start"
 
     async def _transfer(self, leader: Member, target: Member) -> str:
@@ -221,7 +221,7 @@ class Faults:
         end_s = time.monotonic()
         pause_s = longest_pause_s(self._clients.acknowledged_probes(), begin_s, end_s)
         self._measured.add(f"  {fault.kind}, no send acknowledged", pause_s)
-        self._measured.add("member whole after a full disk", await whole(self._group))
+        self._measured.add("member complete after a full disk", await whole(self._group))
         return (
             f"{victim.name}, noticed after {noticed_s - begin_s:.1f} s of load, "
             f"at most {pause_s * 1000:.0f} ms without an acknowledgement"

@@ -47,33 +47,35 @@ class FullAll:
         begin_s = time.monotonic()
         try:
             fillers += await asyncio.gather(*(asyncio.to_thread(fill, member.folder) for member in self._group.members))
-            await until(self._group, self._all_short, _NOTICED_S, "every member says that its disk is not ok")
+            await until(self._group, self._all_short, _NOTICED_S, "every member reports that its disk is not ok")
             noticed_s = time.monotonic() - begin_s
             first = await self._works("with all disks full")
             term = first.status().term
             await asyncio.sleep(_STEADY_S)
-            second = await self._works("some seconds later")
+            second = await self._works("after some seconds")
             if (second.number, second.status().term) != (first.number, term):
-                self._problems.add(f"leadership wandered on full disks: {first.name} in {term}, now {second.status()}")
+                self._problems.add(f"leadership changed on full disks: {first.name} in {term}, now {second.status()}")
             killed_s = time.monotonic()
             second.kill()
             third = await self._works("after kill -9 of the leader on full disks")
             elected_s = time.monotonic() - killed_s
             await asyncio.sleep(draw.uniform(0.0, 2.0))
             second.launch()
-            await until(self._group, lambda: len(self._group.statuses()) == 3, _NOTICED_S, "it starts on a full disk")
-            await self._works("with all members, the killed one included")
+            await until(
+                self._group, lambda: len(self._group.statuses()) == 3, _NOTICED_S, "a member starts on a full disk"
+            )
+            await self._works("with all members, including the killed one")
         finally:
             for filler in fillers:
                 filler.unlink()
         room_s = time.monotonic()
         back_s = await served_again(self._group, self._clients, room_s, fault.kind)
-        self._measured.add("served again, all disks having room again", back_s)
+        self._measured.add("served again, after all disks had space again", back_s)
         self._measured.add("leader on full disks, after kill -9", elected_s)
         await whole(self._group)
         return (
             f"noticed after {noticed_s:.1f} s, {third.name} led {elected_s:.2f} s after kill -9 of {second.name}, "
-            f"served again {back_s:.1f} s after there was room"
+            f"served again {back_s:.1f} s after there was space"
         )
 
     def _all_short(self) -> bool:
@@ -111,7 +113,7 @@ class FullAll:
             await client.call(leader.address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
             answer = await client.call(leader.address, RequestCode.QUERY_CONSUMER_OFFSET, where)
             if (answer.ext or {}).get("offset") != str(self._offset):
-                return f"the offset is {answer.ext}, {self._offset} was committed"
+                return f"the offset is {answer.ext}, but {self._offset} was committed"
             await client.call(leader.address, RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(lock))
             try:
                 await client.send(queue, b"x" * 512)

@@ -114,7 +114,7 @@ class Member:
     @property
     def pid(self) -> int:
         """Of the running process."""
-        assert self._server is not None, f"{self.name} does not run"
+        assert self._server is not None, f"{self.name} is not running"
         return self._server.process.pid
 
     @property
@@ -136,7 +136,7 @@ class Member:
 
     def wait_ready(self, timeout_s: float = 60) -> str:
         """The line that says so. ProcessError: it ended or took too long."""
-        assert self._server is not None, "launch it first"
+        assert self._server is not None, "launch the process first"
         return self._server.wait_for("tally is ready", timeout_s)
 
     def kill(self) -> None:
@@ -167,7 +167,7 @@ class Member:
 
     def empty(self) -> None:
         """Its disk is a new one. The folder stays: a file system may be mounted there."""
-        assert self._server is None, "kill it first"
+        assert self._server is None, "kill the process first"
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -257,9 +257,9 @@ class Group:
         for member in self.belonging:
             if not member.alive:
                 member.launch()
-        self.wait(self.is_whole, timeout_s, "the group is whole")
+        self.wait(self.is_whole, timeout_s, "the group is complete")
         leader = self.leader()
-        assert leader is not None, "a whole group has one"
+        assert leader is not None, "a complete group has a leader"
         return leader
 
     def statuses(self) -> dict[int, Status]:
@@ -316,7 +316,7 @@ class Group:
             if self._over:
                 raise ProcessError(f"timed out waiting: {what}")
             if time.monotonic() - begin > timeout_s:
-                raise ProcessError(f"not within {timeout_s:g} s that {what}: {amiss}; see {self.folder}")
+                raise ProcessError(f"timed out after {timeout_s:g} s: {what}: {amiss}; see {self.folder}")
             time.sleep(_LOOK_S)
         return time.monotonic() - begin
 
@@ -324,7 +324,7 @@ class Group:
         """ProcessError: a process ended that was not stopped."""
         for member in self.members:
             if member.ended:
-                raise ProcessError(f"{member.name} ended by itself, see {member.log}")
+                raise ProcessError(f"{member.name} ended unexpectedly, see {member.log}")
 
     def stop(self) -> None:
         """All members in order, at the same time, then the name server. ProcessError: a status was not 0."""

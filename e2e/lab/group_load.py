@@ -260,7 +260,9 @@ async def read_all(broker: str, queues: Iterable[Queue] = (*QUEUES, *STORED_IN))
                 pulled = await client.pull(where, low + len(items), group=f"{PRODUCER_GROUP}-final")
                 if not pulled.records:
                     raise RequestRefusedError(
-                        broker, ResponseCode.PULL_NOT_FOUND, f"{queue}: nothing at {low + len(items)} below {high}"
+                        broker,
+                        ResponseCode.PULL_NOT_FOUND,
+                        f"{queue}: no message at {low + len(items)}, although the queue ends at {high}",
                     )
                 items += [_item(record) for record in pulled.records]
             final[queue] = Reading(low, tuple(items))

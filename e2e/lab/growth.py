@@ -80,7 +80,7 @@ class Growth:
         self._group.belong.add(member.number)
         await whole(self._group)
         end_s = time.monotonic()
-        self._measured.add("member added, asked to whole", end_s - begin_s)
+        self._measured.add("member added, asked to complete", end_s - begin_s)
         self._note_pause("  a member is added", begin_s, end_s)
 
     async def _add_one_that_is_away(self, member: Member) -> None:
@@ -91,10 +91,10 @@ class Growth:
         await asyncio.sleep(_AWAY_S)
         try:
             await asyncio.to_thread(leader.admit, member.number, "voter")
-            self._problems.add(f"{member.name} was made a voter, and does not even run")
+            self._problems.add(f"{member.name} became a voter although it is not running")
         except AdminError as error:
             if "does not answer" not in str(error):
-                self._problems.add(f"{member.name} cannot be reached, and that is not said: {error}")
+                self._problems.add(f"{member.name} cannot be reached, but the error does not say so: {error}")
         self._note_pause("  a learner is away", begin_s, time.monotonic())
         member.launch()
         await self._add(member)

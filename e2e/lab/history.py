@@ -156,13 +156,13 @@ def _at(queue: Queue) -> str:
 def _check_whole(queue: Queue, reading: Reading, problems: Problems) -> None:
     """Without a gap, from the first message that there ever was, and in the order of the log."""
     if reading.first != 0:
-        problems.add(f"{_at(queue)}: begins at {reading.first}, all before is gone")
+        problems.add(f"{_at(queue)}: begins at {reading.first}; earlier messages are missing")
     before = -1
     for offset, item in enumerate(reading.items, reading.first):
         if item.queue_offset != offset:
-            problems.add(f"{_at(queue)}: GAP, at {offset} a message says that it is at {item.queue_offset}")
+            problems.add(f"{_at(queue)}: GAP, at {offset} the message has the queue offset {item.queue_offset}")
         if item.pos <= before:
-            problems.add(f"{_at(queue)} offset {offset}: lies at {item.pos} in the log, the one before at {before}")
+            problems.add(f"{_at(queue)} offset {offset}: is at {item.pos} in the log, the previous one at {before}")
         before = item.pos
 
 
@@ -213,7 +213,7 @@ def _check_appearances(history: History, final: Mapping[Queue, Reading], problem
         allowed = outcomes[Outcome.OK] + outcomes[Outcome.UNKNOWN]
         if len(offsets) > allowed and not (allowed and queue[0] == HALF_TOPIC):
             what = "was REFUSED" if not allowed else f"may be there {allowed} times"
-            problems.add(f"{key}: {what}, and is at {offsets} of {_at(queue)}")
+            problems.add(f"{key}: {what}, but is at {offsets} of {_at(queue)}")
 
 
 @dataclass(slots=True)
@@ -253,7 +253,7 @@ def _check_real_time(history: History, final: Mapping[Queue, Reading], problems:
             late_s = latest.send.invoked_s - placed.ended_s
             problems.add(
                 f"REORDERED: {placed.send.key} was acknowledged {late_s:.6f} s before {latest.send.key} was sent, "
-                f"and lies behind it ({placed.pos} > {latest.pos})"
+                f"but is after it in the log ({placed.pos} > {latest.pos})"
             )
         if latest is None or placed.send.invoked_s > latest.send.invoked_s:
             latest = placed
@@ -270,14 +270,14 @@ def _check_reads(history: History, final: Mapping[Queue, Reading], problems: Pro
         who = f"{read.consumer} of {read.broker}, {_at(read.queue)}"
         expected = at.get((read.consumer, read.queue), read.asked)
         if read.asked != expected:
-            problems.add(f"{who}: went on at {read.asked}, not at {expected}")
+            problems.add(f"{who}: continued at {read.asked}, not at {expected}")
         for offset, item in enumerate(read.items, read.asked):
             if item.queue_offset != offset:
-                problems.add(f"{who}: read a message of offset {item.queue_offset} where {offset} was due")
+                problems.add(f"{who}: read a message of offset {item.queue_offset} instead of {offset}")
             kept = _item(final, read.queue, item.queue_offset)
             if kept != item:
-                there = "nothing is there" if kept is None else f"{kept.key} at position {kept.pos}"
-                problems.add(f"{who}: READ {item.key} at {item.queue_offset}, position {item.pos}; in the end {there}")
+                there = "no message is there" if kept is None else f"{kept.key} at position {kept.pos}"
+                problems.add(f"{who}: READ {item.key} at {item.queue_offset}, position {item.pos}; at the end {there}")
             if read.ended_s < first_invoked.get(item.key, math.inf):
                 problems.add(f"{who}: read {item.key} before it was sent")
         end = read.asked + len(read.items)
@@ -286,5 +286,5 @@ def _check_reads(history: History, final: Mapping[Queue, Reading], problems: Pro
             astray[read.consumer, read.broker].append(told)
         at[read.consumer, read.queue] = end
     for (consumer, broker), texts in astray.items():
-        more = f", and so {len(texts) - 1} times more" if len(texts) > 1 else ""
+        more = f", and {len(texts) - 1} times more" if len(texts) > 1 else ""
         problems.add(f"{consumer} of {broker}: {texts[0]}{more}")

@@ -134,7 +134,7 @@ class Ledger:
         before, begin = self._history.get((topic, queue_id), []), self._first.get((topic, queue_id), first)
         if first != begin or names[: len(before)] != before:
             same = next((i for i, (a, b) in enumerate(zip(before, names, strict=False)) if a != b), len(names))
-            problems.add(f"{at}: had {len(before)} messages from {begin}, now differs at {first + same}")
+            problems.add(f"{at}: had {len(before)} messages from {begin}, and now differs at {first + same}")
         self._history[topic, queue_id], self._first[topic, queue_id] = names, first
 
     def check_places(self, problems: Problems) -> None:
@@ -153,7 +153,7 @@ class Ledger:
         """After everything was delivered: nothing came that must not. How many came more than once."""
         delivered = self._delivered()
         for name in sorted(self.rolled_back & delivered.keys()):
-            problems.add(f"{name}: rolled back, and yet delivered")
+            problems.add(f"{name}: rolled back, but delivered")
         for name in sorted(self.missing_deliveries()):
             problems.add(f"{name}: never delivered")
         again = {name for name, count in delivered.items() if count > 1}

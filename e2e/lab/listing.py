@@ -33,7 +33,7 @@ def check_listing(opened: dict[str, Any], ledger: Ledger, problems: Problems) ->
     for name, place in ledger.places.items():
         sent, message = ledger.sent[name], messages.get(place.pos)
         if message is None:
-            problems.add(f"{name}: RocketMQ sees nothing at position {place.pos}")
+            problems.add(f"{name}: RocketMQ finds no message at position {place.pos}")
             continue
         found = (message["topic"], message["queueId"], message["queueOffset"], message["bodyCrc32"])
         if found != (place.topic, place.queue_id, place.queue_offset, sent.crc):
@@ -87,14 +87,14 @@ def check_same(theirs: Path, store: Path, settings: list[str], out: Path, proble
         found = [_found_by_key(listing) for listing in listings]
         for topic, key in sorted(query for query in found[0] if found[0][query] != found[1].get(query)):
             problems.add(
-                f"key {key} of {topic}: RocketMQ finds {found[0][topic, key]}, we {found[1].get((topic, key))}"
+                f"key {key} of {topic}: RocketMQ finds {found[0][topic, key]}, tally finds {found[1].get((topic, key))}"
             )
     sections = listings[0].keys() - (set() if clean else {"times", "keys"})
     compare = [sys.executable, str(PEER / "compare.py"), str(theirs), str(out), *sorted(sections)]
     done = subprocess.run(compare, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         for line in done.stdout.splitlines():
-            problems.add(f"RocketMQ's listing and ours: {line[:300]}")
+            problems.add(f"RocketMQ's listing differs from tally's: {line[:300]}")
 
 
 def _found_by_key(opened: dict[str, Any]) -> dict[tuple[str, str], list[int]]:

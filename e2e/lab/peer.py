@@ -130,7 +130,7 @@ class Peer:
         _, output = self.call(*arguments, timeout_s=900, on_line=on_line)
         steps = _last_object(output).get("steps")
         if not steps:
-            raise ProcessError(f"the suite brought no result, see {self.log}\n{output[-2000:]}")
+            raise ProcessError(f"the suite printed no result, see {self.log}\n{output[-2000:]}")
         return [Step(each["step"], each["ok"], each["ms"], tuple(each["failures"])) for each in steps]
 
     def open_store(self, folder: Path, settings: Iterable[str], out: Path, *, dledger: str = "") -> dict[str, Any]:

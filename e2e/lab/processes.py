@@ -73,7 +73,7 @@ class Server:
             if not alive:
                 raise ProcessError(f"ended with status {self.process.returncode}\n{tail(self.log)}")
             if time.monotonic() > end:
-                raise ProcessError(f"did not say {text!r} within {timeout_s:g} s\n{tail(self.log)}")
+                raise ProcessError(f"did not print {text!r} within {timeout_s:g} s\n{tail(self.log)}")
             time.sleep(0.01)
 
     def stop(self, timeout_s: float = 60) -> int:

@@ -68,7 +68,7 @@ async def _read(client: ClusterClient, queue: QueueAddress, problems: Problems) 
         records += pulled.records
         # The schedule service writes on while we read: what is behind `high` is read, too, and does no harm.
         if not pulled.records or pulled.next_offset != at + len(pulled.records):
-            problems.add(f"{queue.topic} queue {queue.queue_id}: nothing at {at} below {high}")
+            problems.add(f"{queue.topic} queue {queue.queue_id}: no message at {at}, although the queue ends at {high}")
             break
         at = pulled.next_offset
     return low, records

@@ -71,9 +71,9 @@ def plan(seed: int, rounds: int, kinds: Iterable[str] = KINDS) -> list[Stretch]:
     """So many faults of these kinds, in stretches. ValueError: there is no such kind."""
     wanted = set(kinds)
     if unknown := wanted - set(KINDS):
-        raise ValueError(f"no such kind of fault: {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown kind of fault: {', '.join(sorted(unknown))}")
     if not wanted:
-        raise ValueError("no kind of fault is wanted")
+        raise ValueError("all kinds of faults are left out")
     rng = random.Random(seed)
     drawn: list[str] = []
     while len(drawn) < rounds:

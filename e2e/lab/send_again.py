@@ -147,7 +147,7 @@ def measure_transfers(producers: list[JavaProducer], group: Group, times: int) -
 
 def _sending(producers: list[JavaProducer], group: Group) -> Member:
     """The leader of a group that is whole, when every producer's sends are taken."""
-    group.wait(group.is_whole, _START_S, "the group is whole")
+    group.wait(group.is_whole, _START_S, "the group is complete")
     for producer in producers:
         producer.wait_for_send(_now_ms())
     leader = group.leader()

@@ -46,12 +46,12 @@ class Tally:
     @property
     def server(self) -> Server:
         """The running process."""
-        assert self._server is not None, "it does not run"
+        assert self._server is not None, "the process is not running"
         return self._server
 
     def launch(self, *extra: str) -> None:
         """Starts the process and does not wait; `extra` are settings for this run only."""
-        assert self._server is None, "it runs"
+        assert self._server is None, "the process is already running"
         if not TALLY.exists():
             raise ProcessError(f"{TALLY} is not built: make build")
         ports = ["--port", str(self.port), "--nameserver-port", str(self.nameserver_port)]
@@ -64,7 +64,7 @@ class Tally:
 
     def wait_ready(self, timeout_s: float = 60) -> str:
         """The line that says so. ProcessError: it ended or took too long."""
-        assert self._server is not None, "launch it first"
+        assert self._server is not None, "launch the process first"
         return self._server.wait_for("tally is ready", timeout_s)
 
     def start(self, *extra: str) -> str:

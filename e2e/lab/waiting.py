@@ -17,7 +17,7 @@ _LOOK_S = 0.02
 
 async def whole(group: Group) -> float:
     """Until the group is; how long that took. ProcessError: too long."""
-    return await asyncio.to_thread(group.wait, group.is_whole, WHOLE_S, "the group is whole again")
+    return await asyncio.to_thread(group.wait, group.is_whole, WHOLE_S, "the group is complete again")
 
 
 async def leader_of(group: Group) -> Member:
@@ -44,5 +44,5 @@ async def until(group: Group, condition: Callable[[], bool], timeout_s: float, w
     while not await asyncio.to_thread(condition):
         await asyncio.to_thread(group.look_at_processes)
         if time.monotonic() - begin_s > timeout_s:
-            raise ProcessError(f"not within {timeout_s:g} s that {what}; see {group.folder}")
+            raise ProcessError(f"timed out after {timeout_s:g} s: {what}; see {group.folder}")
         await asyncio.sleep(0.1)

@@ -241,7 +241,7 @@ def test_b2_a_command_hangs_when_the_leader_steps_down() -> None:
 
     assert on_raftos(
         "B2",
-        "a client waits for ever when the leader steps down",
+        "a client waits forever when the leader steps down",
         history,
         ours="holds: tests/replication/test_member_group.py",
     )

@@ -69,7 +69,7 @@ class Role(Protocol):
         ...
 
     async def save(self) -> None:
-        """Nothing changes any more: saves the tables."""
+        """Saves the tables, after the last change."""
         ...
 
 

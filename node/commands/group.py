@@ -35,22 +35,22 @@ def add_parsers(commands: Any) -> None:
     status = actions.add_parser("status", help="show members, roles, terms, and the progress of each member")
     status.set_defaults(call=_status)
 
-    transfer = actions.add_parser("transfer", help="transfer leadership to another member; ask the leader")
+    transfer = actions.add_parser("transfer", help="transfer leadership to another member; --http must name the leader")
     transfer.add_argument(
         "member", nargs="?", type=_member, help="id of the new leader, such as n1 (the member with the longest log)"
     )
     transfer.set_defaults(call=_transfer)
 
-    add = actions.add_parser("add", help="add a member, which votes when it has caught up; ask the leader")
-    add.add_argument("member", type=_member)
+    add = actions.add_parser("add", help="add a member, which votes when it has caught up; --http must name the leader")
+    add.add_argument("member", type=_member, help="id of the member, such as n3")
     add.add_argument("--learner", action="store_true", help="the member receives the log and does not vote")
     add.add_argument(
         "--wait", type=number(0, 86_400), default=600, help="seconds to wait until the member has caught up (600)"
     )
     add.set_defaults(call=_add)
 
-    remove = actions.add_parser("remove", help="remove a member; ask the leader")
-    remove.add_argument("member", type=_member)
+    remove = actions.add_parser("remove", help="remove a member; --http must name the leader")
+    remove.add_argument("member", type=_member, help="id of the member, such as n3")
     remove.set_defaults(call=_remove)
 
     for parser in (status, transfer, add, remove):
@@ -94,7 +94,7 @@ def _ask(
     except (OSError, http.client.HTTPException) as error:
         raise NoAnswerError(f"{place}: no broker's HTTP port answers there: {error}") from error
     except ValueError as error:
-        raise NoAnswerError(f"{place}: what answers there is no broker's HTTP port") from error
+        raise NoAnswerError(f"{place}: the server there is not a broker's HTTP port") from error
     finally:
         connection.close()
     return answer.status, found
@@ -132,7 +132,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _report(status: dict[str, Any]) -> str:
-    leader = "nobody" if status["leader"] is None else f"n{status['leader']}"
+    leader = "no member" if status["leader"] is None else f"n{status['leader']}"
     unready = status["broker"]["unready"]
     lines = [
         f"group {status['group']} of cluster {status['cluster']}: {leader} leads in term {status['term']}",
@@ -141,7 +141,7 @@ def _report(status: dict[str, Any]) -> str:
         f"{status['commit_index']} committed, {status['applied_index']} applied",
     ]
     if not status["membership_committed"]:
-        lines.append("a change of the members is under way")
+        lines.append("a membership change is in progress")
     if status["last_error"]:
         lines.append(bad(f"last error: {status['last_error']}"))
     rows = [_row(status, peer) for peer in status["peers"]]
@@ -154,7 +154,7 @@ def _row(status: dict[str, Any], peer: dict[str, Any]) -> tuple[str, ...]:
         return "-" if value is None else str(value)
 
     number = peer["member"]
-    part = "voter" if peer["voter"] else "learner" if number in status["learners"] else "no member"
+    part = "voter" if peer["voter"] else "learner" if number in status["learners"] else "not a member"
     address = "-" if peer["address"] is None else f"{peer['address'][0]}:{peer['address'][1]}"
     disk = shown(peer["disk"]) if peer["doubt"] in (None, "none") else f"{peer['disk']}, may have lost data"
     return (
@@ -177,7 +177,7 @@ def _transfer(args: argparse.Namespace) -> int:
 
 def _remove(args: argparse.Namespace) -> int:
     answer = _change(args, "DELETE", f"/group/members/{args.member}", None)
-    return 1 if answer is None else _done(args, answer, f"n{args.member} belongs to the group no more")
+    return 1 if answer is None else _done(args, answer, f"n{args.member} is no longer in the group")
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -198,6 +198,6 @@ def _add(args: argparse.Namespace) -> int:
             return 1
         if time.monotonic() >= deadline:
             problem = answer.get("error", "it has not caught up")
-            print(f"tally: n{args.member} is a learner, and no voter yet: {problem}", file=sys.stderr)
+            print(f"tally: n{args.member} is a learner and not a voter yet: {problem}", file=sys.stderr)
             return 1
         time.sleep(_RETRY_S)

@@ -36,9 +36,9 @@ _LABEL_COLUMNS = 8
 
 _DESCRIPTION = """\
 Repairs the files of a broker that is not running. ConsumeQueues, the index and
-files of progress are built again from the log. A damaged table in config/ is
+files of progress are rebuilt from the log. A damaged table in config/ is
 replaced by its backup. The log itself is not changed: a damaged record stays
-where it is, and the broker passes over it.
+where it is, and the broker skips it.
 
 --cut POS removes the log from byte POS on, with all records behind it. Without
 --cut the command shows for each damaged place what a cut would lose."""

@@ -26,7 +26,7 @@ def add_parsers(commands: Any) -> None:
     listing.set_defaults(call=lambda args: asyncio.run(_list(args)))
 
     create = actions.add_parser("create", help="create a topic on every broker, or change its queues")
-    create.add_argument("topic")
+    create.add_argument("topic", help="name of the topic")
     create.add_argument("--queues", type=number(1, 65535), default=8, help="number of queues on each broker (8)")
     create.add_argument(
         "--perm", type=int, default=6, choices=(2, 4, 6), help="permission: 2 write, 4 read, 6 both (6)"
@@ -34,11 +34,11 @@ def add_parsers(commands: Any) -> None:
     create.set_defaults(call=lambda args: asyncio.run(_create(args)))
 
     delete = actions.add_parser("delete", help="delete a topic on every broker and name server")
-    delete.add_argument("topic")
+    delete.add_argument("topic", help="name of the topic")
     delete.set_defaults(call=lambda args: asyncio.run(_delete(args)))
 
     status = actions.add_parser("status", help="show the offsets of a topic's queues")
-    status.add_argument("topic")
+    status.add_argument("topic", help="name of the topic")
     status.set_defaults(call=lambda args: asyncio.run(_status(args)))
 
     for parser in (listing, create, delete, status):

@@ -219,7 +219,7 @@ def _decoded(path: Path, data: bytes) -> str:
 def _from_toml(path: Path, content: Mapping[str, Any]) -> Iterator[FileEntry]:
     for table, values in content.items():
         if table not in TABLES or not isinstance(values, dict):
-            hint = f"; it belongs into [{_BY_NAME_ALONE[table]}]" if table in _BY_NAME_ALONE else ""
+            hint = f"; it belongs in [{_BY_NAME_ALONE[table]}]" if table in _BY_NAME_ALONE else ""
             known = ", ".join(f"[{name}]" for name in TABLES)
             raise ConfigurationError(f"{path}: unknown table {table!r}{hint or f'; there are {known}'}")
         for key, value in values.items():

@@ -10,7 +10,7 @@ STARTING, WAITING, RECOVERING = "starting", "waiting-for-name", "recovering"
 _WORDS = {
     STARTING: "starting",
     WAITING: "starting: the broker's own name has no address yet",
-    RECOVERING: "starting: the store is recovered",
+    RECOVERING: "starting: the store is being recovered",
 }
 
 
@@ -34,7 +34,7 @@ class StartProgress:
         self._stopped = False
 
     def stop(self) -> None:
-        """Let the recovery under way end where it is, as a kill would end it."""
+        """Let the running recovery end where it is, as a kill would end it."""
         self._stopped = True
 
     def enter(self, phase: str, step: str = "") -> None:
@@ -59,7 +59,7 @@ class StartProgress:
         return text
 
     def to_json(self) -> dict[str, Any] | None:
-        """The step under way; None: the log is not being recovered. Bytes are null if they are not counted."""
+        """The current step; None: the log is not being recovered. Bytes are null if they are not counted."""
         if self.phase != RECOVERING:
             return None
         begin = self._begin

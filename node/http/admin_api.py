@@ -187,7 +187,7 @@ async def _put(table: Table, request: web.Request) -> web.Response:
     name = request.match_info["name"]
     values = await object_of(request)
     if values.pop("name", name) != name:
-        raise ApiError(400, "the body has another name than the path")
+        raise ApiError(400, "the name in the body differs from the name in the path")
     row, result = table.planned(name, values)
     await table.update([] if result == UNCHANGED else [row])
     return web.json_response(table.shown(name, row) | {"result": result}, status=201 if result == CREATED else 200)

@@ -91,7 +91,7 @@ def _with_leader(group: BrokerGroup, reason: str) -> str:
     leader = group.member.leader
     if leader == group.number:
         return reason
-    who = "no leader is known" if leader is None else f"n{leader} leads: ask it"
+    who = "no leader is known" if leader is None else f"n{leader} leads: send the request to it"
     return f"{reason} ({who})"
 
 

@@ -140,7 +140,7 @@ class StoreFilesApi:
                 while begin < end:
                     piece = await self._on_thread(os.pread, opened.fileno(), min(PIECE_BYTES, end - begin), begin)
                     if not piece:
-                        raise OSError(errno.EIO, f"it ends at byte {begin}", request.path)
+                        raise OSError(errno.EIO, f"the file ends at byte {begin}", request.path)
                     await response.write(piece)
                     begin += len(piece)
                     stall.reschedule(asyncio.get_running_loop().time() + STALLED_S)

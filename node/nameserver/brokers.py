@@ -168,7 +168,7 @@ class BrokerRequests:
     def _claim_held(self, claim: Claim) -> None:
         self._log.warning(
             "promoted",
-            "broker %s id %d is at %s now, as %s registered",
+            "broker %s id %d is now at %s, as registered by %s",
             *(claim.name, claim.broker_id, claim.address, claim.source),
         )
         if (settled := self._settling.get(claim)) is not None:

@@ -121,7 +121,7 @@ class NameServer:
         """Forget brokers that were silent for `brokerExpirySeconds`, and close their connections."""
         for owner in self.routes.expire(self._now_ms(), self.settings.brokerExpirySeconds * 1000):
             if isinstance(owner, Connection):
-                _logger.warning("a broker at %s is silent: forgotten", owner.id)
+                _logger.warning("removed the broker at %s from the routes: it sent nothing for too long", owner.id)
                 owner.close()
 
     def _scan_and_again(self) -> None:
@@ -130,7 +130,7 @@ class NameServer:
 
     def _connection_lost(self, connection: Connection) -> None:
         for address in self.routes.owner_lost(connection, self._now_ms()):
-            _logger.info("broker %s lost its connection: forgotten", address)
+            _logger.info("removed broker %s from the routes: its connection was closed", address)
 
     def _handlers(self) -> dict[int, Handler]:
         code = RequestCode
@@ -168,13 +168,17 @@ class NameServer:
     def _wipe(self, connection: Connection, request: Command) -> Command:
         name = need_str(request.ext, "brokerName")
         count = self.routes.wipe(name)
-        _logger.warning("write permission of broker %s taken from %d topics, as %s asked", name, count, connection.id)
+        _logger.warning(
+            "write permission of broker %s removed from %d topics, as requested by %s", name, count, connection.id
+        )
         return request.reply(ext={"wipeTopicCount": str(count)})
 
     def _add_write(self, connection: Connection, request: Command) -> Command:
         name = need_str(request.ext, "brokerName")
         count = self.routes.add_write(name)
-        _logger.warning("write permission of broker %s given to %d topics, as %s asked", name, count, connection.id)
+        _logger.warning(
+            "write permission of broker %s added to %d topics, as requested by %s", name, count, connection.id
+        )
         return request.reply(ext={"addTopicCount": str(count)})
 
     def _delete_topic(self, connection: Connection, request: Command) -> Command:
@@ -255,7 +259,7 @@ class NameServer:
                 raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
             await asyncio.to_thread(kept_settings.keep_settings, self._kept, changes)
             self._use(changed)
-        _logger.warning("settings changed as %s asked: %s", connection.id, changes)
+        _logger.warning("settings changed, as requested by %s: %s", connection.id, changes)
         return request.reply()
 
     def _use(self, changed: NameServerSettings) -> None:

@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
             self._waits(size)
 
     def _waits(self, size: int) -> None:
-        """So many more bytes of bodies are kept for requests that wait; negative: they are not any more."""
+        """So many more bytes of bodies are kept for requests that wait; negative: so many fewer."""
         self._waiting_bytes += size
         if not self.closed:
             self._charge()
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
         """The peer reads slowly: how much is it?"""
         unsent = transport.get_write_buffer_size()
         if unsent > self._limits.write_max_bytes:
-            self.endpoint.log.warning("slow reader", "%s does not read its answers: connection cut", self.id)
+            self.endpoint.log.warning("slow reader", "%s does not read its answers: connection closed", self.id)
             self.abort()
             return
         if unsent > self._limits.write_high_bytes and not self._write_paused:

@@ -332,7 +332,7 @@ class Ledger:
         Raises ValueError if `pos` is not a segment's start, or the index or term is below -1.
         """
         if pos % self.segment_bytes or index < -1 or term < -1:
-            raise ValueError(f"a log cannot begin behind entry {index} of term {term} at {pos}")
+            raise ValueError(f"a log cannot begin after entry {index} of term {term} at {pos}")
         base = EntryPoint(index, term, chain, pos)
         with self._marking:
             self._half_done = True

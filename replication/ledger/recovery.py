@@ -205,7 +205,7 @@ class _Recovery:
         if Flags.CUTTING not in self.mark.flags:
             return
         point = self.mark.synced
-        self._report_cut(point.pos, f"an interrupted truncation behind entry {point.index} was finished")
+        self._report_cut(point.pos, f"an interrupted truncation after entry {point.index} was finished")
         # The files behind this point can have any length, and some can be missing.
         for path in segments_from(self.data, point.pos):
             remove(self.door, path)
@@ -402,13 +402,13 @@ class _Recovery:
         for start in reversed(data.starts):
             if start > end.pos or (start == end.pos and end.index < 0):
                 if has_data(data.path(start), 0, len(_ZEROS)):
-                    self._report_cut(start, "the file is behind the log's end")
+                    self._report_cut(start, "the file begins after the log's end")
                 remove(self.door, data.path(start))
         # The process writes in order: after a kill only a torn entry can be behind the end. A power loss keeps no
         # order. (Reading a gigabyte of allocated blocks that were never written takes seconds.)
         whole = self.power_lost or not self.had_mark
         if self._zero(self.data, end.pos, self.segment_bytes, self.segment_bytes if whole else _SEARCH_BYTES):
-            self._report_cut(end.pos, "the bytes behind the log's end are no complete entry; they are set to zero")
+            self._report_cut(end.pos, "the bytes after the log's end are not a complete entry; they are set to zero")
         self._cut_index(end.index + 1)
 
     def _zero(self, folder: Path, pos: int, file_bytes: int, limit: int | None = None) -> bool:

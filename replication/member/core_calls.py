@@ -94,7 +94,7 @@ class CoreCalls:
         self._waiting.appendleft((call, arguments))
 
     def halt(self) -> None:
-        """Stops: nothing is called or carried out any more."""
+        """Stops: nothing is called or carried out afterwards."""
         self.halted = True
         self._waiting.clear()
         self._then.clear()

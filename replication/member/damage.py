@@ -72,7 +72,7 @@ class LogDamage:
                 gap.pos,
                 end,
                 f"entry {gap.first} is damaged ({gap.reason}); entries {gap.first} to {sound - 1} are fetched from "
-                "another member, and until then this member applies nothing behind them and does not lead",
+                "another member, and until then this member applies no later entries and does not lead",
             )
             self.task.add(gap.pos, end, blocks=True)
         else:

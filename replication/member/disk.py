@@ -101,7 +101,7 @@ class MemberDisk:
         """Handles the effect."""
         _logger.error(
             "n%d: the log ends at entry %d, but the leader knows of entry %d here: the disk lost durable entries; they "
-            "are fetched again, and this member does not count until then",
+            "are fetched again, and the votes and acknowledgements of this member do not count until then",
             self.vote.record.identity.member, self.ledger.last_index, effect.match_index,
         )  # fmt: skip
         self._reserve.use(lambda: self.vote.note_loss(PossibleLoss.LOG))

@@ -92,7 +92,7 @@ class LogWriter:
             self._listener.log_synced()
 
     async def close(self) -> None:
-        """Ends the thread; the listener is not called any more. Data that is not synced stays so."""
+        """Ends the thread; the listener is no longer called. Data that is not synced stays so."""
         if not self._closed:
             self._closed = True
             await self._sync_thread.close()

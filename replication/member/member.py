@@ -184,7 +184,7 @@ class Member(Callbacks):
         await asyncio.to_thread(self.ledger.close, self.committed_index)
 
     async def abort(self) -> None:
-        """Drops everything like a killed process: nothing is written, synced or sent any more.
+        """Drops everything like a killed process: nothing is written, synced or sent afterwards.
 
         Returns when none of its threads uses the disk any longer.
         """

@@ -131,13 +131,13 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
     if alone and vote.record.membership_index <= entry[0].index:  # else a newer one is in the damage
         raise DiskError(
             f"entry {damage.index} at byte {damage.pos} of the log is damaged ({damage.reason}), entry "
-            f"{damage.next_index} behind it is sound, and no other member has a copy: repair or truncate it by hand"
+            f"{damage.next_index} after it is sound, and no other member has a copy: repair or truncate it by hand"
         )
     start = damage.pos - damage.pos % ledger.segment_bytes
-    reason = f"entry {damage.index}: {damage.reason}; it and all entries behind it are fetched from another member"
+    reason = f"entry {damage.index}: {damage.reason}; it and all later entries are fetched from another member"
     path = ledger.folder / "data" / segment_name(start)
     ledger.findings.add(FindingKind.DAMAGE, path, reason, offset=damage.pos - start, pos=damage.pos)
-    _logger.error("n%d does not count for a majority until its log is complete again", vote.record.identity.member)
+    _logger.error("n%d does not count for a majority until its log is complete", vote.record.identity.member)
     vote.note_loss(PossibleLoss.LOG)
     ledger.truncate(ledger.last_index)
 

@@ -178,7 +178,7 @@ class RoleState:
             self._end_grace()
 
     def halt(self) -> None:
-        """The member stops: nothing is accepted any more."""
+        """The member stops: nothing is accepted from now on."""
         self.ready = False
         self.tell_accepting()
         self._cancel_grace()

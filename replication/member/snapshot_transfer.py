@@ -136,7 +136,7 @@ class SnapshotReceiver:
         try:
             number, pos, chain = _TICKET.unpack(request.payload)
         except struct.error:
-            _logger.error("n%d sent a snapshot in an unknown format", request.source)
+            _logger.error("n%d sent a snapshot of an unknown format", request.source)
             return
         self._under_way = request
         point = EntryPoint(request.snapshot_index, request.snapshot_term, chain, pos)

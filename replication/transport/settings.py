@@ -43,7 +43,7 @@ class TransportSettings:
     so many bytes would be useless."""
     bulk_queue_bytes: int = 32 << 20
     """The same for its bulk lane; one frame can exceed it. If it is below the core's `max_inflight_bytes`, appends are
-    refused that the core considers sent, and the core waits for their answers in vain."""
+    refused that the core considers sent, and the core waits for answers that never come."""
     connect_timeout_ms: int = 2_000
     """For the look-up of the name, the connection and TLS together."""
     handshake_timeout_ms: int = 2_000

@@ -5,7 +5,7 @@
     the one who has them                       the one who lacks them
     offer(number, source)                      fetch(member, number, target)
                                           <─   which files?            list
-                                          <─   bytes [a, b) of file i  chunk with its CRC   (several under way)
+                                          <─   bytes [a, b) of file i  chunk with its CRC   (several in progress)
                                           <─   its SHA-256?            digest of the whole file
                                                finish: the file is whole and durable
 

@@ -106,7 +106,7 @@ class Transport:
             self._watch = asyncio.get_running_loop().create_task(self._shared.tls.watch(), name="watch-tls-files")
 
     async def close(self) -> None:
-        """Ends every connection. Passed messages get a short time to be sent; nothing is delivered any more."""
+        """Ends every connection. Passed messages get a short time to be sent; nothing is delivered afterwards."""
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()

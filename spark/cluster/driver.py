@@ -138,7 +138,7 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
 
 def _stop(context: SparkContext, kind: type[BaseException] | None, *_: object) -> None:
     """Stops Spark, so that executors and their workers end. It does nothing after a signal, which may have interrupted
-    a call to Java: another call would wait for ever. Executors also end when Java ends."""
+    a call to Java: another call would wait forever. Executors also end when Java ends."""
     if kind is not StoppedError:
         context.stop()
 
@@ -237,7 +237,7 @@ def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress
 @contextmanager
 def _watched(plan: JobPlan, context: SparkContext, progress: Progress, driver: str) -> Iterator[threading.Event]:
     """Cancels Spark's jobs if there was no executor for as long as the driver waits for the first ones. Spark itself
-    would wait for ever. It sets the event."""
+    would wait forever. It sets the event."""
     done, lost = threading.Event(), threading.Event()
 
     def watch() -> None:

@@ -370,7 +370,7 @@ def _replica_lines(summary: Summary) -> list[str]:
         name = f" of {each['group']}" if each["group"] else ""
         if each["members"] > 1:
             lines.append(f"{each['members']} replicas{name} compared from {each['begin']:,} to {each['end']:,}")
-        lines += [f"{source} holds nothing yet: it was not compared" for source in each["empty"]]
+        lines += [f"{source} contains no messages yet and was not compared" for source in each["empty"]]
     return lines
 
 
@@ -397,7 +397,7 @@ def _audit_page(summary: Summary) -> str:
         *(f"<p>{escape(line)}</p>" for line in _replica_lines(summary)),
     ]
     if summary["behind"]:
-        parts += ["<h2>Behind the log, for moments</h2>", bars(sorted(summary["behind"].items()))]
+        parts += ["<h2>Temporarily behind the log</h2>", bars(sorted(summary["behind"].items()))]
     if kinds:
         rows = [
             [each["source"], each["what"], each["file"], each["offset"], each["reason"]]
@@ -429,7 +429,12 @@ JOB = Job(
     message=_message,
     arguments=(
         Argument(
-            "lagMillis", "ms that derived files may be behind the log", "--lag-ms", kind=Kind.NUMBER, default=LAG_MS
+            "lagMillis",
+            f"milliseconds by which derived files may be behind the log ({LAG_MS})",
+            "--lag-ms",
+            kind=Kind.NUMBER,
+            metavar="MS",
+            default=LAG_MS,
         ),
     ),
     all_members=True,

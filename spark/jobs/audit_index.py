@@ -156,7 +156,7 @@ def _readable(
                 if path == paths[-1] and not closed and len(data) != geometry.file_bytes:
                     continue  # it is being created
                 if len(data) != geometry.file_bytes or not 0 <= header.next_entry <= geometry.entries:
-                    reason = "its size or header is not as the others'"
+                    reason = "its size or header differs from those of the other files"
                     findings.add(Difference(volume.source, "index", str(path), 0, reason))
                     continue
                 growing = not closed and header.next_entry < geometry.entries
@@ -184,10 +184,10 @@ def _checked_header(
         record = logs.record_at(entry.pos) if volume.begin <= entry.pos < volume.bound else None
         if pos != entry.pos:
             at = geometry.entry_at(number) if entry.pos >= volume.bound > pos else time_at + 16
-            wrong.append((at, f"the header says that its {what} record is at {pos}, its entry {entry.pos}"))
+            wrong.append((at, f"the header says that its {what} record is at {pos}, but its entry names {entry.pos}"))
         elif record is not None and record.store_timestamp_ms != time_ms:
             reason = f"the header says that its {what} record was stored at {time_ms}"
-            wrong.append((time_at, f"{reason}, it was at {record.store_timestamp_ms}"))
+            wrong.append((time_at, f"{reason}, but it was stored at {record.store_timestamp_ms}"))
             times[what] = record.store_timestamp_ms
     header = header._replace(
         begin_timestamp_ms=times.get("first", header.begin_timestamp_ms),

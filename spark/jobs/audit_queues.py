@@ -109,7 +109,7 @@ class QueueAudit:
             if time >= self.settled_ms:
                 self.findings.add_behind("queue units")
             else:
-                self.findings.add(Difference(*place, f"{what}: there is none, the record is at {pos}"))
+                self.findings.add(Difference(*place, f"{what} is missing; its record is at {pos}"))
             return
         has_pos, has_size, has_code = UNIT.unpack(there)
         if (has_pos, has_size) == (pos, size):  # and the code, if it is a time or an extension's address
@@ -142,14 +142,16 @@ class QueueAudit:
             if not level.isdigit() or level == "0":
                 continue
             if "REAL_TOPIC" not in properties:
-                self.findings.add(Difference(self.source, "delay", "", pos, "a delayed message that came from nowhere"))
+                self.findings.add(
+                    Difference(self.source, "delay", "", pos, "a delayed message does not name its topic (REAL_TOPIC)")
+                )
             there = self._open(SCHEDULE_TOPIC, queue).read(offset * UNIT.size, UNIT.size)
             if there in (None, _EMPTY):
                 continue
             delay = self._code(SCHEDULE_TOPIC, queue, UNIT.unpack(there)[2]) - time
             usual = self._delays.setdefault(level, delay)
             if delay != usual:
-                reason = f"a message of level {level} waits {delay} ms, others of it {usual} ms"
+                reason = f"a message of delay level {level} waits {delay} ms, other messages of this level {usual} ms"
                 self.findings.add(Difference(self.source, "delay", "", pos, reason))
 
     def _outcomes(self, committed: pa.Table) -> None:
@@ -161,7 +163,7 @@ class QueueAudit:
                 if half and log.start_of(half - header) is not None:
                     record = step_at(log, half - header, entry_header_bytes=header, check_crc=False).record
                     if record is None or record.topic != HALF_TOPIC:
-                        reason = f"a committed message whose half message should be at {half}, where there is none"
+                        reason = f"the half message of a committed message should be at {half}, but there is none"
                         self.findings.add(Difference(self.source, "transaction", "", pos, reason))
 
     def _code(self, topic: str, queue: int, code: int) -> int:
@@ -198,6 +200,6 @@ def check_ends(volume: Volume, spans: dict[tuple[str, int], QueueSpan], findings
                     pos, size, _ = UNIT.unpack_from(data, number * UNIT.size)
                     if volume.begin <= pos and pos + size <= volume.bound and size != BLANK_UNIT_SIZE:
                         what = f"{topic} queue {queue}, unit {base + number}"
-                        reason = f"{what}: names {size} bytes at {pos}, no record of it is there"
+                        reason = f"{what} names {size} bytes at {pos}, but no record of this queue is there"
                         place = (str(files.path(start)), number * UNIT.size)
                         findings.add(Difference(volume.source, "queue", *place, reason))

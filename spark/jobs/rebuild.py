@@ -266,7 +266,9 @@ class _Stats:
 def _made(volume: Volume, chosen: StoreSettings, folder: Path) -> _Stats:
     """Builds queues and index in `folder`."""
     if len({file.entry_header_bytes for file in volume.files}) > 1:
-        raise VolumeError(f"{volume.root}: a log that dledger went on with is not rebuilt: it is two")
+        raise VolumeError(
+            f"{volume.root}: a log that was continued in dledger's layout consists of two logs and cannot be rebuilt"
+        )
     stats = _dispatched(volume, chosen, folder)
     _name_index_files(folder)
     return stats
@@ -470,12 +472,12 @@ def _rebuild_text(summary: Summary) -> str:
     for each in summary["volumes"]:
         place = f" into {each['folder']}" if each["folder"] else ""
         lines.append(f"{each['source']}: {each['records']:,} records up to {each['end']:,}{place}")
-        lines.append(f"  {each['same']} of {each['files']} files are as the store has them")
+        lines.append(f"  {each['same']} of {each['files']} files are equal to those of the store")
         lines += [f"  differs: {name}" for name in each["differing"]]
         lines += [f"  not in the store: {name}" for name in each["missing"]]
         lines += [f"  behind: {count:,} {what}" for what, count in each["behind"].items()]
         compared = each["compared"]
-        words = "every byte" if compared["to_the_byte"] else "what lies below the bound and is kept"
+        words = "every byte" if compared["to_the_byte"] else "the part below the bound that is not expired"
         counts = f"{compared['queue_units']:,} queue units, {compared['index_entries']:,} index entries"
         lines.append(f"  compared: {words}; {counts}")
         if each["stopped"]:

@@ -153,7 +153,7 @@ def _stats_page(summary: Summary) -> str:
     top = sorted(tags.items(), key=lambda item: (-item[1], item[0]))[:MOST_ROWS]
     shown = sorted(hours.items())[-72:]
     return page(
-        "What is in the stores",
+        "Contents of the stores",
         [
             f"<p>{summary['messages']:,} messages, {bytes_text(summary['bytes'])}.</p>",
             "<h2>Messages by topic</h2>",

@@ -150,7 +150,7 @@ def _trace_text(summary: Summary) -> str:
         for event in summary["events"]
     ]
     if not rows:
-        return f"nothing is known of {summary['sought']}"
+        return f"no record of {summary['sought']} was found"
     return table_text(("stored (UTC)", "what", "topic", "queue/offset", "message id", "on"), rows)
 
 

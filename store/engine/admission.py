@@ -124,7 +124,7 @@ class Admission:
         if not self.is_open:
             return "the store is shut down"
         if self._settings.brokerRole is BrokerRole.SLAVE:
-            return "the store is a slave's"
+            return "the store belongs to a slave"
         if not self._durability.serving:
             return "this member does not lead its group"
         if self._appender.failure is not None:

@@ -1,4 +1,4 @@
-"""Repairs index files while the store is in use: a file that does not agree with the log is built again.
+"""Repairs index files while the store is in use: a file that does not agree with the log is rebuilt.
 
     query ── an entry that leads to no record with the key ──┐
     start ── chains of entries that do not hold together ────┤
@@ -11,7 +11,7 @@ Such a change breaks a chain of the file. Therefore each file is checked once af
 check also compares the times in the header, which a search by time uses, with the records of the first and the last
 entry.
 
-Findings: DAMAGE for the file, REBUILT for the files that are built again.
+Findings: DAMAGE for the file, REBUILT for the files that are rebuilt.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class IndexRepair:
 
     def records(self, hashed: int, positions: list[int]) -> list[bytes]:
         """The records at these positions that have a key with this hash, ascending. Entries with other records are
-        wrong, and their files are built again soon."""
+        wrong, and their files are rebuilt soon."""
         found = []
         for pos in sorted(set(positions)):
             data = self._store.reads.message_at(pos)
@@ -90,10 +90,10 @@ class IndexRepair:
             if await store.threads.run_between_turns(lambda: self._dispatch.distrust_index(name)):
                 path = store.root / "index" / name
                 store.findings.add(FindingKind.DAMAGE, path, reason)
-                store.findings.add(FindingKind.REBUILT, path, "this file and those behind it, from the log")
+                store.findings.add(FindingKind.REBUILT, path, "this file and the later ones, from the log")
                 store.dispatcher.advance(store.readable_end)
         except (OSError, DamageError) as error:
-            _logger.warning("cannot build index file %s again: %s", name, error)
+            _logger.warning("cannot rebuild index file %s: %s", name, error)
         finally:
             self._suspects.discard(name)
 
@@ -113,8 +113,8 @@ class IndexRepair:
                 _logger.warning("cannot check index file %s: %s", name, error)
                 continue
             if faults:
-                self._distrust(name, f"{listed[0][1]}; {faults} places do not fit")
-                return  # later files are built again as well
+                self._distrust(name, f"{listed[0][1]}; {faults} faults in all")
+                return  # later files are rebuilt as well
 
     async def _chain_faults(
         self, path: str, slots: int, count: int, growing: bool

@@ -69,7 +69,7 @@ class QueueRecovery:
         self.suspects: Mapping[Queue, Suspect] = {}
         """Queues to build again even if the checks find no fault."""
         self.suspect_index = ""
-        """This index file and all later ones are built again even if the checks find no fault. "" if there is no such
+        """This index file and all later ones are rebuilt even if the checks find no fault. "" if there is no such
         file."""
 
     def begin(self) -> None:
@@ -97,7 +97,7 @@ class QueueRecovery:
         if table is None:
             return
         # A log that ends before the table's position lost its end. Then queues that are short only for this reason are
-        # built again without need, but without this check missing queues would stay missing.
+        # rebuilt without need, but without this check missing queues would stay missing.
         # Files of a queue are deleted only when the log's beginning is. Otherwise the first files are unchanged.
         same_end, same_first = table.pos == log_end, table.log_first == log_first
         for fault in self.dispatch.compare_queues(table.rows, same_end, same_first):
@@ -114,7 +114,9 @@ class QueueRecovery:
         queues, units = len(ends), sum(ends.values())
         if (queues, units) == (point.queues, point.units):
             return ""
-        return f"{queues} queues hold {units} messages, at the mark {point.queues} held {point.units}"
+        return (
+            f"{queues} queues have {units} messages; when the mark was written, {point.queues} queues had {point.units}"
+        )
 
     def look_at_records(self, first: int, upto: int, *, missing: bool) -> None:
         """Makes the fourth check for records in [first, upto). `missing`: also report queues that do not exist."""
@@ -130,7 +132,7 @@ class QueueRecovery:
             pos = audit.pos
 
     def add(self, queue: Queue, reason: str) -> None:
-        """Adds a queue that has to be built again."""
+        """Adds a queue that has to be rebuilt."""
         self.broken.setdefault(queue, reason)
 
     def add_suspects(self) -> None:

@@ -87,7 +87,7 @@ class QueueRepair:
         self._log.warning("compare", "cannot compare ConsumeQueue %s/%d with the log: %s", name, queue, error)
 
     def _tell_lost(self, lost: list[tuple[int, int, str]]) -> None:
-        """Reports damage of the log that no unit refers to any more: no read would find it."""
+        """Reports damage of the log that no unit refers to: no read would find it."""
         for pos, size, _ in lost:
             self._store.media.met(pos, size)
 
@@ -119,7 +119,7 @@ class QueueRepair:
             findings.add(FindingKind.DAMAGE, path, reason, **place)
             findings.add(FindingKind.REBUILT, path, f"{written} of the units {first} to {last}", **place)
         if blank:
-            lost = f"{blank} of the messages at offsets {first} to {last} are not in the log any more"
+            lost = f"{blank} of the messages at offsets {first} to {last} are no longer in the log"
             findings.add(FindingKind.DAMAGE, path, lost, **place)
         return damage if blank else []
 
@@ -140,7 +140,7 @@ class QueueRepair:
             pos = found.pos
         if not lacked:
             return
-        # The position goes back so that the index is built again. Until it has returned, units behind it would look
+        # The position goes back so that the index is rebuilt. Until it has returned, units behind it would look
         # wrong to `repair`.
         self._going_back, reached = True, self._dispatch.position
         try:
@@ -150,7 +150,7 @@ class QueueRepair:
                     break
         finally:
             self._going_back = False
-        name = f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} were in no queue"
+        name = f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} of them were in no queue"
         self._store.findings.add(FindingKind.REBUILT, self._store.root / "consumequeue", name, pos=first)
 
     def check_range(self, first: int, upto: int, max_bytes: int) -> AuditResult:

@@ -109,13 +109,13 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Derived files that a check of the whole store found damaged. They are built again from the log even if a start
+    """Derived files that a check of the whole store found damaged. They are rebuilt from the log even if a start
     would not notice the damage."""
 
     queues: Mapping[tuple[bytes, int], Suspect] = field(default_factory=dict)
     """By topic and queue id."""
     index_from: str = ""
-    """The first damaged index file; it and all later ones are built again. "" if all are sound."""
+    """The first damaged index file; it and all later ones are rebuilt. "" if all are sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,13 +290,15 @@ class _Recovery:
                 self._report(FindingKind.REMOVED, path, f"{reason}, and it is empty: its creation was interrupted")
                 self._remove(path)
             elif path.is_file():
-                raise RecoveryError(path, f"{reason}: mappedFileSizeCommitLog is not what the log was written with")
+                raise RecoveryError(
+                    path, f"{reason}: mappedFileSizeCommitLog differs from the size with which the log was written"
+                )
         for start in self.log.gaps:
             raise RecoveryError(self.log.path(start), "the segment before this one is missing")
 
     def _check_queue_size(self, mark: ProgressMark | None) -> None:
-        """Checks lengths of files. Files of a wrong length are damaged and are built again, unless the setting is
-        wrong. An index of another size is built again in any case: the log contains everything."""
+        """Checks lengths of files. Files of a wrong length are damaged and are rebuilt, unless the setting is
+        wrong. An index of another size is rebuilt in any case: the log contains everything."""
         expected = self.settings.queue_segment_bytes
         table = self.queues.table
         known = {
@@ -309,7 +311,7 @@ class _Recovery:
         raise RecoveryError(
             folder,
             f"its files have {size} bytes, and mappedFileSizeConsumeQueue asks for {expected}. Set it to {size}; or "
-            "remove the folder, and the queues are built again from the log",
+            "remove the folder, and the queues are rebuilt from the log",
         )
 
     def _is_unfinished(self, path: Path) -> bool:
@@ -397,7 +399,9 @@ class _Recovery:
             queues.look_at_records(max(first, min(table_pos, point.pos)), point.pos, missing=lacking)
         queues.rebuild(self._dispatch_between, first, point.pos)
         if differs and (differs := queues.totals_differ(point)):
-            self._report(FindingKind.DAMAGE, self.root / "consumequeue", f"{differs}; the log has no more of them")
+            self._report(
+                FindingKind.DAMAGE, self.root / "consumequeue", f"{differs}; the log does not have the missing ones"
+            )
         if self.settings.messageIndexEnable:
             self._restore_index(point, cache_lost)
 
@@ -481,7 +485,7 @@ class _Recovery:
         self._cut_queues()
         for row in self.dispatch.queues():
             if row.max_offset < ends[row[:2]]:
-                self.queues.add(row[:2], f"units from offset {row.max_offset} on name bytes behind the log's end")
+                self.queues.add(row[:2], f"the units from offset {row.max_offset} on name bytes after the log's end")
         self._set_queues_right(pos)
         known = self._queues_end()
         known = known if dropped_pos is None else min(known, dropped_pos)
@@ -541,7 +545,7 @@ class _Recovery:
             pos = lost_pos if pos < 0 else min(pos, lost_pos)
             self.rebuilt_index = f"from byte {pos} of the log on; {reason}"
         elif pos >= 0:
-            reason = f"files that were not durable after a kill are built again from byte {pos} of the log on"
+            reason = f"files that were not durable after a kill are rebuilt from byte {pos} of the log on"
             self._report(FindingKind.REMOVED, self.root / "index", reason)
         return None if pos < 0 else max(pos - self.entry_header_bytes, self.found.min_pos)
 
@@ -582,13 +586,13 @@ class _Recovery:
             pos = self.dispatch.position
 
     def finish(self) -> None:
-        """Dispatches from `dispatched_from` to the end, skips damaged records, and reports what was built again."""
+        """Dispatches from `dispatched_from` to the end, skips damaged records, and reports what was rebuilt."""
         end = self.found.end_pos if self.kept is None else self.found.committed_pos
         self._dispatch_between(self.dispatch.position, end)
         complete = self.kept is None and bool(self.log.starts)  # without a log there are no queues either
         for topic, queue, offset, pos, size in self.queues.finish(complete=complete):
             name = topic.decode(errors="backslashreplace")
-            reason = f"the record claims offset {offset} of ConsumeQueue {name}/{queue}, and does not fit there"
+            reason = f"the record claims offset {offset} of ConsumeQueue {name}/{queue}, and cannot be placed there"
             self._report_log(FindingKind.DAMAGE, pos, reason, size)
         if self.rebuilt_index:
             self._report(FindingKind.REBUILT, self.root / "index", self.rebuilt_index)
@@ -610,9 +614,7 @@ class _Recovery:
             # At the clean shutdown everything was dispatched, and the log ended here: the rest was truncated before.
             step = resync(self.log, pos, entry_header_bytes=self.entry_header_bytes)
             if step is not None:
-                text = (
-                    f"{reason}: the log ended here; sound records from byte {step.pos} on are left from an earlier cut"
-                )
+                text = f"{reason}: the log ended here; sound records from byte {step.pos} on precede a truncation"
                 self._report_log(FindingKind.CUT, pos, text)
             return None
         step = resync(self.log, pos, self._belongs_here, entry_header_bytes=self.entry_header_bytes)
@@ -624,8 +626,8 @@ class _Recovery:
             path = self.log.folder if start is None else self.log.path(start)
             raise RecoveryError(
                 path,
-                f"{UNREADABLE} from byte {pos - (start or 0)} on, and the log may go on there; nothing was cut off. "
-                "Repair the disk, or copy the store to another one and decide what to give up",
+                f"{UNREADABLE} from byte {pos - (start or 0)} on, and the log may continue there; nothing was "
+                "truncated. Repair the disk, or copy the store to another disk and decide which records to give up",
             )
         return None
 
@@ -653,7 +655,7 @@ class _Recovery:
         # Begin with the last one: a power loss must not leave a gap.
         for start in [start for start in reversed(self.log.starts) if start > end]:
             if has_data(self.log.path(start), 0, len(_ZEROS)):  # a record would stand at its begin
-                self._report_log(FindingKind.CUT, start, "the file lies behind the log's end", self.log.segment_bytes)
+                self._report_log(FindingKind.CUT, start, "the file begins after the log's end", self.log.segment_bytes)
             self.dispatch.forget_log_segment(start)
             self._remove(self.log.path(start))
         last = self.log.start_of(end)
@@ -676,7 +678,7 @@ class _Recovery:
         limit = self.settings.maxMessageSize + len(_ZEROS) if self.found.from_mark else self.log.segment_bytes
         dirty = has_data(path, offset, limit)
         if dirty:
-            reason = "the bytes behind the log's end are not a complete record; they are zeroed"
+            reason = "the bytes after the log's end are not a complete record; they are set to zero"
             self._report_log(FindingKind.CUT, self.found.end_pos, reason)
         if dirty or self.cache_lost:
             zero_behind(self.door, path, offset)

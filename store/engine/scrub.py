@@ -230,7 +230,7 @@ class Scrub:
             await self._pause(read, begin_s)
 
     async def _index(self) -> None:
-        """Checks all index files, oldest first. Those behind a damaged one are built again with it, and read later."""
+        """Checks all index files, oldest first. Those behind a damaged one are rebuilt with it, and read later."""
         folder = self._root / "index"
         for name in [file.name for file in self._dispatch.index_files()]:
             fault = await self._index_file(folder, name)
@@ -255,7 +255,7 @@ class Scrub:
         except FileNotFoundError:
             fault = "the index file is missing"
         except ValueError:
-            pass  # it is not in use any more
+            pass  # it is no longer in use
         return fault if any(file.name == name for file in self._dispatch.index_files()) else None
 
     def _is_of_index(self, pos: int) -> bool:

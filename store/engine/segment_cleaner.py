@@ -72,7 +72,7 @@ class SegmentCleaner:
         if (before is DiskState.FULL) != (self.state is DiskState.FULL):
             _logger.warning(
                 "the disk is %s: puts are %s",
-                *(("full", "refused") if self.state is DiskState.FULL else ("no longer full", "taken again")),
+                *(("full", "refused") if self.state is DiskState.FULL else ("no longer full", "accepted again")),
             )
         return self.state
 

@@ -44,7 +44,7 @@ class SyncThread:
         os.eventfd_write(self._requests, 1)
 
     async def close(self) -> None:
-        """Waits for the sync that runs, then ends the thread. `on_synced` is not called any more."""
+        """Waits for the sync that runs, then ends the thread. `on_synced` is no longer called."""
         self._loop.remove_reader(self._done)
         os.eventfd_write(self._requests, _STOP_TOKEN)
         await asyncio.to_thread(self._thread.join)

@@ -39,7 +39,7 @@ class Waiters:
                 status.set_result(PutStatus.PUT_OK)
 
     def refuse(self, safe: int, outcome: PutStatus) -> None:
-        """Nothing behind `safe` will be safe any more: ends the waiting for it with `outcome`."""
+        """Nothing behind `safe` will become safe: ends the waiting for it with `outcome`."""
         waiting = self._waiting
         while waiting and waiting[-1][0] > safe:
             _, status = waiting.pop()

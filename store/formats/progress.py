@@ -190,15 +190,15 @@ class ProgressMark:
     def judge(self, root: Path, geometry: Geometry, read: Callable[[int, int], bytes | None]) -> Judgement:
         """Whether recovery can continue from this mark, and where. `read(pos, size)`: bytes of the log, or None."""
         if self.geometry != geometry:
-            return Judgement(reason="the files' sizes are not those of the mark")
+            return Judgement(reason="the sizes of the files differ from those in the mark")
         if self.lock_ns != lock_time_ns(root):
-            return Judgement(reason="another program has started on this store since")
+            return Judgement(reason="another program has used this store since the mark was written")
         cache_lost = self._cache_lost(root)
         point = self.flushed if cache_lost else self.written
         if point.pos < 0:
-            return Judgement(reason="the machine was restarted, and nothing is known of what was synced")
+            return Judgement(reason="the machine was restarted, and it is unknown what was synced")
         if not point.anchored(read):
-            return Judgement(reason=f"the log is not the one of the mark before byte {point.pos}")
+            return Judgement(reason=f"the log differs from the log of the mark before byte {point.pos}")
         return Judgement(point, cache_lost)
 
     def reached(self, root: Path) -> int:

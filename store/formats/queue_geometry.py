@@ -1,6 +1,6 @@
 """Distinguishes a wrong setting from damaged files: with which size were the ConsumeQueue files created?
 
-A queue file always has its full length. If a file has another length, either it is damaged and is built again from the
+A queue file always has its full length. If a file has another length, either it is damaged and is rebuilt from the
 log, or the store was created with another `mappedFileSizeConsumeQueue`. In the second case the start must be refused:
 building all queues again would replace sound files.
 

@@ -1,6 +1,6 @@
 """The file `tally-queues`: the ends of all ConsumeQueues, and the index files, at one position of the log.
 
-Recovery compares the queues with it. A queue that has fewer units than the file says has lost some, and is built again
+Recovery compares the queues with it. A queue that has fewer units than the file says has lost some, and is rebuilt
 from the log. The log alone is not enough: if its beginning was deleted, a queue whose folder is lost may have no record
 left. It would then assign offsets from 0 again, although they were used before. The file has its next offset.
 

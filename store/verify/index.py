@@ -161,7 +161,7 @@ class _IndexCheck:
         if self.record is None:
             return f"names position {entry.pos}, where no sound record begins: {self.reason}"
         if entry.key_hash not in self.hashes:
-            return f"has the hash {entry.key_hash}, no key of the record at {entry.pos} has"
+            return f"has the hash {entry.key_hash}, but no key of the record at {entry.pos} has this hash"
         # The first entry is added before the header has its time, so it counts from the end of the previous file.
         begin_ms = self.first_from_ms if number == 1 else self.header.begin_timestamp_ms
         if begin_ms is None:

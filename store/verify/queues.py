@@ -189,7 +189,7 @@ class _QueueCheck:
                     if start != self.files.starts[-1]:
                         self._hole(path, at, "the segment is not full, but there is a next one")
                     return
-                self._hole(path, at, "units follow behind an empty one")
+                self._hole(path, at, "units follow an empty unit")
                 at = more.start() // UNIT.size * UNIT.size
                 continue
             if unit == _BLANK and self.first_offset >= 0:
@@ -218,7 +218,7 @@ class _QueueCheck:
             else:
                 reason = self._compare(offset, unit)
                 if not reason and pos <= self.last_pos:
-                    reason = f"names the record at {pos} behind the one at {self.last_pos}"
+                    reason = f"names the record at {pos} after the one at {self.last_pos}"
         if reason:
             self.report.add(path, at, reason, repairable=repairable)
         self.first_offset = offset if self.first_offset < 0 else self.first_offset

@@ -1,7 +1,7 @@
 """Decides what a repair of a store does, from the report of a check. It reads and writes no files.
 
-    damage of a ConsumeQueue or its extension   that queue is built again from the log, with its extension
-    damage of an index file                     that file and those behind it are built again from the log
+    damage of a ConsumeQueue or its extension   that queue is rebuilt from the log, with its extension
+    damage of an index file                     that file and those behind it are rebuilt from the log
     damage of a table                           its backup replaces it; without a sound one a person decides
     a table that cannot be read                 kept: it may be sound, and a start is refused until it can be read
     damage of the checkpoint, the progress mark written again
@@ -65,7 +65,7 @@ class RepairPlan:
 
     @property
     def waits_for_peer(self) -> bool:
-        """Whether the log of a member is damaged: its ConsumeQueues are built again when another member has repaired
+        """Whether the log of a member is damaged: its ConsumeQueues are rebuilt when another member has repaired
         it."""
         return self.member and bool(self.log or self.short_files)
 
@@ -130,7 +130,7 @@ def _add_log(plan: RepairPlan, finding: Finding, short: Collection[Path]) -> Non
 @dataclass(frozen=True, slots=True)
 class RepairNote:
     """The file `tally-repair`: what a repair has begun to build again. `queues`: with their ends. `settings`: sizes
-    that cannot be determined any more when the files are removed."""
+    that can no longer be determined when the files are removed."""
 
     queues: dict[tuple[str, int], int] = field(default_factory=dict)
     index_from: str = ""

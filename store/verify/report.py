@@ -45,7 +45,7 @@ from tallystick.store.verify.queues import Derived, QueueOfLog, check_queues, en
 from tallystick.store.verify.tables import table_faults
 
 TORN_TAIL = "a torn last write"
-LEFT_OVER = "left over behind the log's end"
+LEFT_OVER = "left over after the log's end"
 """Text of notes about bytes behind the log's end; the next start truncates them."""
 _PROGRESS_BYTES = 8 << 20
 

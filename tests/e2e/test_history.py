@@ -78,31 +78,31 @@ def test_a_message_in_another_queue_is_noticed() -> None:
 
 def test_what_was_refused_never_appears() -> None:
     assert problems_of([send("a", REFUSED)], ()) == ""
-    assert problems_of([send("a", REFUSED)], items("a")) == "a: was REFUSED, and is at [0] of T queue 0"
+    assert problems_of([send("a", REFUSED)], items("a")) == "a: was REFUSED, but is at [0] of T queue 0"
 
 
 def test_a_key_appears_once_for_each_answer_and_at_most_once_for_each_doubt() -> None:
     twice = [send("a", UNKNOWN), send("a", OK, 1)]
     assert problems_of(twice, items("a", "a")) == ""
     assert problems_of([send("a", REFUSED), send("a", OK, 0)], items("a")) == ""
-    assert "a: may be there 2 times, and is at [0, 1, 2]" in problems_of(twice, items("a", "a", "a"))
-    assert "a: may be there 1 times, and is at [0, 1]" in problems_of([send("a", OK, 0)], items("a", "a"))
+    assert "a: may be there 2 times, but is at [0, 1, 2]" in problems_of(twice, items("a", "a", "a"))
+    assert "a: may be there 1 times, but is at [0, 1]" in problems_of([send("a", OK, 0)], items("a", "a"))
 
 
 def test_a_gap_is_noticed() -> None:
     gap = (*items("a"), *items("c", first=2))
-    assert "T queue 0: GAP, at 1 a message says that it is at 2" in problems_of(THREE, gap)
+    assert "T queue 0: GAP, at 1 the message has the queue offset 2" in problems_of(THREE, gap)
 
 
 def test_a_missing_begin_is_noticed() -> None:
     found = problems_of([send("b", OK, 1)], items("b", first=1), first=1)
-    assert found == "T queue 0: begins at 1, all before is gone"
+    assert found == "T queue 0: begins at 1; earlier messages are missing"
 
 
 def test_a_queue_that_is_not_in_the_order_of_the_log_is_noticed() -> None:
     sends = [send("a", UNKNOWN), send("b", UNKNOWN)]
     turned = (items("a")[0]._replace(pos=500), *items("b", first=1))
-    assert problems_of(sends, turned) == "T queue 0 offset 1: lies at 100 in the log, the one before at 500"
+    assert problems_of(sends, turned) == "T queue 0 offset 1: is at 100 in the log, the previous one at 500"
 
 
 def test_an_acknowledged_message_does_not_lie_behind_a_later_one() -> None:
@@ -145,14 +145,14 @@ def read(*keys: str, asked: int = 0, next_offset: int | None = None, end: float 
     [
         ([read("a", "b"), read("c", asked=2), read(asked=3)], ""),
         ([read("a"), read("a", "b", consumer="other"), read("b", asked=1)], ""),
-        ([read("a", "c")], "r of n1, T queue 0: READ c at 1, position 100; in the end b at position 100"),
-        ([read("a", "b", "c", "b")], "READ b at 3, position 300; in the end nothing is there"),
-        ([read("a"), read("c", asked=2)], "r of n1, T queue 0: went on at 2, not at 1"),
-        ([read("a", "b"), read("b", asked=1)], "r of n1, T queue 0: went on at 1, not at 2"),
+        ([read("a", "c")], "r of n1, T queue 0: READ c at 1, position 100; at the end b at position 100"),
+        ([read("a", "b", "c", "b")], "READ b at 3, position 300; at the end no message is there"),
+        ([read("a"), read("c", asked=2)], "r of n1, T queue 0: continued at 2, not at 1"),
+        ([read("a", "b"), read("b", asked=1)], "r of n1, T queue 0: continued at 1, not at 2"),
         ([read("a", next_offset=0)], "r of n1: read 1 of T queue 0 from 0, and was SENT to 0"),
         ([read(asked=0, next_offset=3)], "r of n1: read 0 of T queue 0 from 0, and was SENT to 3"),
-        ([read(next_offset=3), read(next_offset=3)], "was SENT to 3, and so 1 times more"),
-        ([replace(read("a"), items=items("b", first=1))], "read a message of offset 1 where 0 was due"),
+        ([read(next_offset=3), read(next_offset=3)], "was SENT to 3, and 1 times more"),
+        ([replace(read("a"), items=items("b", first=1))], "read a message of offset 1 instead of 0"),
         ([read("a", end=-1.0)], "r of n1, T queue 0: read a before it was sent"),
     ],
 )

@@ -211,14 +211,14 @@ def _call_off_on_signals(run: Run, began_s: float) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--part", default="", help="parts, separated by commas")
-    parser.add_argument("--only", default="", help="parts, or texts of names, separated by commas")
-    parser.add_argument("--shard", default="1/1", help="the part N/M of them, to share a run out")
-    parser.add_argument("--jobs", type=int, default=2, help="private copies that are tried at the same time")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants", help="where the private copies lie")
+    parser.add_argument("--only", default="", help="parts, or parts of the names of bugs, separated by commas")
+    parser.add_argument("--shard", default="1/1", help="the share N/M of the bugs (1/1)")
+    parser.add_argument("--jobs", type=int, default=2, help="number of copies of the tree in use at the same time (2)")
     parser.add_argument(
-        "--planted", type=Path, default=PLANTED, help="another catalogue, for bugs that are being written"
+        "--folder", type=Path, default=ROOT / "build" / "mutants", help="folder for the copies of the tree"
     )
-    parser.add_argument("--list", action="store_true", help="show the bugs and run nothing")
+    parser.add_argument("--planted", type=Path, default=PLANTED, help="folder of another catalogue")
+    parser.add_argument("--list", action="store_true", help="list the bugs; run nothing")
     return parser.parse_args()
 
 

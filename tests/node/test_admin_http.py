@@ -31,7 +31,7 @@ class Node:
         self.fake = FakeBroker()
         self.broker: FakeBroker | None = self.fake
         self.member = FakeMember()
-        view = AdminView(lambda: self.broker, lambda: "starting: the store is recovered", dict)  # type: ignore[arg-type,return-value]
+        view = AdminView(lambda: self.broker, lambda: "starting: the store is being recovered", dict)  # type: ignore[arg-type,return-value]
         self.client = TestClient(TestServer(application(Probes(lambda: None, lambda: None, lambda: b""), admin=view)))
 
     async def ask(self, method: str, path: str, body: Any = None) -> Answer:
@@ -51,7 +51,7 @@ class Node:
 
     def lead(self, folder: Path) -> None:
         group = self.join(folder)
-        self.member.on_apply.append(group.on_apply)  # type: ignore[arg-type]
+        self.member.on_apply.append(group.on_apply)
         self.member.on_ready.append(lambda term: group.on_ready())
         self.member.lead(1)
         self.member.commit()
@@ -122,7 +122,7 @@ async def test_names_with_signs_are_written_as_in_any_address(node: Node) -> Non
         ("/topics/T", {"perm": True}, "perm is a number"),
         ("/topics/T", {"order": 1}, "order is true or false"),
         ("/topics/T", {"queues": 4}, "no field 'queues'"),
-        ("/topics/T", {"name": "U"}, "another name"),
+        ("/topics/T", {"name": "U"}, "differs from the name in the path"),
         ("/topics/T", [], "not a JSON object"),
         ("/topics/TBW102", {}, "topic of the system"),
         ("/topics/rmq_sys_x", {}, "topic of the system"),
@@ -160,7 +160,10 @@ async def test_failures_of_the_port_itself_are_json_too(node: Node) -> None:
 
 async def test_there_is_no_broker_yet(node: Node) -> None:
     node.broker = None
-    assert await node.ask("GET", "/topics") == (503, {"error": "starting: the store is recovered", "leader": None})
+    assert await node.ask("GET", "/topics") == (
+        503,
+        {"error": "starting: the store is being recovered", "leader": None},
+    )
 
 
 async def test_each_of_many_is_done_or_refused_separately(node: Node) -> None:

@@ -99,7 +99,7 @@ async def test_unreadable_records_do_not_end_the_log(tmp_path: Path, number: int
         with refused.process:
             assert refused.process.wait(30) != 0
         text = refused.log.read_text().splitlines()[-1]
-        assert path.name in text and "cannot be read from byte" in text and "nothing was cut off" in text
+        assert path.name in text and "cannot be read from byte" in text and "nothing was truncated" in text
         disk.give_back(before, path)
         with TallyProcess(tmp_path, *settings) as process:
             async with ClusterClient(process.nameserver) as client:

@@ -90,7 +90,7 @@ def test_variables_of_the_commands_are_no_settings() -> None:
         ("[broker]\nlistenport = 1", "unknown key 'listenport' in [broker]; did you mean listenPort?"),
         ("[broker]\nflushDiskType = 1", "unknown key 'flushDiskType' in [broker]"),
         ("[brokers]\n", "unknown table 'brokers'; there are [broker], [store], [nameserver], [http]"),
-        ("listenPort = 1", "unknown table 'listenPort'; it belongs into [broker]"),
+        ("listenPort = 1", "unknown table 'listenPort'; it belongs in [broker]"),
         ("broker = 1", "unknown table 'broker'"),
         ("[broker]\nlistenPort = '1x'", "[broker] listenPort: must be a whole number, not '1x'"),
         ("[broker]\nlistenPort = 70000", "[broker] listenPort: must be 0 to 65535, not 70000"),

@@ -131,7 +131,7 @@ async def test_status_for_people_and_for_programs(place: str, capsys: pytest.Cap
     assert "57 committed" in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("n")]
     assert rows[0] == ["n1", "10.0.0.2:40911", "voter", "yes", "57", "1234", "pipeline", "ok"]
-    assert rows[1][:3] == ["n3", "10.0.0.2:40911", "no"]
+    assert rows[1][:3] == ["n3", "10.0.0.2:40911", "not"]
 
 
 async def test_leadership_moves_to_the_named_member(
@@ -152,7 +152,10 @@ async def test_a_refusal_names_its_reason_and_the_leader(
     group.error, group.member.leader = TransferError(TransferResult.NOT_LEADER, 1, 2), 2
     assert await run(place, "transfer", "1", "--json") == 1
     captured = capsys.readouterr()
-    assert json.loads(captured.out) == {"error": "this member does not lead (n2 leads: ask it)", "leader": 2}
+    assert json.loads(captured.out) == {
+        "error": "this member does not lead (n2 leads: send the request to it)",
+        "leader": 2,
+    }
     group.error = OutcomeUnknownError("leadership was lost")
     assert await run(place, "remove", "n1") == 1
     assert "the outcome is unknown" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_a_start_and_how_far_it_is(node: FakeNode) -> None:
     node.progress.read(2000, 5000)
     told = node.told()
     assert (told["phase"], told["recovery"]["doneBytes"], told["recovery"]["totalBytes"]) == ("recovering", 1000, 4000)
-    assert told["reason"] == "starting: the store is recovered, 25 % of 4000 bytes"
+    assert told["reason"] == "starting: the store is being recovered, 25 % of 4000 bytes"
     assert node.told(stopping=True)["phase"] == "stopping"
 
 

@@ -35,7 +35,7 @@ async def test_a_start_that_is_stopped_lets_go_of_the_folder_and_the_next_one_re
     progress = StartProgress()
     progress.stop()
     for _ in range(2):
-        with pytest.raises(StartStoppedError, match="the store is recovered"):
+        with pytest.raises(StartStoppedError, match="the store is being recovered"):
             await Broker.start(SETTINGS, small(tmp_path), progress=progress)
         assert (tmp_path / "abort").exists(), "as after a kill"
     broker = await Broker.start(SETTINGS, small(tmp_path))

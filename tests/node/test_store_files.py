@@ -46,7 +46,9 @@ class Node:
 
     def __init__(self, store: MessageStore | None, **options: Any) -> None:
         self.store = store
-        view = AdminView(self._broker, lambda: "starting: the store is recovered, 25 %", lambda: {"phase": "ready"})
+        view = AdminView(
+            self._broker, lambda: "starting: the store is being recovered, 25 %", lambda: {"phase": "ready"}
+        )
         self.app = application(Probes(lambda: None, lambda: None, lambda: b""), admin=view, **options)
         self.client = TestClient(TestServer(self.app))
 
@@ -384,7 +386,7 @@ async def test_a_store_that_recovers_says_so(tmp_path: Path) -> None:
     async with served(None) as node:
         for path in ("/store", f"/store/files/{LOG}"):
             assert (await node.raw(path))[0] == 503
-            assert (await node.raw(path))[1]["error"] == "starting: the store is recovered, 25 %"
+            assert (await node.raw(path))[1]["error"] == "starting: the store is being recovered, 25 %"
         async with opened(small(tmp_path)) as store:
             node.store = store
             assert (await node.show())["committed"] == 0

@@ -65,13 +65,17 @@ def report(outcome: Outcome, profile: str | None, *, lines: int = 40) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many")
-    parser.add_argument("--profile", choices=sorted(PROFILES), help="instead of the one that a seed picks")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--verbose", action="store_true", help="every line of each trace, in this process")
-    parser.add_argument("--check-determinism", action="store_true", help="each seed twice; both have to be the same")
-    parser.add_argument("--mutation", choices=sorted(BY_NAME), help="with this mistake in the product")
+    parser.add_argument("--first", type=int, default=0, help="first seed (0)")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds (1000)")
+    parser.add_argument(
+        "--profile", choices=sorted(PROFILES), help="profile of all runs; without it the seed selects one"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes (all cores)")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print the whole trace of each run; runs in this process"
+    )
+    parser.add_argument("--check-determinism", action="store_true", help="run each seed twice; both runs must be equal")
+    parser.add_argument("--mutation", choices=sorted(BY_NAME), help="plant this bug in the product")
     parser.add_argument("--until-found", action="store_true", help="stop at the first violation")
     options = parser.parse_args()
     gc.collect()

@@ -95,10 +95,10 @@ def test_an_empty_member_is_reported_and_the_others_are_compared(golden: Golden,
     assert (compared["members"], compared["empty"]) == (others, ["new"])
     assert compared["end"] == (570323 if others > 1 else 0)
     lines = text_of(summary).splitlines()
-    assert "new holds nothing yet: it was not compared" in lines
+    assert "new contains no messages yet and was not compared" in lines
     assert any("replicas compared" in line for line in lines) == (others > 1)
     page = page_of(summary)
-    assert page is not None and "<p>new holds nothing yet" in page
+    assert page is not None and "<p>new contains no messages yet" in page
 
 
 def flip(path: Path, at: int) -> None:
@@ -311,7 +311,7 @@ def test_the_command_prints_and_writes(golden: Golden, tmp_path: Path, capsys: p
     assert "unit 0" in capsys.readouterr().out and "unit 0" in page.read_text()
     assert cli.main(["audit", "--master", "none", "--path", str(tmp_path / "none")]) == 2
     assert cli.main(["trace", *here, "nothing"]) == 0
-    assert "nothing is known" in capsys.readouterr().out
+    assert "no record of nothing was found" in capsys.readouterr().out
 
 
 def test_pages_escape_what_producers_named() -> None:

@@ -275,10 +275,9 @@ async def test_young_units_may_lack_and_old_ones_may_not(tmp_path: Path) -> None
             with path.open("r+b") as file:
                 file.seek((len(units) // UNIT.size - 5) * UNIT.size)
                 file.write(bytes(5 * UNIT.size))
-        bound = {"committed": str(store.readable_end)}
-        found = await asyncio.to_thread(checked, tmp_path, **bound)
+        found = await asyncio.to_thread(checked, tmp_path, committed=str(store.readable_end))
         assert found["differing"] == found["missing"] == [] and found["behind"] == {"queue units": 15}
-        found = await asyncio.to_thread(checked, tmp_path, lag_ms=-1000, **bound)
+        found = await asyncio.to_thread(checked, tmp_path, lag_ms=-1000, committed=str(store.readable_end))
         assert len(found["differing"]) == 3 and found["behind"] == {}
 
 
@@ -460,5 +459,5 @@ def test_two_logs_in_one_store_are_refused(golden: Golden) -> None:
     for segment in sorted((root / "dledger-n0" / "data").iterdir(), reverse=True):
         segment.rename(segment.with_name(f"{int(segment.name) + 1000:020d}"))
     (root / "commitlog" / f"{0:020d}").write_bytes(bytes(1000))
-    with pytest.raises(VolumeError, match="it is two"):
+    with pytest.raises(VolumeError, match="two logs"):
         checked(root)

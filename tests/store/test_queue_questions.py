@@ -44,7 +44,7 @@ def test_a_table_of_another_life_of_the_store_is_not_believed(tmp_path: Path) ->
 @pytest.mark.parametrize("doubtful", [False, True])
 def test_what_a_power_loss_may_leave_counts_only_where_it_is_asked_for(tmp_path: Path, doubtful: bool) -> None:
     certain, uncertain = (
-        QueueFault(row)  # type: ignore[call-arg]  # the kernel's class takes one sequence
+        QueueFault(row)  # type: ignore[arg-type, call-arg]  # the kernel's class takes one sequence
         for row in ((b"A", 0, "a gap", 0, True), (b"B", 1, "zeros at its end", 0, False))
     )
     recovery = recovery_of(tmp_path, Mock(**{"queue_faults.return_value": [certain, uncertain]}))
@@ -56,7 +56,7 @@ def test_what_a_power_loss_may_leave_counts_only_where_it_is_asked_for(tmp_path:
     ("ends", "differs"), [((3, 2), False), ((5,), True), ((3, 1), True), ((3, 2, 0), False), ((3, 1, 1), True)]
 )
 def test_queues_and_units_are_both_compared_with_the_mark(tmp_path: Path, ends: tuple[int, ...], differs: bool) -> None:
-    rows = [QueueExtent((b"A", queue, 0, end, 0, 0)) for queue, end in enumerate(ends)]  # type: ignore[call-arg]
+    rows = [QueueExtent((b"A", queue, 0, end, 0, 0)) for queue, end in enumerate(ends)]  # type: ignore[arg-type, call-arg]
     recovery = recovery_of(tmp_path, Mock(**{"queues.return_value": rows}))
     assert bool(recovery.totals_differ(Point(pos=9000, queues=2, units=5))) is differs
 
@@ -74,7 +74,7 @@ def test_an_index_file_that_is_missing_or_lost_entries_is_made_again(
     tmp_path: Path, there: dict[str, int], dropped: str
 ) -> None:
     dispatch = Mock()
-    files = [IndexFile((name, 0, 0, 0, end, 0, 0)) for name, end in there.items()]  # type: ignore[call-arg]
+    files = [IndexFile((name, 0, 0, 0, end, 0, 0)) for name, end in there.items()]  # type: ignore[arg-type, call-arg]
     dispatch.index_files.return_value = files
     dispatch.drop_index_from.side_effect = lambda name: 700 if name else -1
     pos, _ = recovery_of(tmp_path, dispatch, table_of(tmp_path)).lost_index(0)
@@ -93,7 +93,7 @@ def test_messages_that_the_log_lost_are_reported(tmp_path: Path) -> None:
     assert repair.repair(b"A", 0, 20)
     (found,) = store.findings.listed()
     assert (found.kind, found.file, found.offset) == (FindingKind.DAMAGE, f"consumequeue/A/0/{320:020}", 80)
-    assert "2 of the messages at offsets 20 to 21 are not in the log any more" in found.reason
+    assert "2 of the messages at offsets 20 to 21 are no longer in the log" in found.reason
 
 
 async def test_a_reader_waits_only_until_the_comparing_thread_ends(tmp_path: Path) -> None:

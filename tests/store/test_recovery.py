@@ -524,7 +524,7 @@ def test_a_segment_made_ahead_is_removed_without_a_word(store: Written) -> None:
 def test_segments_of_another_size_are_refused(store: Written) -> None:
     store.append(60)
     os.truncate(store.log / segment_name(SEGMENT), SEGMENT // 2)
-    with pytest.raises(RecoveryError, match="mappedFileSizeCommitLog is not what"):
+    with pytest.raises(RecoveryError, match="mappedFileSizeCommitLog differs from"):
         store.recover()
 
 
@@ -652,7 +652,7 @@ def test_another_program_on_the_store_makes_the_mark_stale(store: Written) -> No
     (store.root / "lock").write_bytes(b"lock")
     found, dispatch = store.recover()
     assert not found.from_mark
-    assert mark_notes(found) == ["another program has started on this store since"]
+    assert mark_notes(found) == ["another program has used this store since the mark was written"]
     assert not (store.root / FILE_NAME).exists()
     check(dispatch, store.records)
 
@@ -796,7 +796,7 @@ def test_an_older_copy_of_the_log_lacks_what_was_written(store: Written) -> None
         store.patch(at, b"\0")
     found, dispatch = store.recover()
     assert not found.from_mark and found.end_pos == pos
-    assert "the log is not the one of the mark" in mark_notes(found)[0]
+    assert "differs from the log of the mark" in mark_notes(found)[0]
     damaged = [(each.pos, each.size) for each in found.findings if each.kind is FindingKind.DAMAGE]
     assert damaged == [(keep.pos, pos - keep.pos)]
     sound = [record for record in store.records if record.pos < keep.pos]
@@ -836,7 +836,7 @@ def test_a_log_with_other_messages_is_not_the_marks(store: Written) -> None:
         (store.log / path.name).write_bytes(path.read_bytes())
     found, _ = store.recover()
     assert not found.from_mark
-    assert "the log is not the one of the mark" in mark_notes(found)[0]
+    assert "differs from the log of the mark" in mark_notes(found)[0]
 
 
 def test_a_lost_queue_is_noticed(store: Written) -> None:
@@ -934,7 +934,7 @@ def test_other_sizes_than_the_marks(store: Written) -> None:
     mark = ProgressMark.load(store.root)
     assert mark is not None
     judgement = mark.judge(store.root, mark.geometry._replace(index_slots=8), lambda pos, size: None)
-    assert judgement.reason == "the files' sizes are not those of the mark"
+    assert judgement.reason == "the sizes of the files differ from those in the mark"
 
 
 def test_a_torn_slot_leaves_the_mark_before(store: Written) -> None:
@@ -1010,7 +1010,7 @@ def test_after_a_restart_without_a_synced_point(store: Written, monkeypatch: pyt
     monkeypatch.setattr(progress, "boot_id", lambda: b"another boot id!")
     found, dispatch = store.recover()
     assert not found.from_mark
-    assert "nothing is known of what was synced" in mark_notes(found)[0]
+    assert "it is unknown what was synced" in mark_notes(found)[0]
     check(dispatch, store.records)
 
 

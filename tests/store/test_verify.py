@@ -209,7 +209,7 @@ def test_a_hole_in_a_queue(golden: Golden) -> None:
     patch(root / file, 200, bytes(40))
     found = only_damage(verify(root))
     assert found[:2] == (file, 200)
-    assert "units follow behind an empty one" in found[2]
+    assert "units follow an empty unit" in found[2]
 
 
 def test_a_queue_that_lost_its_end(golden: Golden) -> None:
@@ -243,7 +243,7 @@ def index_file(root: Path) -> tuple[Path, IndexGeometry, IndexHeader]:
 @pytest.mark.parametrize(
     ("field", "data", "why"),
     [
-        (0, struct.pack(">i", 99), "has the hash 99, no key of the record"),
+        (0, struct.pack(">i", 99), "has the hash 99, but no key of the record"),
         (0, struct.pack(">i", -3), "has the hash -3"),
         (4, struct.pack(">q", 3), "where no sound record begins"),
         (4, struct.pack(">q", 1 << 40), "the log ends at"),

@@ -124,7 +124,7 @@ impl<L: Load> Driver<'_, L> {
         for slot in 0..self.slots.len() {
             match self.options.every {
                 None => self.request(slot, begin),
-                // spread over the first period: they would all be sent at once for ever
+                // spread over the first period: they would all be sent at once forever
                 Some(every) => self.due.push(Reverse((
                     begin + every.mul_f64(slot as f64 / self.slots.len() as f64),
                     slot,

@@ -88,7 +88,7 @@ class Brokers:
         ready = sorted(name for name, pod in pods.items() if is_ready(pod))
         told = f"phase {status.get('phase')}, {status.get('readyNodes')}, pods ready {ready}, step {status.get('step')}"
         if status.get("observedGeneration") != body["metadata"]["generation"]:
-            raise NotYetError(f"{told}; its last change was not looked at")
+            raise NotYetError(f"{told}; the operator has not processed the last change")
         if status.get("phase") != "Ready" or status.get("readyNodes") != f"{wanted}/{wanted}":
             raise NotYetError(f"{told}; {_conditions(status)}")
         if len(pods) != wanted or len(ready) != wanted:
@@ -103,7 +103,7 @@ class Brokers:
         groups = self.status().get("groups") or [{}]
         leader = str(groups[0].get("leader") or "")
         if not leader:
-            raise NotYetError("the status knows no leader")
+            raise NotYetError("the status names no leader")
         return leader
 
     def led_by_another(self, node: str, timeout_s: float = 60) -> None:
@@ -111,9 +111,9 @@ class Brokers:
 
         def look() -> None:
             if self.leader() == node:
-                raise NotYetError(f"{node} still leads, says the status")
+                raise NotYetError(f"according to the status {node} still leads")
 
-        wait_for(f"another than {node} leads", look, timeout_s)
+        wait_for(f"a member other than {node} leads", look, timeout_s)
 
     def degraded(self, node: str, timeout_s: float = 120) -> None:
         """Until the status says that this member is missing, and that the others serve. WaitError."""
@@ -124,7 +124,7 @@ class Brokers:
             if status.get("phase") != "Degraded" or told.get("Degraded") != "True" or self.leader() == node:
                 raise NotYetError(f"phase {status.get('phase')}, {_conditions(status)}")
 
-        wait_for(f"the status tells that {node} is missing", look, timeout_s)
+        wait_for(f"the status reports that {node} is missing", look, timeout_s)
 
     def nodes(self) -> dict[str, Json]:
         """BrokerNodes by name."""

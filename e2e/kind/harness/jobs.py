@@ -91,7 +91,7 @@ class Jobs:
                 raise NotYetError(json.dumps(status))
             return dict(status)
 
-        status = wait_for(f"the StoreJob {name} is over", look, timeout_s, every_s=0.3)
+        status = wait_for(f"the StoreJob {name} has finished", look, timeout_s, every_s=0.3)
         log = kubectl("logs", f"{name}-driver", "--namespace", self.namespace)
         assert status["phase"] == "Completed", f"{json.dumps(status)}\n{log[-3000:]}"
         return Ended(name, status, seconds, machines, log)
@@ -113,7 +113,7 @@ class Jobs:
             if left:
                 raise NotYetError(", ".join(left))
 
-        wait_for(f"nothing of the StoreJob {name} is left", look, 90)
+        wait_for(f"no object of the StoreJob {name} is left", look, 90)
 
     def claim(self, name: str, size: str = "1Gi") -> None:
         """For outputs. Its volume is made where its first pod runs."""

@@ -124,7 +124,7 @@ class Load:
             for before, after in itertools.pairwise(ended)
             if after > moment_s and before < moment_s + within_s
         ]
-        assert gaps, "nothing was acknowledged in that time"
+        assert gaps, "no message was acknowledged in that time"
         return max(gaps)
 
     def switches(self) -> list[float]:
@@ -172,7 +172,7 @@ def loaded(brokers: Brokers, image: str) -> Iterator[Load]:
         said = kubectl("logs", load.pod, "--namespace", brokers.namespace, "--tail=1")
         told = _TOLD.search(said)
         if told is None or not int(told[1]):
-            raise NotYetError(said.strip() or "nothing said yet")
+            raise NotYetError(said.strip() or "no output yet")
 
     try:
         wait_for("the load has begun", look, _START_S)

@@ -31,5 +31,5 @@ def wait_for(what: str, look: Callable[[], T], timeout_s: float, every_s: float 
             return look()
         except (NotYetError, ApiError, ToolError) as error:
             if time.monotonic() - begin_s > timeout_s:
-                raise WaitError(f"not within {timeout_s:g} s: {what}; at last: {error}") from error
+                raise WaitError(f"timed out after {timeout_s:g} s: {what}; last error: {error}") from error
         time.sleep(every_s)

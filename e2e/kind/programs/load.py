@@ -211,7 +211,7 @@ async def read(topic: str, queues: int, members: list[str]) -> None:
                 while at < high:
                     pulled = await client.pull(where, at, group="e2e-final")
                     if not pulled.records:
-                        sys.exit(f"{member}: {topic} {queue}: nothing at {at} below {high}")
+                        sys.exit(f"{member}: {topic} {queue}: no message at {at}, although the queue ends at {high}")
                     for record in pulled.records:
                         rows.append([record.queue_offset, body_id(record.body), digest(record.body).hex(), record.pos])
                     at += len(pulled.records)

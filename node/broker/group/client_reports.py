@@ -101,9 +101,9 @@ class ClientRelay:
             inner = envelope.opened(command)
             connection = self._by_id.get(str(envelope.client_of(command)))
         except (FrameError, HeaderError) as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"no request in an envelope: {error}") from error
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"an envelope without a valid request: {error}") from error
         if inner is None or connection is None or connection.closed:
-            raise ResponseError(ResponseCode.CONSUMER_NOT_ONLINE, "the client is not connected here any more")
+            raise ResponseError(ResponseCode.CONSUMER_NOT_ONLINE, "the client is no longer connected here")
         if inner.is_oneway:
             connection.oneway(inner)
             return command.reply()

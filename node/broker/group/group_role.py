@@ -229,10 +229,12 @@ class BrokerGroup:
         if self.fatal is not None:
             return f"this member of the group has stopped: {self.fatal}"
         if self.leads:
-            return "the leader accepts nothing now: it hands over, its disk is full, or too much is not committed"
+            return (
+                "it accepts no changes: leadership is being transferred, its disk is full, or too much is not committed"
+            )
         if leader == self.number:
             return "this member was elected and is not ready yet"
-        return "this member follows, " + (f"n{leader} leads" if leader is not None else "no leader is known")
+        return "this member is a follower, " + (f"n{leader} leads" if leader is not None else "no leader is known")
 
     def place(self) -> Place | None:
         """Where another member leads; None if this one leads, or no leader has announced itself in this term."""
@@ -245,7 +247,7 @@ class BrokerGroup:
         return self._place.key
 
     def hopeless(self) -> bool:
-        """Whether callers that wait until changes are accepted again wait in vain, or for long."""
+        """Whether callers that wait until changes are accepted again would wait without success, or for long."""
         if not self.leads:
             return self.fatal is not None
         status = self.member.status()
@@ -270,7 +272,7 @@ class BrokerGroup:
         if self.member.leader == self.number:
             return "elected, but not ready yet"
         if self._services_term is not None:
-            return "steps down"
+            return "this member is giving up leadership"
         if self._superseded:
             return "a snapshot replaced the log: the broker restarts"
         return self._behind
@@ -441,7 +443,7 @@ class BrokerGroup:
             except ReadError as error:
                 self._behind = f"not in sync: {error}"
             except TimeoutError:
-                self._behind = f"not in sync: lacks what was committed {SYNC_LIMIT_S:g} s ago"
+                self._behind = f"not in sync: does not have the entries committed {SYNC_LIMIT_S:g} s ago"
 
     async def _save_forever(self) -> None:
         while True:

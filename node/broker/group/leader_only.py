@@ -151,7 +151,7 @@ class LeaderOnly:
         self._received.link_lost(connection)
 
     async def linger(self, connections: Callable[[], Iterable[Connection]], limit_s: float) -> None:
-        """Waits until no client is connected any more, for at most that time, and only while this member does not lead.
+        """Waits until no client is connected, for at most that time, and only while this member does not lead.
 
         A member that is about to stop forwards requests during this time: clients may consider it the master until they
         check their routes, and would find no process at its address.

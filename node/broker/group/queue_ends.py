@@ -62,10 +62,10 @@ def joined(ends: QueueEnds, tables: bytes) -> bytes:
 def parted(state: bytes) -> tuple[dict[tuple[str, int], int], bytes]:
     """Splits what `joined` made. Raises QueueEndsError."""
     if len(state) < _HEAD.size:
-        raise QueueEndsError(f"a state of {len(state)} bytes")
+        raise QueueEndsError(f"{len(state)} bytes are too few for the state of a member")
     magic, size = _HEAD.unpack_from(state)
     if magic != _MAGIC or not 0 <= size <= len(state) - _HEAD.size:
-        raise QueueEndsError("not a state of a member, or of another version")
+        raise QueueEndsError("not the state of a member, or the state of another version")
     return decode(state[_HEAD.size : _HEAD.size + size]), state[_HEAD.size + size :]
 
 

@@ -113,7 +113,7 @@ class ForwardedRequests:
         try:
             inner, remote = envelope.opened(command), envelope.client_of(command)
         except (FrameError, HeaderError) as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"no request in an envelope: {error}") from error
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"an envelope without a valid request: {error}") from error
         if inner is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "an empty envelope")
         handler = self._handler(inner.code)

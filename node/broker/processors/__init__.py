@@ -49,6 +49,6 @@ def all_routes(broker: BrokerContext) -> dict[int, Handler]:
     routes: dict[int, Handler] = {}
     for kind in _PROCESSORS:
         for code, handler in kind(broker).routes().items():
-            assert code not in routes, f"two processors serve {code}"
+            assert code not in routes, f"two processors handle {code}"
             routes[code] = handler
     return routes

@@ -132,7 +132,7 @@ class PullProcessor:
             if hold is None and sys_flag & SUSPEND:
                 return self._hold(connection, command, topic, queue_id, offset, request.suspend_ms())
             if hold is not None and hold.offset > hold.first_offset:
-                # Nothing at the end, but what lies between was looked at: the client goes on behind it
+                # Nothing at the end, but what lies between was looked at: the client continues after it
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
                 result.status = GetStatus.NO_MATCHED_MESSAGE
         return self._send(connection, command, group, result, code)

@@ -123,7 +123,7 @@ class Registration:
             return True
         if address not in self._failing:  # once per outage, not per attempt
             self._failing.add(address)
-            _logger.warning("name server %s did not take the registration: %s", address, problem)
+            _logger.warning("name server %s did not accept the registration: %s", address, problem)
         return False
 
     def _identity(self, broker_id: int) -> dict[str, str]:

@@ -12,7 +12,7 @@ are written only when everything up to them is flushed (`DelayOffsets`). RocketM
 lose messages.
 
 A delayed record that the store finds illegal is tried `MAX_TRIES` times and then skipped, and the error is reported: it
-stays in the commit log, but must not block the messages behind it for ever. A record that is lost or damaged for good
+stays in the commit log, but must not block the messages behind it forever. A record that is lost or damaged for good
 is skipped at once. The worker waits while a record is compared with the log or repaired (`StoreView.usable_units`).
 
 Source: ScheduleMessageService of RocketMQ 4.8.0; reference for what is kept on disk: the golden store `clean`.

@@ -213,12 +213,14 @@ class TransactionService:
         try:
             await self._broker.topics.gate.passed(CHECK_MAX_TOPIC)
         except OSError as error:
-            _logger.error("half message %d is not given up yet: cannot save its topic: %s", step.offset, error)
+            _logger.error("half message %d cannot be moved yet: cannot save its topic: %s", step.offset, error)
             return False
         result = await self._broker.store.writes.put(to_discard(step.half))
         if result.status.stored:
             self.discarded += 1
-            _logger.warning("half message %d given up (%s): see %s", step.offset, step.reason, CHECK_MAX_TOPIC)
+            _logger.warning(
+                "half message %d was given up (%s) and moved to %s", step.offset, step.reason, CHECK_MAX_TOPIC
+            )
         return result.status.stored
 
     async def _check_forever(self) -> None:

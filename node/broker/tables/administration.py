@@ -28,7 +28,7 @@ async def update_topics(broker: BrokerContext, *configs: TopicConfig) -> None:
 async def delete_topic(broker: BrokerContext, name: str) -> bool:
     """Deletes a topic, its queues and the offsets that groups committed there. False if it does not exist.
 
-    Name servers are informed, so that no route leads to it any more. Its messages stay in the log until the log is
+    Name servers are informed, so that no route names it. Its messages stay in the log until the log is
     cleaned. Remains of a topic that is not in the table are deleted too. Raises the same errors as `update_topics`.
     """
     existed = broker.topics.delete(name)

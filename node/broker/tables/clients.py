@@ -110,7 +110,7 @@ class _Membership:
         ]
 
     def left(self, members: list[tuple[str, Channel]]) -> list[Channel]:
-        """The channels of these former members that are in no group any more, each once."""
+        """The channels of these former members that are no longer in any group, each once."""
         return [
             channel for channel in dict.fromkeys(channel for _, channel in members) if channel not in self.of_channel
         ]
@@ -141,7 +141,7 @@ class ProducerTable:
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[Channel]:
-        """Drops silent members; returns the connections that are in no group any more, which should be closed."""
+        """Drops silent members; returns the connections that are no longer in any group, which should be closed."""
         silent = self._members.silent(now_ms)
         for group, channel in silent:
             self.unregister(group, channel)
@@ -251,7 +251,7 @@ class ConsumerTable:
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[Channel]:
-        """Drops silent members; returns the connections that are in no group any more, which should be closed."""
+        """Drops silent members; returns the connections that are no longer in any group, which should be closed."""
         silent = self._members.silent(now_ms)
         for group, channel in silent:
             self.unregister(group, channel)

@@ -49,11 +49,13 @@ def report(outcome: Outcome, profile: str | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="simulator", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many")
-    parser.add_argument("--profile", choices=sorted(PROFILES), help="instead of the one that a seed picks")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--verbose", action="store_true", help="every step of every run, in this process")
+    parser.add_argument("--first", type=int, default=0, help="first seed (0)")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds (1000)")
+    parser.add_argument(
+        "--profile", choices=sorted(PROFILES), help="profile of all runs; without it the seed selects one"
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="number of processes (all cores)")
+    parser.add_argument("--verbose", action="store_true", help="print every step of every run; runs in this process")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
     if options.verbose:
