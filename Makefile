@@ -72,13 +72,14 @@ lint: $(VENV)/.dev ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 # Without the folders whose modules the tests import by name: they are checked from there. The simulation of whole brokers
-# imports the same modules under other names.
+# imports the same modules under other names, and is checked by itself.
 TYPED_TESTS = $(filter-out tests/__pycache__ tests/oracles tests/replication tests/golden tests/simulation,$(patsubst %/,%,$(wildcard tests/*/))) \
     $(filter-out tests/test_simulation.py,$(wildcard tests/*.py)) $(wildcard tests/replication/test_*.py)
 
 types: $(VENV)/.dev build/types ## mypy: --strict for the product, the benchmark and the end-to-end runs, and of the tests
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini $(TYPED_TESTS)
+	$(BIN)/mypy --config-file tests/mypy.ini tests/simulation tests/test_simulation.py
 	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py
 	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py attacks/*.py lab/*.py
 	cd e2e/kind && MYPYPATH=../../build/types:..:../../tests/crds ../../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases \

@@ -27,7 +27,7 @@ class Callbacks:
         """The new value of `accepting`: let the kernel's `feed` serve sends, or stop it (`Log.set_hot`)."""
         self.on_commit: list[Callable[[int], None]] = []
         """(pos): the log is committed up to this byte. Answers to sends below it can be sent: `Log.release(pos)`."""
-        self.on_apply: list[Callable[[int, EntryKind, bytes], None]] = []
+        self.on_apply: list[Callable[[int, EntryKind, bytes], object]] = []
         """(index, kind, body) of committed entries that are not messages, in order, each once, before `on_commit`."""
         self.on_truncate: list[Callable[[int, int], None]] = []
         """(pos, was_end): the log was truncated from `was_end` to `pos`. Counters roll back (B3)."""

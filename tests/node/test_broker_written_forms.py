@@ -151,7 +151,7 @@ def command(frame: dict) -> Command:
 @pytest.mark.parametrize("recording", ["send", "transaction", "consume"])
 async def test_recorded_sends_get_the_recorded_answers(golden_folder, recording):
     broker = FakeBroker(BrokerSettings(brokerIP1="127.0.0.1", brokerClusterName="PeerCluster"))
-    processor = SendProcessor(broker)
+    processor = SendProcessor(broker)  # type: ignore[arg-type]
     recorded = frames(golden_folder, recording)
     answers = {
         (f["conn"], f["header"]["opaque"]): f["header"]
@@ -166,7 +166,7 @@ async def test_recorded_sends_get_the_recorded_answers(golden_folder, recording)
         request, expected = command(frame), answers.get((frame["conn"], frame["header"]["opaque"]))
         broker.topics.update(TopicConfig(request.ext["b"], 8, 8))
         before = broker.store.max_pos
-        answer = await processor.send(FakeChannel(), request)
+        answer = await processor.send(FakeChannel(), request)  # type: ignore[arg-type]
         if expected is None:
             assert request.is_oneway and answer is None
             continue
@@ -200,7 +200,7 @@ async def test_the_recorded_reply_is_pushed_and_stored_as_recorded(golden_folder
     waiting = properties.decode(expected["properties"])["REPLY_TO_CLIENT"]
     channel = broker.producer("pg", waiting)
     replier = FakeChannel(Host("127.0.0.1", int(expected["bornHost"].split(":")[1])))
-    answer = await ReplyProcessor(broker).reply(replier, command(sent))
+    answer = await ReplyProcessor(broker).reply(replier, command(sent))  # type: ignore[arg-type]
     (push,) = channel.sent
     assert properties.decode(push.ext["properties"]) == properties.decode(expected.pop("properties"))
     assert {name: value for name, value in push.ext.items() if name != "properties"} == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tallystick.node.nameserver import claims, limits, routes
+from tallystick.node.nameserver.claims import Claim
 from tallystick.node.nameserver.limits import BoundsError, check_registration
 from tallystick.node.nameserver.registration import QueueData, RegisterBody
 from tallystick.node.nameserver.routes import HeldError, RouteTable, StaleTermError
@@ -189,7 +190,8 @@ def test_a_leader_of_a_lower_term_is_taken_when_the_higher_one_is_forgotten() ->
 
 
 def test_a_change_of_a_place_is_logged_once() -> None:
-    names, told = Names(), []
+    names = Names()
+    told: list[Claim] = []
     names.table.on_held.append(told.append)
     names.register(STRANGER, FOREIGN, topics="X")
     names.displace((BROKER, HOME), (STRANGER, FOREIGN))

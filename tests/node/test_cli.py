@@ -118,7 +118,7 @@ def test_what_a_flag_says_wins_over_the_file(monkeypatch: pytest.MonkeyPatch) ->
         "[broker]\nbrokerIP1 = '10.0.0.1'\n[http]\nhost = '10.0.0.1'\n[store]\nstorePathRootDir = 'file'\n"
     )
     seen = []
-    monkeypatch.setattr(tallystick.node.run, "run", lambda settings, **parts: seen.append((settings, parts)) or 0)
+    monkeypatch.setattr(tallystick.node.run, "run", lambda settings, **parts: seen.append((settings, parts)) or 0)  # type: ignore[func-returns-value]
     assert main(["run", "--config", "broker.toml"]) == 0
     assert main(["run", "--config", "broker.toml", "--host", "127.0.0.2", "--dir", "flag"]) == 0
     assert main(["run", "--host", "0.0.0.0"]) == 0
@@ -134,7 +134,7 @@ def test_what_a_flag_says_wins_over_the_file(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_brokers_name_server_comes_from_the_flag_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(tallystick.node.run, "run", lambda settings, **_: seen.append(settings.broker.namesrvAddr) or 0)
+    monkeypatch.setattr(tallystick.node.run, "run", lambda settings, **_: seen.append(settings.broker.namesrvAddr) or 0)  # type: ignore[func-returns-value]
     assert main(["broker"]) == 0
     monkeypatch.setenv("TALLY_NAMESERVER", "10.0.0.1:9876")
     assert main(["broker"]) == 0

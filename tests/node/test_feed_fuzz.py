@@ -74,7 +74,7 @@ def long_way(header_type: int, header: bytes, body: bytes) -> Record:
 async def _send(broker: FakeBroker, command: Any) -> Any:
     channel = FakeChannel()
     channel.remote = PEER
-    return await SendProcessor(broker).routes()[command.code](channel, command)
+    return await SendProcessor(broker).routes()[command.code](channel, command)  # type: ignore[arg-type, misc]
 
 
 def compare(folder: Path, header_type: int, header: bytes, body: bytes) -> bool:
@@ -85,7 +85,7 @@ def compare(folder: Path, header_type: int, header: bytes, body: bytes) -> bool:
         return False
     (short,) = records
     long = long_way(header_type, header, body)
-    same = {"pos": 0, "store_timestamp_ms": 0, "store_host": HOST, "properties": ""}
+    same: dict[str, Any] = {"pos": 0, "store_timestamp_ms": 0, "store_host": HOST, "properties": ""}
     assert short._replace(**same) == long._replace(**same)
     # A name that comes twice is stored twice, or once: its last value holds either way.
     assert properties.decode(short.properties) == properties.decode(long.properties)

@@ -158,7 +158,7 @@ async def test_a_leader_serves_when_it_is_ready_and_registers_behind_that(one: O
 async def test_its_topics_are_in_the_log_before_it_serves(one: One) -> None:
     seen: list[int] = []
     serve = one.store.group.serve
-    one.store.group.serve = lambda serving: (seen.append(len(one.member.log)), serve(serving))[1]  # type: ignore[method-assign]
+    one.store.group.serve = lambda serving: (seen.append(len(one.member.log)), serve(serving))[1]  # type: ignore[func-returns-value]
     one.member.lead(1)
     assert any(entry.kind is EntryKind.METADATA for entry in one.member.log[: min(seen)])
 

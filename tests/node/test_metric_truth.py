@@ -149,7 +149,8 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
     await until(lambda: broker.store.queues.max_offset("D", 0) == 2)  # the two of level 1 were delivered
     await until(lambda: broker.store.figures.dispatch_behind_bytes == 0)
 
-    got, pulled_bytes, pulls = [], 0, 0
+    got: list[Record] = []
+    pulled_bytes = pulls = 0
     while len(got) < HOT:
         answer = await load.pull("T", len(got))
         assert answer.code == 0

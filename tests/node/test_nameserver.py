@@ -132,6 +132,8 @@ async def test_recorded_requests_get_the_recorded_answers(golden_folder: Path, t
 def assume(server: NameServer, request: Command, recorded: Command) -> None:
     """Whatever brokers must have told for this answer."""
 
+    counter = 0
+
     def learn(broker: dict[str, Any], topics: dict[str, QueueData]) -> None:
         for broker_id, address in broker["brokerAddrs"].items():
             nonlocal counter
@@ -147,7 +149,6 @@ def assume(server: NameServer, request: Command, recorded: Command) -> None:
                 now_ms=0,
             )
 
-    counter = 0
     somebody = {"brokerAddrs": {0: "127.0.0.1:22421"}, "brokerName": "broker-a", "cluster": "PeerCluster"}
     match request.code, recorded.code:
         case RequestCode.GET_ROUTEINFO_BY_TOPIC, 0:

@@ -184,7 +184,8 @@ def test_5_connections_reset_under_load_do_not_stop_other_clients(tmp_path: Path
             return link
 
         def read(link: socket.socket, count: int) -> list[dict]:
-            data, found = b"", []
+            data = b""
+            found: list[dict] = []
             while len(found) < count:
                 data += link.recv(1 << 16)
                 while len(data) >= 4 and len(data) >= (size := 4 + int.from_bytes(data[:4], "big")):

@@ -5,6 +5,7 @@ import base64
 import dataclasses
 import json
 import lzma
+from typing import Any
 
 import pytest
 from own_parts import OwnParts
@@ -96,7 +97,7 @@ class FakeStore(OwnParts):
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, low if low == 0 else high, low, high)
-        found = []
+        found: list[Any] = []
         for at in range(offset, min(high, offset + self.scan_units)):
             if len(found) == min(max_messages, 32):
                 break
@@ -164,7 +165,7 @@ class World:
         self.consumers.on_gone.append(self.filters.unregister)
         self.stats = BrokerStats("c", self.now_ms)
         self.holds = HoldTable(self.store, limit=3)
-        self.processor = PullProcessor(self)
+        self.processor = PullProcessor(self)  # type: ignore[arg-type]
         self.store.queues.on_arrival = self.holds.on_arrival
         self.connection = FakeConnection()
         self.topics.update(TopicConfig("T", 4, 4))
@@ -183,7 +184,7 @@ class World:
         self.holds.scan(self.now)
 
     def subscribe(self, group, text, kind=TAG, version=1, model="CLUSTERING"):
-        client = Client(self.connection, "client", "JAVA", 373, self.now)
+        client = Client(self.connection, "client", "JAVA", 373, self.now)  # type: ignore[arg-type]
         subscription = SubscriptionData.build("T", text, kind, version)
         self.consumers.register(group, client, message_model=model, subscriptions=[subscription])
 
@@ -204,7 +205,7 @@ class World:
         } | fields
         ext = {name: str(value) for name, value in values.items() if value is not None}
         command = Command(11, opaque=7, flag=flag, ext=ext, header_type=header_type)
-        direct = self.processor.pull(self.connection, command)
+        direct = self.processor.pull(self.connection, command)  # type: ignore[arg-type]
         if direct is not None:
             assert self.connection.sent == b""
             self.connection.send(direct)
@@ -743,7 +744,9 @@ class Replay(World):
         self.compared = 0
 
     def run(self, lines):
-        requests, ours, theirs = {}, {}, {}
+        requests: dict[Any, Any] = {}
+        ours: dict[Any, Any] = {}
+        theirs: dict[Any, Any] = {}
         for line in lines:
             key, header = (line["conn"], line["header"]["opaque"]), line["header"]
             if line["from"] == "client" and line["dir"] == "request":
@@ -771,7 +774,7 @@ class Replay(World):
 
     def replay_heartbeat(self, line):
         body = json.loads(base64.b64decode(line["body"]))
-        client = Client(object(), body["clientID"], "JAVA", 373, self.now)
+        client = Client(object(), body["clientID"], "JAVA", 373, self.now)  # type: ignore[arg-type]
         for group in body["consumerDataSet"]:
             self.consumers.register(
                 group["groupName"],

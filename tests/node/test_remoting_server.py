@@ -5,8 +5,9 @@ import gc
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import uvloop
@@ -23,7 +24,7 @@ ECHO, SLOW, FAIL, REFUSE, LARGE, QUIET, LATE_FAIL, UNSENDABLE = range(1, 9)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoopPolicy]:
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
     return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
 
 
@@ -125,7 +126,7 @@ class Peer:
 async def start() -> AsyncIterator[Callable[..., Awaitable[World]]]:
     worlds: list[World] = []
 
-    async def start_one(limits: Limits | None = None, **options: float) -> World:
+    async def start_one(limits: Limits | None = None, **options: Any) -> World:
         clock = Clock()
         server = RemotingServer({}, limits=limits, clock=clock, name="test", **options)
         world = World(server, clock)
@@ -327,7 +328,7 @@ async def test_the_server_calls_the_client_and_matches_the_answers(start: Start)
 async def test_owners_hear_of_each_lost_connection_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     world = await start()
     lost: list[str] = []
-    world.server.on_close += [lambda connection: 1 / 0, lambda connection: lost.append(connection.id)]  # type: ignore[arg-type, return-value]
+    world.server.on_close += [lambda connection: 1 / 0, lambda connection: lost.append(connection.id)]  # type: ignore[list-item]
     peer = await world.connect()
     await peer.ask(Command(ECHO))
     host, port = peer.writer.get_extra_info("sockname")
@@ -391,7 +392,7 @@ async def test_a_frame_source_of_ones_own(start: Start) -> None:
                     others.append(frame)
             return others
 
-    world = await start(frame_source_factory=Source)  # type: ignore[arg-type]
+    world = await start(frame_source_factory=Source)
     peer = await world.connect()
     peer.send(Command(ECHO, opaque=1), Command(310, opaque=2))
     assert sorted([(await peer.receive()).opaque for _ in range(2)]) == [1, 2]
@@ -457,7 +458,7 @@ async def test_requests_that_waited_are_begun_one_for_each_that_ends(start: Star
     peer.send(*(Command(99, opaque=n) for n in range(6)))
     for ended in range(5):
         expected = min(ended + 2, 6)
-        await until(lambda least=expected: len(begun) >= least)
+        await until(lambda least=expected: len(begun) >= least)  # type: ignore[misc]
         await asyncio.sleep(0)
         assert len(begun) == expected, "two are in flight"
         begun[ended].set()

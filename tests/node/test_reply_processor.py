@@ -20,7 +20,7 @@ def broker() -> FakeBroker:
 async def reply(broker: FakeBroker, *, flag: int = 0, **ext):
     fields = {"a": "pg", "b": "C1_REPLY_TOPIC", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
     command = Command(325, flag=flag, ext={**fields, "i": PROPERTIES, **ext}, body=b"answer")
-    return await ReplyProcessor(broker).routes()[325](FakeChannel(), command)
+    return await ReplyProcessor(broker).routes()[325](FakeChannel(), command)  # type: ignore[arg-type, misc]
 
 
 async def test_a_reply_reaches_the_client_and_is_stored_as_it_came(broker):

@@ -74,7 +74,7 @@ def test_a_partial_registration_is_merged() -> None:
     assert table.topics() == ["T", "U", "V"]
     table.add(topics={"T": QueueData(1, 1, 2, 0)}, version=DataVersion(3, 3))
     assert table.topics() == ["T", "U", "V"]
-    assert table.route("T")["queueDatas"][0]["readQueueNums"] == 1  # type: ignore[index]
+    assert table.route("T")["queueDatas"][0]["readQueueNums"] == 1
 
 
 def test_a_whole_registration_takes_away_what_it_has_not() -> None:
@@ -170,12 +170,12 @@ def test_wiping_takes_the_write_permission_until_the_broker_changes_something() 
     table.add(topics=topics)
     table.add("b", address="h:2")
     assert table.wipe("a") == 2 and table.wipe("nobody") == 0
-    assert {data["brokerName"]: data["perm"] for data in table.route("T")["queueDatas"]} == {"a": 4, "b": 6}  # type: ignore[index]
-    assert table.route("U")["queueDatas"][0]["perm"] == 5  # type: ignore[index]
+    assert {data["brokerName"]: data["perm"] for data in table.route("T")["queueDatas"]} == {"a": 4, "b": 6}
+    assert table.route("U")["queueDatas"][0]["perm"] == 5
     table.add(topics=topics)
-    assert table.route("U")["queueDatas"][0]["perm"] == 5  # type: ignore[index]
+    assert table.route("U")["queueDatas"][0]["perm"] == 5
     table.add(topics=topics, version=V2)
-    assert table.route("U")["queueDatas"][0]["perm"] == 7  # type: ignore[index]
+    assert table.route("U")["queueDatas"][0]["perm"] == 7
 
 
 def test_a_deleted_topic_returns_when_the_broker_registers_it() -> None:
@@ -206,9 +206,9 @@ def test_filter_servers_are_kept_per_address_until_the_list_is_empty() -> None:
     table = Table()
     table.add(filters=["f:1"])
     table.add(filters=None)
-    assert table.route("T")["filterServerTable"] == {"10.0.0.1:10911": ["f:1"]}  # type: ignore[index]
+    assert table.route("T")["filterServerTable"] == {"10.0.0.1:10911": ["f:1"]}
     table.add(filters=[])
-    assert table.route("T")["filterServerTable"] == {}  # type: ignore[index]
+    assert table.route("T")["filterServerTable"] == {}
 
 
 names = st.text("abcXYZ%_-0123456789", min_size=1, max_size=12)

@@ -72,7 +72,7 @@ class Rig:
             self.bodies.append(message.body)
             return await put(message)
 
-        self.broker.store.writes.put = noted  # type: ignore[method-assign]
+        self.broker.store.writes.put = noted
 
     def send(self, command: Command) -> asyncio.Task[Command | None]:
         return asyncio.ensure_future(self.sender.send(FakeChannel(), command))  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ async def stored(broker: FakeBroker, **changes) -> Record:
 async def send_back(broker: FakeBroker, pos: int, *, version: int = 373, flag: int = 0, **ext):
     fields = {"offset": str(pos), "group": "g", "delayLevel": "0", "maxReconsumeTimes": "16", **ext}
     command = Command(36, version=version, flag=flag, ext={n: v for n, v in fields.items() if v is not None})
-    return await SendBackProcessor(broker).routes()[36](FakeChannel(), command)
+    return await SendBackProcessor(broker).routes()[36](FakeChannel(), command)  # type: ignore[arg-type, misc]
 
 
 async def refused(broker: FakeBroker, pos: int, **ext) -> ResponseError:

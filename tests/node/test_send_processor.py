@@ -1,6 +1,7 @@
 """What becomes of sends: each check with its code, in RocketMQ's order; what is stored; what is answered."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from fake_broker import FakeBroker, FakeChannel
@@ -32,7 +33,7 @@ async def send(
     """The answer to a V2 send; `field=None` leaves a field out."""
     merged = {name: value for name, value in {**V2, **ext}.items() if value is not None}
     command = Command(code, opaque=5, flag=flag, version=version, ext=merged, body=body)
-    return await SendProcessor(broker).routes()[code](FakeChannel(), command)
+    return await SendProcessor(broker).routes()[code](FakeChannel(), command)  # type: ignore[arg-type, misc]
 
 
 def only(broker: FakeBroker, topic: str | None = None) -> Record:
@@ -67,7 +68,7 @@ async def test_the_old_send_names_its_fields_in_full(broker):
         "bornTimestamp": "5",
         "flag": "0",
     }
-    answer = await SendProcessor(broker).send(FakeChannel(), Command(10, ext=ext, body=b"x"))
+    answer = await SendProcessor(broker).send(FakeChannel(), Command(10, ext=ext, body=b"x"))  # type: ignore[arg-type]
     assert answer.code == 0
     assert (only(broker).queue_id, only(broker).sys_flag, only(broker).properties) == (2, 1, "CLUSTER\x01C1\x02")
 
@@ -319,7 +320,7 @@ class TestBatches:
 
 async def test_the_messages_of_one_connection_are_stored_in_the_order_they_came(broker):
     bodies = [str(n).encode() for n in range(50)]
-    extra = [{"i": "DELAY\x011\x02"} if n % 3 == 0 else {} for n in range(50)]
+    extra: list[dict[str, Any]] = [{"i": "DELAY\x011\x02"} if n % 3 == 0 else {} for n in range(50)]
     await asyncio.gather(*(send(broker, body=body, **ext) for body, ext in zip(bodies, extra, strict=True)))
     assert [record.body for record in broker.store.records()] == bodies
 

@@ -36,7 +36,7 @@ async def send_half(broker: FakeBroker, key: str = "K1", more: str = "") -> Reco
     text = f"TRAN_MSG\x01true\x02PGROUP\x01pg\x02UNIQ_KEY\x01{key}\x02{more}"
     ext = {"a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "2", "f": "4", "g": str(broker.now_ms()), "h": "9"}
     command = Command(310, ext={**ext, "i": text}, body=key.encode())
-    answer = await SendProcessor(broker).send(FakeChannel(), command)
+    answer = await SendProcessor(broker).send(FakeChannel(), command)  # type: ignore[arg-type]
     assert answer.code == 0
     return Record.decode(broker.store.reads.message_at(int(answer.ext["msgId"][16:], 16)))
 
@@ -55,7 +55,7 @@ def end_command(pos: int, offset: int, decision: int, *, flag: int = 0, **change
 
 async def end(broker: FakeBroker, half: Record, decision: int, **changes):
     command = end_command(half.pos, half.queue_offset, decision, **changes)
-    return await TransactionProcessor(broker).routes()[37](FakeChannel(), command)
+    return await TransactionProcessor(broker).routes()[37](FakeChannel(), command)  # type: ignore[arg-type, misc]
 
 
 async def check(broker: FakeBroker, after_ms: int = 60_000) -> None:
@@ -148,7 +148,7 @@ class TestEnd:
             Message("T", 0, b"", "PGROUP\x01pg\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02")
         )
         with pytest.raises(ResponseError, match="find prepared"):
-            await TransactionProcessor(broker).end(FakeChannel(), end_command(result.pos, 0, COMMIT))
+            await TransactionProcessor(broker).end(FakeChannel(), end_command(result.pos, 0, COMMIT))  # type: ignore[arg-type]
 
     async def test_a_slave_ends_nothing(self, broker):
         half = await send_half(broker)
@@ -291,7 +291,7 @@ class TestCheck:
         half = await send_half(broker)
         await check(broker)
         await end(broker, half, COMMIT)
-        await TransactionProcessor(broker).end(FakeChannel(), answer_to(channel.sent[0], COMMIT))
+        await TransactionProcessor(broker).end(FakeChannel(), answer_to(channel.sent[0], COMMIT))  # type: ignore[arg-type]
         for _ in range(3):
             await check(broker)
         assert keys(broker, "T") == ["K1"] and len(channel.sent) == 1
@@ -304,7 +304,7 @@ class TestCheck:
         for _ in range(3):
             await check(broker)
         for asked in channel.sent:
-            await TransactionProcessor(broker).end(FakeChannel(), answer_to(asked, COMMIT))
+            await TransactionProcessor(broker).end(FakeChannel(), answer_to(asked, COMMIT))  # type: ignore[arg-type]
         assert keys(broker, "T") == ["K1"]
 
     async def test_copies_are_known_after_a_restart(self):
@@ -318,7 +318,7 @@ class TestCheck:
         await check(broker)
         assert len(channel.sent) == 1, "the first half has a copy: only that is asked about"
         await end(broker, half, COMMIT)
-        await TransactionProcessor(broker).end(FakeChannel(), answer_to(channel.sent[0], COMMIT))
+        await TransactionProcessor(broker).end(FakeChannel(), answer_to(channel.sent[0], COMMIT))  # type: ignore[arg-type]
         assert keys(broker, "T") == ["K1"]
 
     async def test_copies_behind_a_half_that_is_being_repaired_are_waited_for(self):
@@ -341,7 +341,7 @@ class TestCheck:
         assert [asked.ext["msgId"] for asked in channel.sent] == ["K1", "K2"]
         await end(broker, half, COMMIT)
         for asked in channel.sent:
-            await TransactionProcessor(broker).end(FakeChannel(), answer_to(asked, COMMIT))
+            await TransactionProcessor(broker).end(FakeChannel(), answer_to(asked, COMMIT))  # type: ignore[arg-type]
         assert sorted(keys(broker, "T")) == ["K1", "K2"]
 
     async def test_offsets_are_committed_when_what_they_stand_on_is_flushed(self):
@@ -457,7 +457,7 @@ class Run:
             command = self.ends.pop(self.random.randrange(len(self.ends)))
             if self.random.random() < 0.2:
                 self.ends.append(command)
-            await TransactionProcessor(self.broker).end(FakeChannel(), command)
+            await TransactionProcessor(self.broker).end(FakeChannel(), command)  # type: ignore[arg-type]
 
     async def check(self, after_ms: int | None = None) -> None:
         await check(self.broker, after_ms or self.random.choice((3_000, 10_000, 60_000)))

@@ -150,13 +150,13 @@ def test_a_claim_that_is_deleted_takes_its_pod_along_when_the_others_can_bear_it
     world.delete(kube.CLAIMS, "data-orders-0-2")
     world.settle()
     assert steps_of(world)["ReplaceNode"] == 1
-    assert world.disks[world.api.get("persistentvolumeclaims", "data-orders-0-2")["metadata"]["uid"]].length > 0  # type: ignore[index]
+    assert world.disks[world.api.get("persistentvolumeclaims", "data-orders-0-2")["metadata"]["uid"]].length > 0
 
 
 def test_a_pod_that_its_machine_never_lets_go_of_is_taken_away(world: Cluster) -> None:
     world.create()
     world.settle()
-    machine = world.pod(0, 1)["spec"]["nodeName"]  # type: ignore[index]
+    machine = world.pod(0, 1)["spec"]["nodeName"]
     if sum(pod["spec"]["nodeName"] == machine for pod in world.api.all("pods")) > 1:
         pytest.skip("this seed put two members on one machine")
     world.machines[machine] = False
@@ -308,7 +308,7 @@ def test_every_field_of_the_status_is_in_the_schema(world: Cluster) -> None:
     """A field that the schema does not know would be dropped by the server, and written again in each pass."""
     from pathlib import Path
 
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     world.create(listeners={"external": {"type": "NodePort"}})
     world.settle()

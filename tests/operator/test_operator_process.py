@@ -185,7 +185,7 @@ async def test_an_event_says_which_cluster_to_look_at(resource: str, body: dict[
     seen: set[Key] = set()
     registry = handlers.registry_for(seen.add)
     (handler,) = [each for each in registry._watching.get_all_handlers() if each.id == resource]
-    await handler.fn(namespace="shop", **{"spec": {}, "labels": {}} | body)
+    await handler.fn(namespace="shop", **{"spec": {}, "labels": {}} | body)  # type: ignore[misc]
     itself = {Key("shop", "orders-1", Kind.JOB)} if body["name"] == "orders-1" else set()
     assert seen - itself == {Key("shop", "orders", kind) for kind in expected}
     assert itself <= seen

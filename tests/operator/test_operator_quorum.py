@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -169,7 +170,7 @@ def test_why_a_group_cannot_do_without_a_member(found: Group, number: int, why: 
         ({"answer": Answer("follower", 5, 0, ready=False, sound=False)}, False),
     ],
 )
-def test_the_word_of_a_voter_about_itself(changes: dict[str, object], counts: bool) -> None:
+def test_the_word_of_a_voter_about_itself(changes: dict[str, Any], counts: bool) -> None:
     assert sound(three(second=member(2, **changes)), 2) is counts
 
 

@@ -67,7 +67,8 @@ async def kill(store: MessageStore) -> None:
 def message(
     body: bytes = b"hello", *, topic: str = "T", queue: int = 0, properties: str = "", **fields: Any
 ) -> Message:
-    return Message(topic, queue, body, properties, **({"born_timestamp_ms": BORN_MS, "born_host": PEER} | fields))
+    defaults: dict[str, Any] = {"born_timestamp_ms": BORN_MS, "born_host": PEER}
+    return Message(topic, queue, body, properties, **(defaults | fields))
 
 
 def records_of(body: bytes) -> list[Record]:

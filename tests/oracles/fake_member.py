@@ -51,7 +51,7 @@ class FakeMember:
         self.on_ready: list[Callable[[int], None]] = []
         self.on_accepting: list[Callable[[bool], None]] = []
         self.on_commit: list[Callable[[int], None]] = []
-        self.on_apply: list[Callable[[int, EntryKind, bytes], None]] = []
+        self.on_apply: list[Callable[[int, EntryKind, bytes], object]] = []
         self.on_truncate: list[Callable[[int, int], None]] = []
         self.on_unknown: list[Callable[[], None]] = []
         self.on_refused: list[Callable[[list[tuple[int, bytes]]], None]] = []

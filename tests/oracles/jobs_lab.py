@@ -170,7 +170,7 @@ class JobLab(Operated[JobsReconciler]):
             api = InlineKube(self.api)
             context = Context(
                 kube=api,
-                nodes=None,  # type: ignore[arg-type]  # no job asks a broker
+                nodes=None,  # no job asks a broker
                 settings=self.settings,
                 events=Events(api, "operator-0", lambda: self.time),
                 metrics=self.metrics,

@@ -118,7 +118,8 @@ class JobStorm:
         policy = self.random.choice(("Allow", "Forbid", "Replace"))
         self.note(f"nightly {policy}")
         self.lab.job(
-            *("nightly", *self.scripts()),
+            "nightly",
+            *self.scripts(),
             schedule="* * * * *",
             concurrencyPolicy=policy,
             activeDeadlineSeconds=300,

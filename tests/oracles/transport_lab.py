@@ -75,7 +75,7 @@ class Member:
 
     @property
     def messages(self) -> list[Message]:
-        return [replace(message, payload=b"") if payload else message for message, payload in self.inbox]  # type: ignore[call-arg]
+        return [replace(message, payload=b"") if payload else message for message, payload in self.inbox]  # type: ignore[arg-type]
 
     def start(self) -> None:
         self.transport.start([self.socket])
@@ -91,10 +91,10 @@ class Member:
             lane in found[peer].lanes and found[peer].lanes[lane].connected for lane in lanes or tuple(Lane)
         )
 
-    def sent(self, peer: int, lane: Lane):  # type: ignore[no-untyped-def]
+    def sent(self, peer: int, lane: Lane):
         return next(status for status in self.transport.status() if status.member == peer).lanes[lane].sent
 
-    def received(self, peer: int, lane: Lane):  # type: ignore[no-untyped-def]
+    def received(self, peer: int, lane: Lane):
         return next(status for status in self.transport.status() if status.member == peer).received[lane]
 
 

@@ -81,7 +81,7 @@ def test_a_log_of_dledger_is_continued(golden: Golden, golden_folder: Path) -> N
     ledger.log.sync()
     again = opened(folder, boot=2)
     assert (again.last_index, again.term_of(last + 1), again.damage) == (last + 1, 2, None)
-    pos, _, term, kind, chain, crc = again.log.header(last + 1)  # type: ignore[misc]
+    pos, _, term, kind, chain, crc = again.log.header(last + 1)
     assert (term, kind) == (2, EntryKind.NO_OP) and chain and crc
     follower = opened(folder.parent / "follower")
     at = 0

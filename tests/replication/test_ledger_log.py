@@ -221,7 +221,7 @@ def test_what_was_written_before_the_fault_stays(tmp_path: Path) -> None:
     assert log.next_offset(b"T", 0) == 3
     put(log, b"after")
     log.write_out()
-    assert log.header(3)[0] == SEGMENT_BYTES  # type: ignore[index]
+    assert log.header(3)[0] == SEGMENT_BYTES
 
 
 def test_terms_only_rise(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_answers_wait_for_the_position_of_their_entry(tmp_path: Path) -> None:
     frame = struct.pack(">ii", 4 + len(raw) + 4, len(raw)) + raw + b"body"
     assert log.feed(connection, frame + frame, NOW_MS) == (2, None, None)
     log.write_out()
-    pos, size, _ = log.unit(0)  # type: ignore[misc]
+    pos, size, _ = log.unit(0)
     assert log.release(pos + size - 1) == []
     ((_, answer),) = log.release(pos + size)
     told = json.loads(answer[8:])["extFields"]
@@ -451,7 +451,7 @@ def test_entries_without_crcs_are_taken_until_one_has_them(tmp_path: Path) -> No
     put_offset = Record.decode(last[1])._replace(queue_offset=0, pos=last[0].pos + 48).encode()
     follower.write_out()
     assert files(tmp_path / "data")[last[0].pos + 48 :].startswith(put_offset)
-    assert follower.header(4)[4] != 0  # type: ignore[index]
+    assert follower.header(4)[4] != 0
     wrong = bytearray(twin.span(0, 3))
     wrong[48 + 88] ^= 1  # the first body's only byte
     assert rejection(bytes(wrong), None).reason == "body CRC differs"
@@ -537,7 +537,7 @@ def test_a_cut_waits_for_the_sync_that_runs(tmp_path: Path) -> None:
             log.append_batch(b"T", 0, bodies, b"", now_ms=NOW_MS, born_timestamp=5, born_host=PEER.encode())
         log.write_out()
         keep = log.index_of((1 << 24) + 5000, 0)
-        pos, size, term, _, chain, _ = log.header(keep)  # type: ignore[misc]
+        pos, size, term, _, chain, _ = log.header(keep)
         before = door.counts()["sync"]
         syncing = threading.Thread(target=log.sync)
         syncing.start()
@@ -547,7 +547,7 @@ def test_a_cut_waits_for_the_sync_that_runs(tmp_path: Path) -> None:
         syncing.join()
         assert log.flushed <= log.written == pos + size
         assert log.flushed_index <= log.written_index == keep
-        pos, size, term, _, chain, _ = log.header(0)  # type: ignore[misc]
+        pos, size, term, _, chain, _ = log.header(0)
         log.cut(pos + size, 0, term, chain)
 
 
@@ -649,7 +649,7 @@ def test_a_cut_is_durable_when_it_returns(tmp_path: Path) -> None:
     log.write_out()
     log.sync()
     log.sync_index()
-    pos, size, term, _, chain, _ = log.header(1)  # type: ignore[misc]
+    pos, size, term, _, chain, _ = log.header(1)
     log.cut(pos + size, 1, term, chain)
     door.crash(1, 0.0)
     assert not any(files(tmp_path / "data")[pos + size :])
@@ -664,7 +664,7 @@ def test_a_cut_that_power_ended_leaves_no_hole(tmp_path: Path, seed: int) -> Non
         put(log, bytes([number]) * 1000)
     log.write_out()
     log.sync()
-    pos, size, term, _, chain, _ = log.header(1)  # type: ignore[misc]
+    pos, size, term, _, chain, _ = log.header(1)
     door.fail("create", "data/", errno.EIO, after=seed % 3)
     with pytest.raises(OSError):
         log.cut(pos + size, 1, term, chain)
@@ -682,7 +682,7 @@ def test_a_cut_leaves_earlier_bytes_to_the_next_sync(tmp_path: Path) -> None:
     for number in range(9):
         put(log, bytes([number]) * 1000)
     log.write_out()
-    pos, size, term, _, chain, _ = log.header(4)  # type: ignore[misc]
+    pos, size, term, _, chain, _ = log.header(4)
     log.cut(pos + size, 4, term, chain)
     log.sync()
     door.crash(1, 0.0)

@@ -499,11 +499,11 @@ def test_nothing_is_appended_after_a_failed_cut(tmp_path: Path, op: str) -> None
         try:
             ledger.truncate(10)
         except OSError:
-            if LedgerMark.load(folder).flags == Flags.CUTTING:  # type: ignore[union-attr]
+            if LedgerMark.load(folder).flags == Flags.CUTTING:
                 with pytest.raises(DamagedLogError, match="a truncation of the log failed"):
                     ledger.append_entries(entries_of(ledger, twin, 11, 12), 11)
                 ledger.save_mark()
-                assert LedgerMark.load(folder).flags == Flags.CUTTING  # type: ignore[union-attr]
+                assert LedgerMark.load(folder).flags == Flags.CUTTING
                 assert open_ledger(folder).last_index == 10
         door.heal()
 

@@ -43,7 +43,7 @@ async def test_the_frame_that_destroyed_a_group_ends_its_connection(tmp_path: Pa
             line = await Line.open(group.nodes[target].port, speaker(2), target, Lane.CONTROL)
             assert line.welcome
             line.send(PreVoteReply(2, target, 2**63 - 1, 5, 7, granted=True))
-            await until(lambda line=line: line.closed, "its connection is closed")
+            await until(lambda line=line: line.closed, "its connection is closed")  # type: ignore[misc]
             await line.close()
         await group.nodes[2].start(group.addresses)
         await works(group)

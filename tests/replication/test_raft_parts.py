@@ -225,7 +225,7 @@ def test_the_defaults_work() -> None:
 
 
 def test_a_leader_that_left_does_not_confirm_for_the_others() -> None:
-    leading = Leadership(0, Membership.of([1, 2, 3]), 0, None, 0.0)  # type: ignore[arg-type]
+    leading = Leadership(0, Membership.of([1, 2, 3]), 0, None, 0.0)
     back, answered, silent = (leading.peers[number] for number in (1, 2, 3))
     back.possible_loss, answered.acked_round, silent.acked_round = PossibleLoss.LOG, 5, 4
     assert not leading.confirmed_without(back, 5), "one of three voters said so"
@@ -234,7 +234,7 @@ def test_a_leader_that_left_does_not_confirm_for_the_others() -> None:
 
 
 def test_leadership_moves_to_the_most_advanced_healthy_member() -> None:
-    leading = Leadership(0, Membership.of([0, 1, 2, 3, 4]), 0, None, 0.0)  # type: ignore[arg-type]
+    leading = Leadership(0, Membership.of([0, 1, 2, 3, 4]), 0, None, 0.0)
     for number, (match, acked_at) in enumerate([(9, 10.0), (30, 4.9), (20, 5.0), (40, 10.0)], 1):
         leading.peers[number].match_index, leading.peers[number].acked_at = match, acked_at
     leading.peers[4].possible_loss = PossibleLoss.LOG

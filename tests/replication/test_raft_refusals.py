@@ -122,7 +122,8 @@ def test_a_group_continues_beside_a_member_with_a_damaged_term() -> None:
 def test_a_leader_counts_no_entry_that_it_does_not_have(changes: dict[str, int]) -> None:
     group = Group()
     leader = group.elect(0)
-    group.cut(0, 1), group.cut(0, 2)
+    group.cut(0, 1)
+    group.cut(0, 2)
     leader.propose()
     peer = leader.raft.peers[1]
     before = leader.raft.commit_index
@@ -136,7 +137,8 @@ def test_a_leader_counts_no_entry_that_it_does_not_have(changes: dict[str, int])
 def test_a_refusal_of_what_was_never_sent_changes_nothing(prev_index: int) -> None:
     group = Group()
     leader = group.elect(0)
-    group.cut(0, 1), group.cut(0, 2)
+    group.cut(0, 1)
+    group.cut(0, 2)
     leader.propose()
     peer = leader.raft.peers[1]
     before = peer.next_index
@@ -155,7 +157,8 @@ def test_a_heartbeat_that_was_not_sent_is_not_answered(round_: int, sent_at: flo
     group.wait(1.0)
     round_ = round_ if round_ > 2 else leader.raft.peers[1].acked_round + 1
     leader.step(HeartbeatReply(1, 0, leader.raft.term, round_, sent_at, 0))
-    group.cut(0, 1), group.cut(0, 2)
+    group.cut(0, 1)
+    group.cut(0, 2)
     group.wait(3 * T)
     assert leader.raft.role is not Role.LEADER, "without a majority it steps down (L4)"
 

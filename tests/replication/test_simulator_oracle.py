@@ -386,8 +386,8 @@ def test_what_is_said_is_true(group: Group, invariant: str, sender: int, message
         VoteRequest(0, 2, 2, 0, 2, 1),
     ):
         group.oracle.sent(group[0], truth)
-    for truth in (success(0), VoteReply(1, 0, 2, 0, True), VoteReply(1, 2, 2, 0, False)):
-        group.oracle.sent(group[1], truth)
+    for reply in (success(0), VoteReply(1, 0, 2, 0, True), VoteReply(1, 2, 2, 0, False)):
+        group.oracle.sent(group[1], reply)
     with breaks(invariant):
         group.oracle.sent(group[sender], message)
 
@@ -503,7 +503,8 @@ def test_weather() -> None:
 
 
 def test_events_of_one_moment_keep_their_order() -> None:
-    queue, seen = EventQueue(), []
+    queue = EventQueue()
+    seen: list[object] = []
     for number in range(5):
         queue.after(1.0, seen.append, number)
     queue.at(0.5, seen.append, "first")

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import uvloop
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_polic
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoopPolicy]:
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
     return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
 
 
@@ -220,7 +220,7 @@ async def test_versions_without_a_common_one_are_refused_politely(monkeypatch: p
     from tallystick.replication.transport import peer_lane
 
     class LaterHello(peer_lane.Hello):
-        def __init__(self, *fields: object) -> None:
+        def __init__(self, *fields: Any) -> None:
             super().__init__(*fields, 2, 4)  # type: ignore[call-arg]
 
     a, b = Member(0), Member(1)

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,7 @@ SMALL_CHUNKS = replace(QUICK, ship_chunk_bytes=10_000, ship_bytes_per_second=1 <
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoopPolicy]:
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
     return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
 
 
@@ -180,7 +179,7 @@ async def test_lost_questions_and_answers_are_asked_for_again() -> None:
     dice = random.Random(4)
     for end, deliver in ((a, a.transport.deliver_shipping), (b, b.transport.deliver_shipping)):
 
-        def lossy(message, deliver=deliver):  # type: ignore[no-untyped-def]
+        def lossy(message, deliver=deliver):
             for _ in range(dice.choice([0, 1, 1, 2])):  # lost, or twice
                 deliver(message)
 

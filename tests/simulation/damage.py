@@ -72,7 +72,7 @@ def _spoil(path: Path, dice: Random) -> str:
     if how == "flip":
         piece[0] ^= 1 << dice.randrange(8)
     else:
-        piece[:] = _instead(how, data, at, len(piece), dice)
+        piece[:] = _instead(how, data, at, len(piece), dice)  # type: ignore[arg-type]
     with path.open("r+b") as file:
         file.seek(at)
         file.write(piece)

@@ -69,22 +69,22 @@ class SimLoop(base_events.BaseEventLoop):
 
     # --- callbacks ---
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         handle = events.Handle(callback, args, self, context)
         if not self._ended:
-            self._ready.append(handle)
+            self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         process = current.get()
         at = when - MONOTONIC_BASE_S if process is None else process.host.virtual_s(when)
         return self._at(at, when, callback, args, context)
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
@@ -109,26 +109,26 @@ class SimLoop(base_events.BaseEventLoop):
         pass  # it stays in the heap until its time
 
     def _run_once(self) -> None:
-        if not self._ready:
+        if not self._ready:  # type: ignore[attr-defined]
             self._advance()
-        ready: deque[asyncio.Handle] = self._ready
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 self._run_handle(handle)
 
     def _advance(self) -> None:
         timers = self._timers
         while timers:
             at, _, timer = heapq.heappop(timers)
-            if timer._cancelled:  # type: ignore[attr-defined]
+            if timer._cancelled:
                 continue
             if at > self.now:
                 self.now, self._events_now = at, 0
-            self._ready.append(timer)
+            self._ready.append(timer)  # type: ignore[attr-defined]
             if not timers or timers[0][0] > self.now:
                 return
-        if not self._ready:
+        if not self._ready:  # type: ignore[attr-defined]
             raise AssertionError("the world stands still: nothing is ready and no timer is set")
 
     def _run_handle(self, handle: asyncio.Handle) -> None:
@@ -170,7 +170,7 @@ class SimLoop(base_events.BaseEventLoop):
 
     # --- threads ---
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """One thread for each `SimExecutor`, any number without one."""
         if isinstance(executor, SimExecutor) and executor.closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
@@ -200,7 +200,7 @@ class SimLoop(base_events.BaseEventLoop):
 
     # --- the rest of what processes ask a loop for ---
 
-    def add_signal_handler(self, number: int, callback: Callable[..., Any], *args: Any) -> None:
+    def add_signal_handler(self, number: int, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
         process = current.get()
         assert process is not None and not args
         process.signal_handlers[number] = callback
@@ -212,16 +212,16 @@ class SimLoop(base_events.BaseEventLoop):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, int(port or 0)))]
 
-    async def create_connection(self, factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_connection(self, factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
         return await self.network.connect(factory, host, port)
 
-    async def create_server(self, factory: Callable[[], Any], *_: Any, sock: Any = None, **__: Any) -> Any:
+    async def create_server(self, factory: Callable[[], Any], *_: Any, sock: Any = None, **__: Any) -> Any:  # type: ignore[override]
         return self.network.serve(factory, sock)
 
     async def sock_accept(self, sock: Any) -> Any:
         return await self.network.accept(sock)
 
-    async def connect_accepted_socket(self, factory: Callable[[], Any], sock: Any, **_: Any) -> Any:
+    async def connect_accepted_socket(self, factory: Callable[[], Any], sock: Any, **_: Any) -> Any:  # type: ignore[override]
         return self.network.adopt(factory, sock)
 
     def _process_events(self, event_list: Any) -> None:
@@ -233,7 +233,7 @@ class SimLoop(base_events.BaseEventLoop):
     def end(self) -> None:
         """Nothing runs any more, whatever is asked for."""
         self._ended = True
-        self._ready.clear()
+        self._ready.clear()  # type: ignore[attr-defined]
         self._timers.clear()
 
 

@@ -57,7 +57,7 @@ def _replace(edit: Edit) -> None:
     for part in path:
         owner = getattr(owner, part)
     held = inspect.getattr_static(owner, name)
-    function: FunctionType = held.__func__ if isinstance(held, classmethod | staticmethod) else held
+    function: FunctionType = held.__func__ if isinstance(held, classmethod | staticmethod) else held  # type: ignore[assignment]
     source = _source(module, edit.function)
     if source.count(edit.old) != 1:
         raise MutationError(f"{edit.module}.{edit.function} has {source.count(edit.old)} times: {edit.old}")

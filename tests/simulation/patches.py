@@ -42,13 +42,13 @@ def ordered_hash(self: Any) -> int:
     return number
 
 
-class SimTask(asyncio.Task):  # type: ignore[type-arg]
+class SimTask(asyncio.Task):
     """A task that stands in sets at a place that only the seed decides."""
 
     __hash__ = ordered_hash
 
 
-class SimFuture(asyncio.Future):  # type: ignore[type-arg]
+class SimFuture(asyncio.Future):
     """A future of the same kind."""
 
     __hash__ = ordered_hash
@@ -112,8 +112,8 @@ def install() -> None:
     time.time = lambda: _time_ns() / 1e9
     time.sleep = _sleep  # type: ignore[assignment]
     os.urandom = _urandom
-    os.statvfs = _statvfs  # type: ignore[assignment]
-    random.Random = _SeededRandom  # type: ignore[misc]
+    os.statvfs = _statvfs
+    random.Random = _SeededRandom  # type: ignore[assignment, misc]
     secrets.token_bytes = lambda nbytes=None: os.urandom(nbytes or 32)
     secrets.token_hex = lambda nbytes=None: os.urandom(nbytes or 32).hex()
     secrets.randbits = lambda k: int.from_bytes(os.urandom(k // 8 + 1)) >> (8 - k % 8)
@@ -188,13 +188,13 @@ def _install_in_product() -> None:
     progress.boot_id = boot_id
     ledger.machine_boot_id = member.machine_boot_id = boot_id
     remoting._bind_one = bind_one
-    connection.Connection.__hash__ = link.Link.__hash__ = ordered_hash
-    threads.ThreadPoolExecutor = SimExecutor
-    appender.SyncThread = log_writer.SyncThread = SimSyncThread
-    broker.Door = nameserver.Door = process_door
-    lock.StoreLock.acquire = classmethod(patched_acquire(lock.StoreLock.acquire.__func__))
-    memory_budget.PROCESS = _ProcessBudget()
-    run.print = lambda *_, **__: None
+    connection.Connection.__hash__ = link.Link.__hash__ = ordered_hash  # type: ignore[method-assign]
+    threads.ThreadPoolExecutor = SimExecutor  # type: ignore[assignment, misc]
+    appender.SyncThread = log_writer.SyncThread = SimSyncThread  # type: ignore[assignment, misc]
+    broker.Door = nameserver.Door = process_door  # type: ignore[assignment, misc]
+    lock.StoreLock.acquire = classmethod(patched_acquire(lock.StoreLock.acquire.__func__))  # type: ignore[assignment, attr-defined, method-assign]
+    memory_budget.PROCESS = _ProcessBudget()  # type: ignore[assignment]
+    run.print = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
 def in_thread(call: Callable[[], Any]) -> Any:

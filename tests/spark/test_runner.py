@@ -76,7 +76,7 @@ def test_a_stream_on_spark_is_in_order_and_ends_when_closed(spark: Any, host_of:
     stream = runner.stream(many_bytes, range(100))
     assert next(stream)[0] == 0
     stream.close()  # type: ignore[attr-defined]  # it is a generator
-    stream = runner.stream(fails_at_two, range(9))
+    stream = runner.stream(fails_at_two, range(9))  # type: ignore[arg-type]
     assert [next(stream), next(stream)] == [0, 1]
     with pytest.raises(Exception, match="the third one"):
         next(stream)

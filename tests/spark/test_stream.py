@@ -38,7 +38,8 @@ def bodies(reader: MessageStreamReader, start: Any, end: Any) -> list[bytes]:
 async def test_each_message_once_while_the_store_grows(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         reader = reader_of(tmp_path)
-        offset, seen = reader.initialOffset(), []
+        offset = reader.initialOffset()
+        seen: list[Any] = []
         for step in range(10):
             sent = [b"%d-%d" % (step, number) + b"x" * 100 for number in range(step * 3)]
             for body in sent:

@@ -161,7 +161,8 @@ def test_a_full_disk_is_emptied_and_puts_come_back(store):
     settings, fill = store
     fill(92)
     disk = Disk(settings.commit_log_folder, 100)
-    pauses, told = [], []
+    pauses: list[float] = []
+    told: list[int] = []
     cleaner = SegmentCleaner(settings, Door(), used=disk.used, pause=pauses.append, before_delete=told.append)
     first = run(cleaner)
     assert first.state is DiskState.FULL

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from derived_twin import write_log
@@ -35,7 +36,7 @@ def records(count: int, queues: int = 2, topic: str = "T") -> list[Record]:
     ]
 
 
-def opened(folder: Path, door: Door | None = None, **options: int) -> Dispatch:
+def opened(folder: Path, door: Door | None = None, **options: Any) -> Dispatch:
     dispatch = Dispatch(
         door or Door(),
         str(folder),
@@ -241,7 +242,13 @@ def test_files_that_do_not_fit_the_settings_are_named(store: Store) -> None:
     with pytest.raises(DamageError, match="commitlog"):
         scan(str(folder / "commitlog"), 8192, 0, True)
     for wrong in ({"log_segment_bytes": 0}, {"queue_segment_bytes": 0}, {"index_slots": 0}, {"entry_header_bytes": 7}):
-        options = {"log_segment_bytes": 1, "queue_segment_bytes": 20, "index_slots": 1, "index_entries": 9, **wrong}
+        options: dict[str, Any] = {
+            "log_segment_bytes": 1,
+            "queue_segment_bytes": 20,
+            "index_slots": 1,
+            "index_entries": 9,
+            **wrong,
+        }
         with pytest.raises(ValueError):
             Dispatch(Door(), str(folder), str(folder), **options)
 
@@ -386,7 +393,7 @@ def test_files_and_folders_whose_sync_failed_are_all_synced_again(store: Store) 
     assert door.counts() == after, "nothing is left to sync"
 
 
-def many_are_synced_at_once(folder: Path, **options: int) -> tuple[Door, Dispatch]:
+def many_are_synced_at_once(folder: Path, **options: Any) -> tuple[Door, Dispatch]:
     """A door for which the ten files and four folders of the store are many, and what is to be synced."""
     door = Door(record=True, most_single_syncs=13)
     door.keep_fs(folder)

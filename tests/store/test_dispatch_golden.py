@@ -134,10 +134,10 @@ def test_answers_are_rocketmqs(opened: Callable[[str], Opened], name: str) -> No
             )
     for key in answers["keys"]:
         hashed = key_hash(f"{key['topic']}#{key['key']}".encode())
-        found, time, pos = dispatch.lookup(hashed, min(key["max"], 64), key["begin"], key["end"])
+        positions, time, pos = dispatch.lookup(hashed, min(key["max"], 64), key["begin"], key["end"])
         assert (time, pos) == (key["indexLastUpdateTimestamp"], key["indexLastUpdatePhyoffset"])
         # after a crash RocketMQ may have a record twice; each once is as good
-        assert list(dict.fromkeys(found)) == list(dict.fromkeys(key["phyOffsets"]))
+        assert list(dict.fromkeys(positions)) == list(dict.fromkeys(key["phyOffsets"]))
     assert dispatch.damaged == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from derived_twin import DerivedTwin, key_hash, write_log
 from hypothesis import given, settings
@@ -60,7 +61,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
     return records
 
 
-def opened(folder: Path, **options: int) -> Dispatch:
+def opened(folder: Path, **options: Any) -> Dispatch:
     dispatch = Dispatch(
         Door(),
         str(folder),

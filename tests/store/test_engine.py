@@ -436,8 +436,9 @@ async def test_fed_sends_roll_over_segments_and_equal_what_a_put_stores(tmp_path
         peers[0].feed(send_frame(b"x", properties="TAGS\x01A\x02"))
         await peers[0].answered(21)
         put, fed = read_queue(store)[-2:]
-        same = {"pos": 0, "queue_offset": 0, "store_timestamp_ms": 0}
-        assert put._replace(**same) == fed._replace(**same)
+        assert put._replace(pos=0, queue_offset=0, store_timestamp_ms=0) == fed._replace(
+            pos=0, queue_offset=0, store_timestamp_ms=0
+        )
 
 
 async def test_chunks_may_be_cut_anywhere(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ async def make(folder: Path, *, group: bool, kill: bool) -> Made:
     return Made(copy if kill else root, group, sent)
 
 
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 
 
 def gone(root: Path) -> None:
@@ -100,7 +100,7 @@ def made(request: pytest.FixtureRequest, stores: dict[str, Made], tmp_path: Path
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def of_each_queue(act: Callable[[Path], None]) -> Damage:
+def of_each_queue(act: Callable[[Path], object]) -> Damage:
     def damage(root: Path) -> None:
         for path in sorted((root / "consumequeue").glob("*/*/*")):
             act(path)

@@ -52,7 +52,7 @@ async def test_new_units_have_an_extension_if_it_is_set(tmp_path: Path) -> None:
     assert verify(tmp_path).sound
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "a short file": lambda root: os.truncate(ext(root) / segment_name(EXT_BYTES), 50),
     "a long file": lambda root: os.truncate(ext(root) / segment_name(EXT_BYTES), 500),
     "a file at a wrong place": lambda root: shutil.copy(ext(root) / segment_name(0), ext(root) / segment_name(7)),

@@ -182,7 +182,7 @@ def test_the_golden_config_files_come_back_byte_for_byte(golden: Callable[[str],
     for file in files:
         value = loads(file.read_bytes())
         for table in find(value, "bitPos"):
-            table["bitPos"] = tuple(table["bitPos"])  # a Java array, which stays on one line
+            table["bitPos"] = tuple(table["bitPos"])  # type: ignore[assignment]  # a Java array, which stays on one line
         assert dumps(value, pretty=True, sort_keys=False) == file.read_bytes(), file.name
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ SUFFIX = "CLUSTER\x01c1\x02"
 NOW_MS = 1_700_000_000_000
 
 
-def make_log(folder: Path, door: Door | None = None, segment_bytes: int = 4096, **options: int) -> Log:
+def make_log(folder: Path, door: Door | None = None, segment_bytes: int = 4096, **options: Any) -> Log:
     log = Log(
         door or Door(),
         str(folder),

@@ -19,7 +19,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from engine_lab import message, opened, records_of, small, until
@@ -148,7 +148,7 @@ def check_keys(store: MessageStore, puts: list[Put]) -> None:
 
 async def check_next(store: MessageStore) -> list[Put]:
     """Each queue, also one without a record, goes on behind the last offset that it gave out."""
-    new = []
+    new: list[Any] = []
     for (topic, queue), count in (COUNTS | {OLD: 3}).items():
         new.append(await put(store, topic, queue, 9000 + len(new)))
         assert new[-1].offset == count, (topic, queue)

@@ -100,7 +100,7 @@ def only_an_empty_file(queue: Path) -> None:
     (queue / segment_name(0)).touch()
 
 
-DERIVED: dict[str, Callable[[Path], None]] = {
+DERIVED: dict[str, Callable[[Path], object]] = {
     "a unit that names nothing": lambda root: unit(root, 7, b"\xff" * 8),
     "a unit of another size": lambda root: unit(root, 7, b"\0\0\1\0", 8),
     "a unit of another tag": lambda root: unit(root, 7, b"\0" * 8, 12),

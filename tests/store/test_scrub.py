@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -284,7 +285,7 @@ async def test_bytes_of_log_and_index_are_counted_and_paused_for(
         assert sum(told) == store.scrub.total_bytes > (sealed.end - sealed.begin) + index_bytes // 2
 
 
-EXTENDED = {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 2048}
+EXTENDED: dict[str, Any] = {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 2048}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Settings of the store: RocketMQ's defaults, and an error that names the key for everything that cannot be used."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -83,8 +84,9 @@ def test_every_number_has_a_range():
         if item.type in ("int", "float"):
             below = -2 if item.default == -1 else -1  # -1 may stand for a value that is derived
             for value in (below, 2**64):
+                changed: dict[str, Any] = {item.name: value}
                 with pytest.raises(SettingsError, match=item.name):
-                    dataclasses.replace(StoreSettings(), **{item.name: value}).validate()
+                    dataclasses.replace(StoreSettings(), **changed).validate()
 
 
 def test_several_hours():

@@ -331,7 +331,8 @@ def test_a_run_is_deleted_when_its_time_is_over(lab: JobLab) -> None:
     lab.tick(2)
     lab.one_pass()
     assert lab.jobs() == []
-    lab.tick(), lab.tick()
+    lab.tick()
+    lab.tick()
     assert not [key for key in lab.api.objects if key[2].startswith("audit-")], "and what it owns with it"
 
 
@@ -371,7 +372,8 @@ def test_deleting_a_job_needs_no_operator(lab: JobLab) -> None:
     assert not lab.body()["metadata"].get("finalizers")
     lab.delete("storejobs", "audit")
     assert lab.one_pass() is None
-    lab.tick(), lab.tick()
+    lab.tick()
+    lab.tick()
     assert not [key for key in lab.api.objects if key[2].startswith("audit-")]
 
 

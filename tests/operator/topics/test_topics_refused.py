@@ -1,5 +1,7 @@
 """What is refused, what waits, and what is taken over: each with the reason that its author reads."""
 
+from typing import Any
+
 import pytest
 from topics_lab import CLUSTER, NAMESPACE, Lab
 
@@ -54,7 +56,7 @@ async def test_system_groups(lab: Lab, name: str) -> None:
         ("mine", {"ordered": "yes"}, "spec.ordered"),
     ],
 )
-async def test_what_cannot_be(lab: Lab, name: str, spec: dict[str, object], told: str) -> None:
+async def test_what_cannot_be(lab: Lab, name: str, spec: dict[str, Any], told: str) -> None:
     lab.api.topic(name, **spec)
     await lab.settle()
     assert lab.api.ready(name) == ("False", "InvalidSpec")
@@ -189,7 +191,7 @@ async def test_deleted_with_retain_and_applied_again(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("spec", [{"queues": 5}, {"queues": 4, "deletionPolicy": "Delete"}, {"permission": "ReadOnly"}])
-async def test_applied_again_as_something_else(lab: Lab, spec: dict[str, object]) -> None:
+async def test_applied_again_as_something_else(lab: Lab, spec: dict[str, Any]) -> None:
     lab.api.topic("created", queues=4)
     await lab.settle()
     lab.api.remove("Topic", "created")

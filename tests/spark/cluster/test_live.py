@@ -59,7 +59,7 @@ def options_of(places: list[Place]) -> ReadOptions:
 
 
 def audited(places: list[Place], workers: Sequence[str]) -> tuple[dict[str, Any], PlacedRunner]:
-    runner = PlacedRunner({each.node: each for each in places}, lambda _: MountedOn(workers), Progress(1))
+    runner = PlacedRunner({each.node: each for each in places}, lambda _: MountedOn(workers), Progress(1))  # type: ignore[arg-type, return-value]
     return audit.run(options_of(places), runner), runner
 
 
@@ -171,8 +171,8 @@ def test_what_expires_meanwhile_is_no_difference(golden: Callable[[str], Path], 
             return super().__call__(function, pairs)
 
     options = replace(ReadOptions.parse({"path": "x", "splitBytes": "70000"}), paths=(StorePath(place.root, "g-0"),))
-    undisturbed = audit.run(options, PlacedRunner({"g-0": place}, lambda _: MountedOn(["g-0"]), Progress(1)))
-    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Expiring(["g-0"]), Progress(1)))
+    undisturbed = audit.run(options, PlacedRunner({"g-0": place}, lambda _: MountedOn(["g-0"]), Progress(1)))  # type: ignore[arg-type, return-value]
+    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Expiring(["g-0"]), Progress(1)))  # type: ignore[arg-type, return-value]
     assert Expiring.steps > step
     assert summary["differences"] == [] and summary["behind"] == undisturbed["behind"]
     (source,) = summary["sources"]
@@ -203,7 +203,7 @@ def test_what_a_broker_was_about_to_write_is_no_difference(golden: Callable[[str
             return super().__call__(function, pairs)
 
     options = replace(ReadOptions.parse({"path": "x"}), paths=(StorePath(place.root, "g-0"),))
-    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Healing(["g-0"]), Progress(1)), 10_000)
+    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Healing(["g-0"]), Progress(1)), 10_000)  # type: ignore[arg-type, return-value]
     assert steps.count("audit_split") == 2 and steps.count("audit_volume") == 2
     found = {each["what"] for each in summary["differences"]}
     assert found == (set() if healing else {"queue", "index"})
@@ -235,6 +235,6 @@ def test_a_file_that_is_missing_in_the_middle_is_a_difference(golden: Callable[[
             return super().__call__(function, pairs)
 
     options = replace(ReadOptions.parse({"path": "x"}), paths=(StorePath(place.root, "g-0"),))
-    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Losing(["g-0"]), Progress(1)))
+    summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Losing(["g-0"]), Progress(1)))  # type: ignore[arg-type, return-value]
     logs = [(each["file"], each["reason"]) for each in summary["differences"] if each["what"] == "log"]
     assert logs == [(str(victim), "the file is gone, and older ones are there")]
