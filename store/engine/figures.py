@@ -9,16 +9,37 @@ from tallystick.store.clock import wall_ms
 from tallystick.store.formats.record import store_timestamp
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Dispatch
-    from tallystick.store.engine.message_store import MessageStore
+    from tallystick.store._kernel import Dispatch, Log
+    from tallystick.store.engine.dispatcher import Dispatcher
+    from tallystick.store.engine.durability import Durability
+    from tallystick.store.engine.reads import Reads
+    from tallystick.store.engine.upkeep import Upkeep
+    from tallystick.store.settings import StoreSettings
 
 
 class Figures:
     """Owns when the store was opened and where its log ended then. Everything else is asked of the parts."""
 
-    def __init__(self, store: MessageStore, dispatch: Dispatch, *, entry_header_bytes: int, end_pos: int) -> None:
-        self._store = store
+    def __init__(
+        self,
+        settings: StoreSettings,
+        log: Log,
+        dispatch: Dispatch,
+        dispatcher: Dispatcher,
+        durability: Durability,
+        reads: Reads,
+        upkeep: Upkeep,
+        *,
+        entry_header_bytes: int,
+        end_pos: int,
+    ) -> None:
+        self._settings = settings
+        self._log = log
         self._dispatch = dispatch
+        self._dispatcher = dispatcher
+        self._durability = durability
+        self._reads = reads
+        self._upkeep = upkeep
         self._entry_header_bytes = entry_header_bytes
         self._bytes_at_boot = end_pos
         self._boot_ms = wall_ms()
@@ -31,26 +52,26 @@ class Figures:
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that may be dispatched and are not yet."""
-        return self._store.dispatcher.behind_bytes
+        return self._dispatcher.behind_bytes
 
     def _earliest_store_time(self) -> int:
         """Store time (ms) of the log's oldest record; -1 for an empty log."""
-        record = self._store.reads.message_at(self._store.min_pos + self._entry_header_bytes)
+        record = self._reads.message_at(self._upkeep.min_pos + self._entry_header_bytes)
         return -1 if record is None else store_timestamp(record)
 
     def runtime_info(self) -> dict[str, str]:
         """The entries of the store in GET_BROKER_RUNTIME_INFO."""
-        store, log = self._store, self._store.log
-        stat = os.statvfs(store.settings.log_folder)
+        log = self._log
+        stat = os.statvfs(self._settings.log_folder)
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
-        ratio = f"{store.upkeep.disk_ratio:.4f}"
+        ratio = f"{self._upkeep.disk_ratio:.4f}"
         return {
             "bootTimestamp": str(self._boot_ms),
             "runtime": _duration(wall_ms() - self._boot_ms),
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
-            "commitLogMinOffset": str(store.min_pos),
-            "commitLogMaxOffset": str(store.max_pos),
+            "commitLogMinOffset": str(self._upkeep.min_pos),
+            "commitLogMaxOffset": str(self._durability.readable_end),
             "commitLogDirCapacity": f"Total : {_gib(total)}, Free : {_gib(free)}.",
             "dispatchBehindBytes": str(self.dispatch_behind_bytes),
             "dispatchMaxBuffer": "0",
@@ -63,12 +84,11 @@ class Figures:
         }
 
     def _free_buffers(self) -> int:
-        store = self._store
-        if not store.settings.transient_pool_enabled:
+        settings, log = self._settings, self._log
+        if not settings.transient_pool_enabled:
             return 2**31 - 1  # as in RocketMQ without a pool
-        log = store.log
-        used = -(-(log.staged - log.written) // store.settings.mappedFileSizeCommitLog)
-        return max(0, store.settings.transientStorePoolSize - used)
+        used = -(-(log.staged - log.written) // settings.mappedFileSizeCommitLog)
+        return max(0, settings.transientStorePoolSize - used)
 
 
 def _gib(count: int) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import Executor
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.store._kernel import DamageError, IndexChains
@@ -28,7 +28,11 @@ from tallystick.store.formats.record import Record, RecordError, store_timestamp
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch
-    from tallystick.store.engine.message_store import MessageStore
+    from tallystick.store.engine.dispatcher import Dispatcher
+    from tallystick.store.engine.durability import Durability
+    from tallystick.store.engine.threads import Threads
+    from tallystick.store.finding_log import FindingLog
+    from tallystick.store.settings import StoreSettings
 
 _HEAD_BYTES = 36
 _STEP_BYTES = 4 << 20
@@ -37,12 +41,33 @@ _logger = logging.getLogger("tallystick.store")
 
 
 class IndexRepair:
-    """Repairs the index of one open store, on its event loop. `executor`: reads whole files."""
+    """Repairs the index of one open store, on its event loop.
 
-    def __init__(self, store: MessageStore, dispatch: Dispatch, executor: Executor) -> None:
-        self._store = store
+    `min_pos`: returns the position of the first byte of the log that is not deleted. `message_at(pos)`: the record
+    there, or None.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        dispatch: Dispatch,
+        dispatcher: Dispatcher,
+        durability: Durability,
+        threads: Threads,
+        findings: FindingLog,
+        *,
+        min_pos: Callable[[], int],
+        message_at: Callable[[int], bytes | None],
+    ) -> None:
+        self._folder = settings.root / "index"
+        self._slots = settings.maxHashSlotNum
         self._dispatch = dispatch
-        self._executor = executor
+        self._dispatcher = dispatcher
+        self._durability = durability
+        self._threads = threads
+        self._findings = findings
+        self._min_pos = min_pos
+        self._message_at = message_at
         self._suspects: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -51,7 +76,7 @@ class IndexRepair:
         wrong, and their files are rebuilt soon."""
         found = []
         for pos in sorted(set(positions)):
-            data = self._store.reads.message_at(pos)
+            data = self._message_at(pos)
             if data is not None and _has_key(data, hashed):
                 found.append(data)
             elif data is not None or self._is_no_place(pos):
@@ -60,9 +85,10 @@ class IndexRepair:
 
     def _is_no_place(self, pos: int) -> bool:
         """Whether no record begins there, not even a damaged or deleted one."""
-        if pos < self._store.min_pos:
+        if pos < self._min_pos():
             return False
-        head = self._dispatch.log_bytes(pos, _HEAD_BYTES) if pos + _HEAD_BYTES <= self._store.max_pos else b""
+        end = self._durability.readable_end
+        head = self._dispatch.log_bytes(pos, _HEAD_BYTES) if pos + _HEAD_BYTES <= end else b""
         return head is not None and head[28:] != pos.to_bytes(8)
 
     def _suspect(self, hashed: int, pos: int) -> None:
@@ -85,13 +111,12 @@ class IndexRepair:
     async def make_again(self, name: str, reason: str) -> None:
         """The file `name` is wrong because of `reason`: removes it and all later ones, and dispatch builds them again.
         Reports that. A failure is logged."""
-        store = self._store
         try:
-            if await store.threads.run_between_turns(lambda: self._dispatch.distrust_index(name)):
-                path = store.root / "index" / name
-                store.findings.add(FindingKind.DAMAGE, path, reason)
-                store.findings.add(FindingKind.REBUILT, path, "this file and the later ones, from the log")
-                store.dispatcher.advance(store.readable_end)
+            if await self._threads.run_between_turns(lambda: self._dispatch.distrust_index(name)):
+                path = self._folder / name
+                self._findings.add(FindingKind.DAMAGE, path, reason)
+                self._findings.add(FindingKind.REBUILT, path, "this file and the later ones, from the log")
+                self._dispatcher.advance(self._durability.readable_end)
         except (OSError, DamageError) as error:
             _logger.warning("cannot rebuild index file %s: %s", name, error)
         finally:
@@ -105,10 +130,9 @@ class IndexRepair:
                 self._distrust(name, "a time in its header is not that of its first or last entry")
                 return
         for place, (name, *_, count) in enumerate(files):
-            path, slots = str(self._store.root / "index" / name), self._store.settings.maxHashSlotNum
             growing = place + 1 == len(files)
             try:
-                listed, faults = await self._chain_faults(path, slots, count, growing)
+                listed, faults = await self._chain_faults(str(self._folder / name), count, growing)
             except (OSError, DamageError) as error:
                 _logger.warning("cannot check index file %s: %s", name, error)
                 continue
@@ -116,19 +140,17 @@ class IndexRepair:
                 self._distrust(name, f"{listed[0][1]}; {faults} faults in all")
                 return  # later files are rebuilt as well
 
-    async def _chain_faults(
-        self, path: str, slots: int, count: int, growing: bool
-    ) -> tuple[list[tuple[int, str]], int]:
+    async def _chain_faults(self, path: str, count: int, growing: bool) -> tuple[list[tuple[int, str]], int]:
         """As the kernel's function, in steps: a stop waits for one of them, not for a file."""
-        chains = IndexChains(path, slots, count, growing, True)
+        chains = IndexChains(path, self._slots, count, growing, True)
         loop = asyncio.get_running_loop()
-        while not await loop.run_in_executor(self._executor, chains.step, _STEP_BYTES):
+        while not await loop.run_in_executor(self._threads.scrub, chains.step, _STEP_BYTES):
             pass
         return chains.faults()
 
     def _stored_at(self, pos: int, time_ms: int) -> bool:
         """Whether the record at `pos` has this store time, or cannot be read."""
-        data = self._store.reads.message_at(pos) if pos >= self._store.min_pos else None
+        data = self._message_at(pos) if pos >= self._min_pos() else None
         return data is None or store_timestamp(data) == time_ms
 
     async def close(self) -> None:

@@ -41,11 +41,14 @@ from tallystick.store.engine.queues import Queues
 from tallystick.store.engine.reads import Reads
 from tallystick.store.engine.replica import Replica
 from tallystick.store.engine.scrub import Scrub, Sealed
-from tallystick.store.engine.upkeep import Upkeep
+from tallystick.store.engine.upkeep import Chore, Upkeep
 from tallystick.store.engine.writes import Writes
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
 from tallystick.store.settings import StoreSettings
+
+_FOLDER_INTERVAL_MS = 1000
+_MEDIA_INTERVAL_MS = 500  # it compares two numbers, unless a read failed
 
 
 class MessageStore:
@@ -82,11 +85,19 @@ class MessageStore:
         )
         self.connections.on_staged = self.appender.kick
         self.media = MediaWatch(self.findings, settings.root, settings.log_folder, settings.mappedFileSizeCommitLog)
-        self.queue_repair = QueueRepair(self, dispatch)
-        self.index_repair = IndexRepair(self, dispatch, threads.scrub)
-        self.log_repair = LogRepair(self, dispatch)
+        self.upkeep = Upkeep(
+            settings,
+            self.door,
+            log,
+            dispatch,
+            self.durability,
+            threads,
+            recovered,
+            preallocator,
+            on_disk_checked=lambda: self.admission.look_again(),
+        )
+        self._make_repairs()
         self.scrub = self._new_scrub(entry_header_bytes)
-        self.upkeep = Upkeep(self, dispatch, recovered, preallocator)
         self.admission = Admission(settings, log, self.durability, self.appender, self.dispatcher, self.upkeep)
         self.writes = Writes(log, self.admission, self.appender, self.durability, store_host)
         self.reads = Reads(
@@ -100,10 +111,48 @@ class MessageStore:
             index_repair=self.index_repair,
             log_repair=self.log_repair,
             entry_header_bytes=entry_header_bytes,
-            min_pos=lambda: self.upkeep.min_pos,
+            min_pos=self._first_pos,
         )
         self.queues = Queues(log, dispatch, self.dispatcher, self.appender, self.upkeep)
-        self.figures = Figures(self, dispatch, entry_header_bytes=entry_header_bytes, end_pos=recovered.end_pos)
+        self.figures = Figures(
+            settings,
+            log,
+            dispatch,
+            self.dispatcher,
+            self.durability,
+            self.reads,
+            self.upkeep,
+            entry_header_bytes=entry_header_bytes,
+            end_pos=recovered.end_pos,
+        )
+
+    def _make_repairs(self) -> None:
+        settings, dispatch, dispatcher, durability = self.settings, self._dispatch, self.dispatcher, self.durability
+        self.queue_repair = QueueRepair(settings, dispatch, dispatcher, self.media, self.findings, self._first_pos)
+        self.index_repair = IndexRepair(
+            settings,
+            dispatch,
+            dispatcher,
+            durability,
+            self.threads,
+            self.findings,
+            min_pos=self._first_pos,
+            message_at=lambda pos: self.reads.message_at(pos),
+        )
+        self.log_repair = LogRepair(
+            settings,
+            dispatch,
+            dispatcher,
+            durability,
+            self.threads,
+            self.media,
+            self.findings,
+            self.queue_repair,
+            is_open=lambda: self.admission.is_open,
+        )
+
+    def _first_pos(self) -> int:
+        return self.upkeep.min_pos
 
     def _new_scrub(self, entry_header_bytes: int) -> Scrub:
         settings = self.settings
@@ -169,7 +218,13 @@ class MessageStore:
     def _start(self) -> None:
         self.appender.start()
         self.dispatcher.start()
-        self.upkeep.start()
+        self.upkeep.start(
+            (
+                Chore("check-folder", _FOLDER_INTERVAL_MS, self.check_folder),
+                Chore("look-at-media", _MEDIA_INTERVAL_MS, self.log_repair.look),
+            ),
+            {"scrub": self.scrub.run(), "look-at-index": self.index_repair.look_at_all()},
+        )
         self.durability.start(self.admission)
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.store._kernel import DamageError
@@ -26,7 +27,10 @@ from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import AuditResult, Dispatch
-    from tallystick.store.engine.message_store import MessageStore
+    from tallystick.store.engine.dispatcher import Dispatcher
+    from tallystick.store.engine.media import MediaWatch
+    from tallystick.store.finding_log import FindingLog
+    from tallystick.store.settings import StoreSettings
 
 _INLINE_BYTES = 4 << 20
 """A comparison reads at most so much of the log on the event loop: some milliseconds, once per wrong place."""
@@ -37,11 +41,27 @@ _logger = logging.getLogger("tallystick.store")
 
 
 class QueueRepair:
-    """Repairs the queues of a store. `look_at` runs on the event loop, `check_range` and `repair` run on any thread."""
+    """Repairs the queues of a store. `look_at` runs on the event loop, `check_range` and `repair` run on any thread.
 
-    def __init__(self, store: MessageStore, dispatch: Dispatch) -> None:
-        self._store = store
+    `min_pos`: returns the position of the first byte of the log that is not deleted.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        dispatch: Dispatch,
+        dispatcher: Dispatcher,
+        media: MediaWatch,
+        findings: FindingLog,
+        min_pos: Callable[[], int],
+    ) -> None:
+        self._queues = settings.root / "consumequeue"
+        self._segment_bytes = settings.queue_segment_bytes
         self._dispatch = dispatch
+        self._dispatcher = dispatcher
+        self._media = media
+        self._findings = findings
+        self._min_pos = min_pos
         self._log = LimitedLog(_logger, time.monotonic)
         self._tasks: dict[tuple[bytes, int], asyncio.Task[None]] = {}
         self._going_back = self._closing = False
@@ -79,8 +99,8 @@ class QueueRepair:
         self._tell_lost(lost or [])
         if self._closing:
             return
-        if self._store.dispatcher.on_arrival is not None:
-            self._store.dispatcher.on_arrival([(topic.decode(), queue)])  # the waiting pulls retry
+        if self._dispatcher.on_arrival is not None:
+            self._dispatcher.on_arrival([(topic.decode(), queue)])  # the waiting pulls retry
 
     def _tell(self, topic: bytes, queue: int, error: Exception) -> None:
         name = topic.decode(errors="replace")
@@ -89,7 +109,7 @@ class QueueRepair:
     def _tell_lost(self, lost: list[tuple[int, int, str]]) -> None:
         """Reports damage of the log that no unit refers to: no read would find it."""
         for pos, size, _ in lost:
-            self._store.media.met(pos, size)
+            self._media.met(pos, size)
 
     def repair(self, topic: bytes, queue: int, offset: int, max_bytes: int = _EVERYTHING) -> bool:
         """Compares the unit at `offset`, and wrong ones around it, with the log, and writes them again. Blocks.
@@ -104,23 +124,21 @@ class QueueRepair:
         now."""
         if self._going_back:
             return None
-        found = self._dispatch.repair(topic, queue, offset, self._store.min_pos, max_bytes)
+        found = self._dispatch.repair(topic, queue, offset, self._min_pos(), max_bytes)
         if found is None:
             return [] if self._closing else None
         first, last, written, blank, damage = found
         name = topic.decode(errors="surrogateescape")
-        segment_bytes = self._store.settings.queue_segment_bytes
-        start = first * UNIT.size // segment_bytes * segment_bytes
-        path = self._store.root / "consumequeue" / name / str(queue) / f"{start:020d}"
+        start = first * UNIT.size // self._segment_bytes * self._segment_bytes
+        path = self._queues / name / str(queue) / f"{start:020d}"
         place = {"offset": first * UNIT.size - start, "size": (last - first + 1) * UNIT.size}
-        findings = self._store.findings
         if written > blank:
             reason = f"units {first} to {last} did not name their records in the log"
-            findings.add(FindingKind.DAMAGE, path, reason, **place)
-            findings.add(FindingKind.REBUILT, path, f"{written} of the units {first} to {last}", **place)
+            self._findings.add(FindingKind.DAMAGE, path, reason, **place)
+            self._findings.add(FindingKind.REBUILT, path, f"{written} of the units {first} to {last}", **place)
         if blank:
             lost = f"{blank} of the messages at offsets {first} to {last} are no longer in the log"
-            findings.add(FindingKind.DAMAGE, path, lost, **place)
+            self._findings.add(FindingKind.DAMAGE, path, lost, **place)
         return damage if blank else []
 
     def derive_again(self, first: int, end: int) -> None:
@@ -151,7 +169,7 @@ class QueueRepair:
         finally:
             self._going_back = False
         name = f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} of them were in no queue"
-        self._store.findings.add(FindingKind.REBUILT, self._store.root / "consumequeue", name, pos=first)
+        self._findings.add(FindingKind.REBUILT, self._queues, name, pos=first)
 
     def check_range(self, first: int, upto: int, max_bytes: int) -> AuditResult:
         """Compares about `max_bytes` of records from byte `first` of the log on, below `upto`, with their queues, and
@@ -164,7 +182,7 @@ class QueueRepair:
         found = self._dispatch.audit(first, min(upto, self._dispatch.position), max_bytes)
         for topic, queue, offset, pos, reason in found.wrong:
             if not self.repair(topic, queue, offset):
-                path = self._store.root / "consumequeue" / topic.decode(errors="surrogateescape") / str(queue)
+                path = self._queues / topic.decode(errors="surrogateescape") / str(queue)
                 text = f"{reason} at byte {pos} of the log, with queue offset {offset}"
-                self._store.findings.add(FindingKind.DAMAGE, path, text)
+                self._findings.add(FindingKind.DAMAGE, path, text)
         return found

@@ -13,8 +13,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tallystick.store._kernel import DamageError
 from tallystick.store.clock import elapsed_ms, steady_ms, wall_ms
@@ -33,37 +34,58 @@ from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
 from tallystick.store.formats.progress import Point, ProgressKeeper
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Dispatch
-    from tallystick.store.engine.message_store import MessageStore
+    from tallystick.store._kernel import Dispatch, Door, Log
+    from tallystick.store.engine.durability import Durability
     from tallystick.store.engine.preallocation import Preallocator
+    from tallystick.store.engine.threads import Threads
+    from tallystick.store.settings import StoreSettings
 
 _logger = logging.getLogger("tallystick.store")
 
 # A start reads what a replicated log received since the last mark, at most 300 MiB: a fraction of a second.
 _MARK_INTERVAL_MS = 1000
-_FOLDER_INTERVAL_MS = 1000
-# Compares two numbers, unless a read failed.
-_MEDIA_INTERVAL_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """Work of another part that is done periodically. `interval_ms`: the pause between two runs."""
+
+    name: str
+    interval_ms: int
+    work: Callable[[], Awaitable[None]]
 
 
 class Upkeep:
     """The timers of one store. Owns where the log begins, what is saved and synced of the derived files, and the state
-    of the disk."""
+    of the disk.
+
+    `on_disk_checked`: called when the disk may have filled, or may have space again.
+    """
 
     def __init__(
-        self, store: MessageStore, dispatch: Dispatch, recovered: Recovered, preallocator: Preallocator
+        self,
+        settings: StoreSettings,
+        door: Door,
+        log: Log,
+        dispatch: Dispatch,
+        durability: Durability,
+        threads: Threads,
+        recovered: Recovered,
+        preallocator: Preallocator,
+        on_disk_checked: Callable[[], None],
     ) -> None:
-        self._store = store
+        self._settings = settings
+        self._root = settings.root
+        self._door = door
+        self._log = log
         self._dispatch = dispatch
-        self._settings = store.settings
-        self._root = store.root
-        self._door = store.door
+        self._durability = durability
+        self._threads = threads
+        self._on_disk_checked = on_disk_checked
         self._checkpoint_path = self._root / "checkpoint"
         self._checkpoint = StoreCheckpoint.load(self._checkpoint_path)
-        self._progress = ProgressKeeper(
-            store.door, self._root, geometry_of(store.settings), recovered.store_timestamp_ms
-        )
-        self._thorough = PageFlush(0, store.settings.flushConsumeQueueThoroughInterval, steady_ms())
+        self._progress = ProgressKeeper(door, self._root, geometry_of(settings), recovered.store_timestamp_ms)
+        self._thorough = PageFlush(0, settings.flushConsumeQueueThoroughInterval, steady_ms())
         self._saved_pos = self._synced_pos = -1
         self._next_save_s = 0.0
         self._saving = asyncio.Lock()
@@ -74,30 +96,27 @@ class Upkeep:
         self._inherited_sync: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._preallocator = preallocator
-        self._cleaner = SegmentCleaner(store.settings, store.door, before_delete=self._before_delete)
+        self._cleaner = SegmentCleaner(settings, door, before_delete=self._before_delete)
         self._age_clock = AgeClock(self._newest_time_ms(), wall_ms(), elapsed_ms())
         self._distrust = False
         self._opened_ms = steady_ms()
         self.min_pos = recovered.min_pos
         """Position of the first byte of the log that is not deleted."""
 
-    def start(self) -> None:
-        """Starts the timers."""
-        settings = self._settings
+    def start(self, chores: tuple[Chore, ...], background: dict[str, Coroutine[Any, Any, None]]) -> None:
+        """Starts the timers, those of the chores included, and the work in the background, by its name."""
         loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._keep(settings.flushIntervalConsumeQueue, self.save), name="save-progress"),
-            loop.create_task(self._keep(settings.cleanResourceInterval, self.clean), name="clean"),
-            loop.create_task(self._keep(_FOLDER_INTERVAL_MS, self._store.check_folder), name="check-folder"),
-            loop.create_task(self._keep(_MEDIA_INTERVAL_MS, self._store.log_repair.look), name="look-at-media"),
-        ]
-        for name, work in self._store.durability.chores:
-            self._tasks.append(loop.create_task(self._keep(_MARK_INTERVAL_MS, self._on_thread(work)), name=name))
-        self._tasks.append(loop.create_task(self._store.scrub.run(), name="scrub"))
-        self._tasks.append(loop.create_task(self._store.index_repair.look_at_all(), name="look-at-index"))
+        chores = (
+            Chore("save-progress", self._settings.flushIntervalConsumeQueue, self.save),
+            Chore("clean", self._settings.cleanResourceInterval, self.clean),
+            *chores,
+            *(Chore(name, _MARK_INTERVAL_MS, self._on_thread(work)) for name, work in self._durability.chores),
+        )
+        self._tasks = [loop.create_task(self._keep(chore.interval_ms, chore.work), name=chore.name) for chore in chores]
+        self._tasks += [loop.create_task(work, name=name) for name, work in background.items()]
         self._cleaner.look()
         self._tasks.append(loop.create_task(self._save_at_start(), name="save-at-start"))
-        self._preallocator.reach(self._store.log.written)
+        self._preallocator.reach(self._log.written)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -175,19 +194,19 @@ class Upkeep:
             if not thorough and (self._dispatch.position == self._saved_pos or now_s < self._next_save_s):
                 return
             # Write what can be written while dispatch continues, to stop it for a shorter time.
-            await self._store.threads.run_upkeep(self._dispatch.write_out)
+            await self._threads.run_upkeep(self._dispatch.write_out)
             begin_s = time.monotonic()
-            point, rows = await self._store.threads.run_between_turns(
+            point, rows = await self._threads.run_between_turns(
                 lambda: self._progress.take_with_table(self._dispatch, with_table=thorough)
             )
             end_s = time.monotonic()
             self._next_save_s = end_s + REST * (end_s - begin_s)
-            await self._store.threads.run_upkeep(lambda: self._save(point, rows, thorough))
+            await self._threads.run_upkeep(lambda: self._save(point, rows, thorough))
 
     def _save(self, point: Point, rows: bytes, thorough: bool) -> None:
         if thorough:
             self._sync_inherited()
-            self._store.log.sync()
+            self._log.sync()
             sync_derived(self._door, self._checkpoint_path, self._dispatch, self._checkpoint, point)
         self._progress.save(point, point if thorough else None)
         self._saved_pos = point.pos
@@ -200,7 +219,7 @@ class Upkeep:
         save_table(self._door, self._root, self._dispatch, point, rows, sizes)
 
     def _on_thread(self, work: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-        return lambda: self._store.threads.run_upkeep(work)
+        return lambda: self._threads.run_upkeep(work)
 
     def delete_expired_soon(self) -> None:
         """Deletes expired segments in the next runs of the cleaner, at any hour."""
@@ -208,15 +227,15 @@ class Upkeep:
 
     async def clean(self) -> None:
         """Checks the disk, and deletes old segments of the log and the units and entries that refer to them."""
-        state = await self._store.threads.run_upkeep(self._cleaner.look)
-        self._store.admission.look_again()  # the disk may have filled, or have room again
+        state = await self._threads.run_upkeep(self._cleaner.look)
+        self._on_disk_checked()  # the disk may have filled, or have room again
         failed: OSError | None = None
         if state is not DiskState.OK:
             try:
                 await self.save(thorough=True)  # the segments to delete may be young
             except OSError as error:  # perhaps the disk is full: the previous save still allows deletions
                 failed = error
-        deleted = await self._store.threads.run_upkeep(self._clean)
+        deleted = await self._threads.run_upkeep(self._clean)
         if failed is not None:
             raise failed
         if deleted:
@@ -230,9 +249,9 @@ class Upkeep:
             # A queue whose entries are lost with the power is made again from the log: not from what is deleted, and
             # what comes behind a gap would get the offsets of what was there.
             keep_from=min(
-                self._store.log.flushed,
+                self._log.flushed,
                 self._synced_pos,
-                self._store.durability.keep_from(),
+                self._durability.keep_from(),
             ),
         )
         if result.deleted:
@@ -270,7 +289,7 @@ class Upkeep:
         return now_ms
 
     def _before_delete(self, start: int) -> None:
-        self._store.durability.release_before(start + self._settings.mappedFileSizeCommitLog)
+        self._durability.release_before(start + self._settings.mappedFileSizeCommitLog)
         # From here on nothing reads the segment. Queues are updated when all chosen segments are deleted.
         self.min_pos = start + self._settings.mappedFileSizeCommitLog
         self._dispatch.forget_log_segment(start)
@@ -279,12 +298,12 @@ class Upkeep:
         """Makes the last save, and removes `abort` after a clean shutdown. Blocks. Nothing is written afterwards."""
         try:
             self._save(*self._progress.take_with_table(self._dispatch), thorough=True)
-            self._preallocator.remove_unused(self._store.log.written)
-            self._store.durability.close(orderly)
+            self._preallocator.remove_unused(self._log.written)
+            self._durability.close(orderly)
         except (OSError, SegmentError, DamageError) as error:
             _logger.error("the store was not closed cleanly, the next start recovers it: %s", error)
             return
-        if orderly and self._dispatch.position >= self._store.readable_end:
+        if orderly and self._dispatch.position >= self._durability.readable_end:
             try:
                 abort.mark_closed(self._root, self._door)
             except OSError as error:
@@ -294,7 +313,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             await self._try(work)
-            self._store.admission.look_again()  # the disk may have filled, or have room again
+            self._on_disk_checked()  # the disk may have filled, or have room again
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

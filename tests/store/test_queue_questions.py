@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -82,33 +83,34 @@ def test_an_index_file_that_is_missing_or_lost_entries_is_made_again(
     assert [call.args[0] for call in dispatch.drop_index_from.mock_calls] == ["", *([dropped] if dropped else [])]
 
 
-def repair_of(root: Path, dispatch: Mock) -> tuple[QueueRepair, Mock]:
-    settings = SimpleNamespace(queue_segment_bytes=320)
-    store = Mock(root=root, findings=FindingLog(root), settings=settings, min_pos=0)
-    return QueueRepair(store, dispatch), store
+def repair_of(root: Path, dispatch: Mock, dispatcher: Mock | None = None) -> tuple[QueueRepair, FindingLog]:
+    settings: Any = SimpleNamespace(root=root, queue_segment_bytes=320)
+    findings = FindingLog(root)
+    return QueueRepair(settings, dispatch, dispatcher or Mock(), Mock(), findings, lambda: 0), findings
 
 
 def test_messages_that_the_log_lost_are_reported(tmp_path: Path) -> None:
-    repair, store = repair_of(tmp_path, Mock(**{"repair.return_value": (20, 21, 2, 2, [])}))
+    repair, findings = repair_of(tmp_path, Mock(**{"repair.return_value": (20, 21, 2, 2, [])}))
     assert repair.repair(b"A", 0, 20)
-    (found,) = store.findings.listed()
+    (found,) = findings.listed()
     assert (found.kind, found.file, found.offset) == (FindingKind.DAMAGE, f"consumequeue/A/0/{320:020}", 80)
     assert "2 of the messages at offsets 20 to 21 are no longer in the log" in found.reason
 
 
 async def test_a_reader_waits_only_until_the_comparing_thread_ends(tmp_path: Path) -> None:
     dispatch = Mock()
-    repair, store = repair_of(tmp_path, dispatch)
+    dispatcher = Mock()
+    repair, _ = repair_of(tmp_path, dispatch, dispatcher)
     dispatch.repair.side_effect = OSError(5, "Input/output error")
     assert repair.look_at(b"A", 0, 20), "what cannot be compared is passed over"
     dispatch.repair.side_effect = None
     dispatch.repair.return_value = None  # more of the log has to be read than the event loop may
     told = asyncio.Event()
-    store.dispatcher.on_arrival.side_effect = lambda queues: told.set()
+    dispatcher.on_arrival.side_effect = lambda queues: told.set()
     assert not repair.look_at(b"A", 0, 20)
     async with asyncio.timeout(10):
         await told.wait()
-    store.dispatcher.on_arrival.assert_called_once_with([("A", 0)])
+    dispatcher.on_arrival.assert_called_once_with([("A", 0)])
 
 
 def test_only_what_was_dispatched_is_compared(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_the_mark_comes_behind_every_sync_and_names_the_point_from_before() -> N
     point = SimpleNamespace(pos=4096, store_timestamp_ms=7)
     Upkeep._save(upkeep, point, b"rows", thorough=True)  # type: ignore[arg-type]
     order = [name for name, _, _ in upkeep.mock_calls]
-    syncs = ["_sync_inherited", "_store.log.sync", "_dispatch.sync", "_dispatch.sync_index"]
+    syncs = ["_sync_inherited", "_log.sync", "_dispatch.sync", "_dispatch.sync_index"]
     assert [name for name in order if name in syncs] == syncs
     assert order[-3:] == ["_checkpoint.save", "_progress.save", "_save_table"]
     upkeep._save_table.assert_called_once_with(point, b"rows")
@@ -86,12 +86,12 @@ def test_a_mark_without_syncs_promises_no_synced_point() -> None:
     assert (upkeep._saved_pos, upkeep._synced_pos) == (4096, 10)
 
 
-@pytest.mark.parametrize("step", ["_save", "_preallocator.remove_unused", "_store.durability.close"])
+@pytest.mark.parametrize("step", ["_save", "_preallocator.remove_unused", "_durability.close"])
 def test_a_store_that_fails_at_its_end_is_not_closed_in_order(tmp_path: Path, step: str) -> None:
     door = Door()
     abort.mark_open(tmp_path, door)
     upkeep = Mock(_root=tmp_path, _door=door)
-    upkeep._dispatch.position, upkeep._store.readable_end = 5, 5
+    upkeep._dispatch.position, upkeep._durability.readable_end = 5, 5
     upkeep._progress.take_with_table.return_value = (SimpleNamespace(pos=5), b"")
     failing = upkeep
     for part in step.split("."):
