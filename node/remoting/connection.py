@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         It never raises. On a closed connection it does nothing.
         """
         transport = self._transport
-        if self.closed or transport is None:
+        if self.closed or transport is None or transport.is_closing():  # closing: its socket failed a moment ago
             return
         try:
             if not body:

@@ -44,6 +44,9 @@ class Wire:
     def writelines(self, parts: tuple[bytes, ...]) -> None:
         self.sent += b"".join(parts)
 
+    def is_closing(self) -> bool:
+        return False
+
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes
 

@@ -1,7 +1,9 @@
 """The client on real sockets against our own server, and against servers that misbehave."""
 
 import asyncio
+import select
 import socket
+import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -194,3 +196,30 @@ async def test_a_caller_that_gives_up_does_not_disturb_another(world: World) -> 
     assert await second == b"second"
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+async def test_sends_to_a_socket_that_just_failed_are_not_logged_one_by_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop tells a connection of its end in its next round. Until then asyncio logs each write above the fifth."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    first = asyncio.create_task(world.client.call(address, Command(NEVER), 60))
+    accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+    while not await asyncio.get_running_loop().sock_recv(accepted, 4096):
+        pass
+    connection = await world.client.connection(address)
+    with accepted:
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+    listener.close()
+    transport = connection._transport
+    assert transport is not None
+    reset = select.poll()
+    reset.register(transport.get_extra_info("socket").fileno(), select.POLLERR)
+    assert reset.poll(30_000), "the reset does not arrive"  # blocks the loop, which therefore does not learn of it
+    for _ in range(20):
+        connection.oneway(Command(NEVER))
+    with pytest.raises(RemotingConnectError):
+        await first
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
