@@ -18,12 +18,13 @@ from harness.control import Control, ControlError
 from harness.groups import OurGroup
 from harness.load import Load, LoadResult, result_of
 from harness.memory import Filler
-from harness.rows import JavaProduce, Memory, Metric, Produce, Pull, Recover, Restart, Run, Trickle
+from harness.rows import JavaProduce, Memory, Metric, OpenLoop, Produce, Pull, Recover, Restart, Run
 from harness.sides import HOST, OurSide, PeerSide, Side, stored_bytes
 from harness.usage import Snapshot
 from harness.verdict import Turn, void_reason
 
 _DISPATCH_S = 60.0
+_KEPT_UP = 0.98  # of the rate of an open loop: the last messages of each client can be after the end of the window
 _PULL_TOPIC = "bench-pull"
 _RECOVER_TOPIC = "bench-recover"
 
@@ -65,8 +66,8 @@ class Measurer:
             match run:
                 case Produce():
                     return self._produce(run, side)
-                case Trickle():
-                    return self._trickle(run, side)
+                case OpenLoop():
+                    return self._open_loop(run, side)
                 case Pull():
                     return self._pull(run, side)
                 case JavaProduce():
@@ -120,6 +121,7 @@ class Measurer:
             Metric.P50: result.latency_us["p50"],
             Metric.P99: result.latency_us["p99"],
             Metric.P999: result.latency_us["p999"],
+            Metric.MAX: result.latency_us["max"],
             Metric.CPU: _per_million(after.broker_cpu_s - before.broker_cpu_s, result.total_messages),
             Metric.MEMORY: float(side.anonymous_bytes()),
             Metric.LAG: lag_s,
@@ -141,12 +143,15 @@ class Measurer:
         )
         return self._send(run, side, load)
 
-    def _trickle(self, run: Trickle, side: Side) -> Turn:
+    def _open_loop(self, run: OpenLoop, side: Side) -> Turn:
         self.ready(side, run.flush)
+        seconds = min(run.seconds, run.quick_seconds) if self.plan.quick else run.seconds
         topic = self._fresh_topic(side, 8)
-        turn = self._send(run, side, Load("produce", topic, run.clients, seconds=run.seconds, every=1.0))
-        only = {metric: turn.values[metric] for metric in (Metric.P50, Metric.P99, Metric.P999)}
-        return replace(turn, values=only)
+        turn = self._send(run, side, Load("produce", topic, run.clients, seconds=seconds, every=run.period_s))
+        rate = turn.values[Metric.RATE]
+        behind = (f"it took {rate:.0f} of {run.rate} messages/s",) if rate < _KEPT_UP * run.rate else ()
+        only = {metric: turn.values[metric] for metric in (Metric.P50, Metric.P99, Metric.P999, Metric.MAX, Metric.CPU)}
+        return replace(turn, values=only, notes=turn.notes + behind)
 
     def _memory(self, run: Memory, side: Side) -> Turn:
         side.start_fresh(run.flush)

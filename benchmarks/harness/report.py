@@ -16,7 +16,7 @@ def quantity(metric: Metric, value: float) -> str:
     match metric:
         case Metric.RATE:
             return f"{_three(value):,.0f}/s".replace(",", " ")
-        case Metric.P50 | Metric.P99 | Metric.P999:
+        case Metric.P50 | Metric.P99 | Metric.P999 | Metric.MAX:
             return f"{_digits(value / 1000)} ms" if value >= 1000 else f"{_digits(value)} us"
         case Metric.CPU:
             return f"{_digits(value)} s"
@@ -86,7 +86,7 @@ def _bare(metric: Metric, value: float) -> str:
         return f"{_digits(value / 1000)}k" if value >= 10_000 else f"{_three(value):.0f}"
     if metric is Metric.MEMORY:
         return _digits(value / 1e6)
-    if metric in (Metric.P50, Metric.P99):
+    if metric in (Metric.P50, Metric.P99, Metric.P999, Metric.MAX):
         return f"{_digits(value / 1000)} ms" if value >= 1000 else f"{_digits(value)} us"
     return _digits(value)
 

@@ -24,6 +24,7 @@ class Metric(Enum):
     P50 = ("p50_us", "p50", False)
     P99 = ("p99_us", "p99", False)
     P999 = ("p999_us", "p99.9", False)
+    MAX = ("max_us", "slowest", False)
     CPU = ("cpu_s_per_million", "CPU s per million", False)
     MEMORY = ("anonymous_bytes", "anonymous memory", False)
     SECONDS = ("seconds", "seconds", False)
@@ -58,11 +59,22 @@ class Produce(Run):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trickle(Run):
-    """Clients that send one message of 1 KiB a second each, whatever the answers: what a quiet group is good for."""
+class OpenLoop(Run):
+    """Clients that together send `rate` messages of 1 KiB a second, one each in turn, at times that no answer changes.
+
+    A latency counts from the time at which the message was due: a client whose last message has no answer yet sends the
+    next one late, and that delay is part of the latency.
+    """
 
     clients: int
+    rate: int
     seconds: float
+    quick_seconds: float = 5.0
+
+    @property
+    def period_s(self) -> float:
+        """Time between two messages of one client."""
+        return self.clients / self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +121,8 @@ RUNS: tuple[Run, ...] = (
     Produce(name="async-4x64-1k", connections=4, outstanding=64),
     Produce(name="async-64x1-1k", connections=64, outstanding=1),
     Produce(name="async-1x1-1k", connections=1, outstanding=1),
+    OpenLoop(name="open-2000", clients=64, rate=2000, seconds=20),
+    OpenLoop(name="open-20000", clients=64, rate=20_000, seconds=20),
     Pull(name="pull-1", connections=1),
     Pull(name="pull-4", connections=4),
     Produce(name="queues-10", connections=4, outstanding=64, size=128, queues=10),
@@ -137,7 +151,17 @@ RUNS: tuple[Run, ...] = (
     Produce(name="group-16", layout="group", flush="SYNC_FLUSH", connections=4, outstanding=4),
     Produce(name="group-64", layout="group", flush="SYNC_FLUSH", connections=4, outstanding=16),
     Produce(name="group-256", layout="group", flush="SYNC_FLUSH", connections=4, outstanding=64),
-    Trickle(name="group-trickle", layout="group", flush="SYNC_FLUSH", clients=25, seconds=60, max_turns=3, long=True),
+    OpenLoop(name="group-open-2000", layout="group", flush="SYNC_FLUSH", clients=64, rate=2000, seconds=20),
+    OpenLoop(
+        name="group-open-25",
+        layout="group",
+        flush="SYNC_FLUSH",
+        clients=25,
+        rate=25,
+        seconds=60,
+        max_turns=3,
+        long=True,
+    ),
     Restart(name="restart-10g", log_bytes=10 << 30, ours_only=True, max_turns=5, long=True),
     # RocketMQ's lab starts and stops its members together, so there is nothing to compare with.
     Restart(
@@ -187,6 +211,10 @@ LINES: tuple[Line, ...] = (
     _versus_peer("Async flush, 64 x 1, 1 KiB", "async-64x1-1k", Metric.P99, 2, 4),
     _versus_peer("Async flush, 64 x 1, 1 KiB", "async-64x1-1k", Metric.CPU, 3, 5.5),
     _versus_peer("Async flush, 1 x 1, 1 KiB", "async-1x1-1k", Metric.RATE, 1.4, 1.9),
+    _versus_peer("2 000 messages/s, open loop, 64 clients, 1 KiB", "open-2000", Metric.P99),
+    _versus_peer("2 000 messages/s, open loop", "open-2000", Metric.P999, 5),
+    _versus_peer("20 000 messages/s, open loop, 64 clients, 1 KiB", "open-20000", Metric.P99),
+    _versus_peer("20 000 messages/s, open loop", "open-20000", Metric.P999, 5),
     _versus_peer("Sync flush, 1 outstanding, 1 KiB", "sync-1", Metric.RATE, 1.0, 1.4),
     _versus_peer("Sync flush, 16 outstanding (4 x 4), 1 KiB", "sync-16", Metric.RATE, 1.5, 2),
     _versus_peer("Sync flush, 64 outstanding (4 x 16), 1 KiB", "sync-64", Metric.RATE, 2, 2.5),
@@ -205,8 +233,9 @@ LINES: tuple[Line, ...] = (
     _versus_peer("Three replicas, 64 outstanding (4 x 16), 1 KiB", "group-64", Metric.RATE, 3.5, 5.2),
     _versus_peer("Three replicas, 64 outstanding (4 x 16), 1 KiB", "group-64", Metric.P99, 4),
     _versus_peer("Three replicas, 256 outstanding (4 x 64), 1 KiB", "group-256", Metric.RATE, 7, 11),
-    Line("Three replicas, 25 clients that send once a second", Metric.P999, "group-trickle", None, 20_000),
-    _versus_peer("The same, beside RocketMQ", "group-trickle", Metric.P999),
+    _versus_peer("Three replicas, 2 000 messages/s, open loop", "group-open-2000", Metric.P999, 5),
+    Line("Three replicas, 25 clients that send once a second", Metric.P999, "group-open-25", None, 20_000),
+    _versus_peer("The same, beside RocketMQ", "group-open-25", Metric.P999),
     _versus_peer("Three replicas, 256 outstanding, all members", "group-256", Metric.CPU, 5, 14),
     _versus_peer("Three replicas, all members", "group-256", Metric.MEMORY, 8),
     Line("Leader with a 10 GiB log, restart after kill -9", Metric.SECONDS, "group-restart-10g", None, 5, 2),

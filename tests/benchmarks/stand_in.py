@@ -31,7 +31,8 @@ class StandIn:
     """Answers sends and pulls; what a test wants to go wrong is an attribute.
 
     `refuse_each`: every so-many-th send is refused with code 2. `lose_each`: every so-many-th acknowledged one is not
-    stored. `spoil`: changes the body of a pull's answer. `received`: the requests as (header, body).
+    stored. `stall_s`: it answers nothing for so long, once, at the 4 000th send. `spoil`: changes the body of a pull's
+    answer. `received`: the requests as (header, body).
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -40,6 +41,7 @@ class StandIn:
         self.keep_received = True
         self.refuse_each = 0
         self.lose_each = 0
+        self.stall_s = 0.0
         self.spoil: Any = None
         self.stored_bytes = 0
         self._sends = 0
@@ -118,6 +120,8 @@ class StandIn:
 
     def _send(self, fields: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         self._sends += 1
+        if self._sends == 4000 and self.stall_s:
+            time.sleep(self.stall_s)  # under the lock: all connections wait
         if self.refuse_each and self._sends % self.refuse_each == 0:
             return 2, {}, b""
         queue = self.queues.setdefault((fields["b"], int(fields["e"])), [])
@@ -154,6 +158,7 @@ def main() -> None:
     with StandIn(options.port) as broker:
         broker.keep_received = False
         broker.lose_each = int(settings.get("loseEach", "0"))
+        broker.stall_s = float(settings.get("stallS", "0"))
         print(f"ready, process {os.getpid()}", flush=True)
         while True:
             time.sleep(3600)

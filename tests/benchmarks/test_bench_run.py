@@ -57,6 +57,16 @@ def test_rows_are_measured_and_written(command: list[str], tmp_path: Path) -> No
     assert not (tmp_path / "work" / "ours").exists()
 
 
+def test_an_open_loop_has_latencies_and_says_what_it_did_not_reach(command: list[str], tmp_path: Path) -> None:
+    options = ["--rows", "open-2000", "--set", "stallS=2", "--json"]
+    result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    (turn,) = json.loads(result.stdout.splitlines()[-1])["turns"]
+    assert turn["void"] is None and "rate" not in turn
+    assert turn["max_us"] >= 1_900_000, "the stall is part of the slowest message"
+    assert turn["max_us"] >= turn["p999_us"] >= turn["p99_us"] >= 1_000_000, "messages that were due in it are charged"
+
+
 def test_a_broker_that_loses_messages_has_no_rate(command: list[str], tmp_path: Path) -> None:
     options = ["--rows", "async-64x1-1k", "--seconds", "0.3", "--set", "loseEach=50", "--json"]
     result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
