@@ -145,7 +145,7 @@ async def test_a_member_has_no_role_until_a_leader_is_known(one: One) -> None:
     assert await one.settle() == ["tell -1"], "which registers nowhere"
     one.member.follow(1, 0)
     assert await one.settle() == ["id 2 of term 1", "tell 2"]
-    assert one.group.refusal() == "this member follows, n0 leads"
+    assert one.group.refusal() == "this member is a follower, n0 leads"
 
 
 async def test_a_leader_serves_when_it_is_ready_and_registers_behind_that(one: One) -> None:
