@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from os import PathLike
-from typing import NamedTuple
+from typing import NamedTuple, type_check_only
 
 # Named tuples that only the kernel creates: read them by name. A call once per message or pull returns a plain tuple,
 # which costs less.
@@ -250,8 +250,7 @@ class Log:
     ) -> None:
         """`store_host`: 8 or 20 bytes; `suffix`: encoded properties added to every fed send.
 
-        `index_folder`: the folder of the index; selects dledger's layout. The methods from `set_term` on need that
-        layout, and otherwise raise ValueError."""
+        `index_folder`: the folder of the index; selects dledger's layout. The object then is a `LedgerLog`."""
 
     def start(
         self, pos: int, last_store_ms: int, last_index: int = -1, last_term: int = -1, last_chain: int = 0
@@ -359,7 +358,13 @@ class Log:
     def expire(self, before_ms: int, code: int) -> list[tuple[int, bytes]]:
         """Answers, with `code`, the sends fed before `before_ms` that still wait: they are stored, but not yet safe."""
 
-    # dledger's layout
+@type_check_only
+class LedgerLog(Log):
+    """A log in dledger's layout: a `Log` that was created with `index_folder`, and the methods that need this layout.
+
+    The kernel has one class for both layouts. Without an index these methods raise ValueError.
+    """
+
     def set_term(self, term: int) -> None:
         """Sets the term of the entries that `feed` and `append*` create from now on. ValueError: it is below the last
         one."""

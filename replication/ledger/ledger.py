@@ -21,7 +21,7 @@ import struct
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tallystick.replication.ledger import dledger_files
 from tallystick.replication.ledger.mark import EntryPoint, Flags, LedgerMark, newest_memberships
@@ -42,7 +42,7 @@ from tallystick.store.formats.progress import boot_id as machine_boot_id
 from tallystick.store.formats.segment_files import segment_start
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Door
+    from tallystick.store._kernel import Door, LedgerLog
 
 # dledger requires this size and refuses index files of another length: 5 242 880 units.
 INDEX_SEGMENT_BYTES = 32 * 5 * 1024 * 1024
@@ -55,8 +55,8 @@ class DamagedLogError(Exception):
 
 
 class Ledger:
-    """One open log; a `LogView` of consensus. Methods that write can raise OSError; see the kernel's `Log` for its
-    state.
+    """One open log; a `LogView` of consensus. Methods that write can raise OSError; see the kernel's `LedgerLog` for
+    its state.
 
     `log` is the kernel's log, for `feed`, `append`, `write_out`, `sync` and `release`.
     """
@@ -65,7 +65,7 @@ class Ledger:
         self,
         folder: Path,
         door: Door,
-        log: Log,
+        log: LedgerLog,
         recovered: RecoveredLedger,
         boot_id: bytes,
         findings: FindingLog,
@@ -133,7 +133,8 @@ class Ledger:
             index_folder=str(folder / "index"),
             index_segment_bytes=index_segment_bytes,
         )
-        return cls(folder, door, log, recovered, boot_id, findings)
+        # The kernel has one class for both layouts; with an index this log has dledger's.
+        return cls(folder, door, cast("LedgerLog", log), recovered, boot_id, findings)
 
     def _begin(self, recovered: RecoveredLedger) -> None:
         end = recovered.end

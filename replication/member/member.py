@@ -53,7 +53,7 @@ from tallystick.store.formats.progress import boot_id as machine_boot_id
 from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Door, Log
+    from tallystick.store._kernel import Door, LedgerLog
 
 
 class Member(Callbacks):
@@ -335,7 +335,7 @@ class Member(Callbacks):
     # -- the replica of the store on the log ---------------------------------------------------------------------------
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LedgerLog:
         return self.ledger.log
 
     @property

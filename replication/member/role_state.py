@@ -26,7 +26,7 @@ from tallystick.replication.raft import Raft
 from tallystick.replication.transport.handshake import Identity
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Log
+    from tallystick.store._kernel import LedgerLog
 
 
 class RoleState:
@@ -39,7 +39,7 @@ class RoleState:
         identity: Identity,
         settings: MemberSettings,
         raft: Raft,
-        log: Log,
+        log: LedgerLog,
         applier: Applier,
         health: Health,
         callbacks: Callbacks,

@@ -18,7 +18,7 @@ from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.formats.message import PutStatus
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Log
+    from tallystick.store._kernel import LedgerLog
     from tallystick.store.engine.admission import Admission
     from tallystick.store.engine.recovery import Recovered
     from tallystick.store.engine.replica import Replica
@@ -44,7 +44,7 @@ class ReplicaLog:
     def sync_inherited(self, recovered: Recovered) -> None:
         """See `LogSource`. The member has synced its log before it opened it."""
 
-    def open(self, recovered: Recovered) -> Log:
+    def open(self, recovered: Recovered) -> LedgerLog:
         """See `LogSource`."""
         return self._replica.log
 
@@ -71,7 +71,7 @@ class GroupCommit:
         self._committed = parts.recovered.committed_pos
         self._count_from: dict[tuple[str, int], int] = {}
         self._settings = parts.settings
-        self._log = parts.log
+        self._log = replica.log
         self._dispatch = parts.dispatch
         self._dispatcher = parts.dispatcher
         self._deliver = parts.deliver

@@ -15,14 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Log
+    from tallystick.store._kernel import LedgerLog
 
 
 class Replica(Protocol):
     """One replicated log, recovered and open. The engine calls it on the event loop, unless a method says otherwise."""
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LedgerLog:
         """In dledger's layout, started at its end."""
         ...
 

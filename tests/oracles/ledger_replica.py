@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tallystick.replication.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Log
+    from tallystick.store._kernel import LedgerLog
 
 
 def _nothing() -> None:
@@ -32,7 +32,7 @@ class LedgerReplica:
         self.on_failed: Callable[[OSError, bool], None] = lambda error, final: None
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LedgerLog:
         return self.ledger.log
 
     @property

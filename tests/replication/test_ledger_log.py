@@ -10,7 +10,7 @@ import struct
 import threading
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ledger_twin import TwinLedger
@@ -20,6 +20,9 @@ from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, EntryHead
 from tallystick.store.formats.message import Host
 from tallystick.store.formats.record import Record
 
+if TYPE_CHECKING:
+    from tallystick.store._kernel import LedgerLog
+
 HOST = Host("127.0.0.1", 10911)
 PEER = Host("127.0.0.1", 40001)
 NOW_MS = 1_700_000_000_000
@@ -27,7 +30,7 @@ SEGMENT_BYTES = 4096
 INDEX_BYTES = 32 * 8
 
 
-def make_log(folder: Path, door: Door | None = None, *, start: bool = True, **options: Any) -> Log:
+def make_log(folder: Path, door: Door | None = None, *, start: bool = True, **options: Any) -> LedgerLog:
     door = door or Door()
     for name in ("data", "index"):
         door.mkdir(folder / name)
@@ -43,10 +46,11 @@ def make_log(folder: Path, door: Door | None = None, *, start: bool = True, **op
         index_segment_bytes=INDEX_BYTES,
         **options,
     )
+    ledger = cast("LedgerLog", log)  # the kernel has one class for both layouts
     if start:
-        log.start(0, 0)
-        log.set_term(1)
-    return log
+        ledger.start(0, 0)
+        ledger.set_term(1)
+    return ledger
 
 
 def record(twin: TwinLedger, body: bytes, topic: str = "T", queue: int = 0, properties: str = "") -> Record:
@@ -66,7 +70,9 @@ def record(twin: TwinLedger, body: bytes, topic: str = "T", queue: int = 0, prop
     )
 
 
-def put(log: Log, body: bytes, queue: int = 0, *, kind: int = 0, topic: bytes = b"T") -> tuple[int, int, int, int]:
+def put(
+    log: LedgerLog, body: bytes, queue: int = 0, *, kind: int = 0, topic: bytes = b"T"
+) -> tuple[int, int, int, int]:
     return log.append(topic, queue, body, b"", now_ms=NOW_MS, born_timestamp=5, born_host=PEER.encode(), kind=kind)
 
 
@@ -82,7 +88,7 @@ def files(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-def agrees(log: Log, folder: Path, twin: TwinLedger, *, failed_units: int = 0) -> None:
+def agrees(log: LedgerLog, folder: Path, twin: TwinLedger, *, failed_units: int = 0) -> None:
     """The files are the twin's bytes; what lies behind the end is zeros, but for units of entries that failed."""
     data = files(folder / "data")
     assert data.startswith(twin.data())
@@ -254,7 +260,7 @@ def test_answers_wait_for_the_position_of_their_entry(tmp_path: Path) -> None:
 
 
 def test_the_plain_layout_has_no_entries(tmp_path: Path) -> None:
-    log = Log(
+    log: Any = Log(
         Door(), str(tmp_path), segment_bytes=4096, max_message_bytes=99, store_host=HOST.encode(), suffix=b"", region=""
     )
     with pytest.raises(ValueError, match="plain layout"):
