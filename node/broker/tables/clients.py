@@ -14,6 +14,7 @@ ConsumerGroupInfo, ProducerManager of RocketMQ 4.8.0.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -116,11 +117,38 @@ class _Membership:
         ]
 
 
-class ProducerTable:
-    """Producers by group, and the connection of each client id (replies to requests go there)."""
+class _ClientTable(ABC):
+    """What the tables of producers and consumers share."""
 
     def __init__(self) -> None:
         self._members = _Membership()
+
+    @abstractmethod
+    def unregister(self, group: str, channel: Channel) -> object:
+        """A member leaves."""
+
+    def close(self, channel: Channel) -> None:
+        """The connection is closed."""
+        for group in tuple(self._members.of_channel.get(channel, ())):
+            self.unregister(group, channel)
+
+    def expire(self, now_ms: int) -> list[Channel]:
+        """Drops silent members; returns the connections that are no longer in any group, which should be closed."""
+        silent = self._members.silent(now_ms)
+        for group, channel in silent:
+            self.unregister(group, channel)
+        return self._members.left(silent)
+
+    def members(self, group: str) -> list[Client]:
+        """The members of a group; empty if no member is connected."""
+        return list(self._members.groups.get(group, {}).values())
+
+
+class ProducerTable(_ClientTable):
+    """Producers by group, and the connection of each client id (replies to requests go there)."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._by_client: dict[str, Channel] = {}
         self._turns = itertools.count()
 
@@ -135,28 +163,12 @@ class ProducerTable:
         if client is not None and channel not in self._members.of_channel:
             self._forget(client.client_id, channel)
 
-    def close(self, channel: Channel) -> None:
-        """The connection is closed."""
-        for group in tuple(self._members.of_channel.get(channel, ())):
-            self.unregister(group, channel)
-
-    def expire(self, now_ms: int) -> list[Channel]:
-        """Drops silent members; returns the connections that are no longer in any group, which should be closed."""
-        silent = self._members.silent(now_ms)
-        for group, channel in silent:
-            self.unregister(group, channel)
-        return self._members.left(silent)
-
     def _forget(self, client_id: str, channel: Channel) -> None:
         if self._by_client.get(client_id) is channel:  # it may have returned on another connection
             del self._by_client[client_id]
 
     def groups(self) -> list[str]:
         return list(self._members.groups)
-
-    def members(self, group: str) -> list[Client]:
-        """The members of a group; empty if no member is connected."""
-        return list(self._members.groups.get(group, {}).values())
 
     def pick(self, group: str) -> Channel | None:
         """Returns the group's live connections in turn, one per call; None if no connection is live."""
@@ -179,7 +191,7 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
 
 
-class ConsumerTable:
+class ConsumerTable(_ClientTable):
     """Consumers by group, and the subscriptions of each group.
 
     `on_members_changed(group, channels)`: the remaining members should rebalance the queues.
@@ -187,7 +199,7 @@ class ConsumerTable:
     """
 
     def __init__(self) -> None:
-        self._members = _Membership()
+        super().__init__()
         self._groups: dict[str, ConsumerGroup] = {}
         self.on_members_changed: list[Callable[[str, list[Channel]], None]] = []
         self.on_subscribed: list[Callable[[str, Iterable[SubscriptionData]], None]] = []
@@ -245,18 +257,6 @@ class ConsumerTable:
             self._tell(group)
         return True
 
-    def close(self, channel: Channel) -> None:
-        """The connection is closed."""
-        for group in tuple(self._members.of_channel.get(channel, ())):
-            self.unregister(group, channel)
-
-    def expire(self, now_ms: int) -> list[Channel]:
-        """Drops silent members; returns the connections that are no longer in any group, which should be closed."""
-        silent = self._members.silent(now_ms)
-        for group, channel in silent:
-            self.unregister(group, channel)
-        return self._members.left(silent)
-
     def _tell(self, group: str) -> None:
         channels = list(self._members.groups.get(group, ()))
         for listener in self.on_members_changed:
@@ -268,10 +268,6 @@ class ConsumerTable:
     def get(self, group: str) -> ConsumerGroup | None:
         """What the group's members share; None if no member is connected."""
         return self._groups.get(group)
-
-    def members(self, group: str) -> list[Client]:
-        """The members of the group; empty if none is connected."""
-        return list(self._members.groups.get(group, {}).values())
 
     def client_ids(self, group: str) -> list[str]:
         """The client ids, each once, also if a returning client has two connections for a short time."""
