@@ -30,7 +30,7 @@ MAX_LINES = 1000
 MAX_PLACES = 10_000
 """Largest number of damaged places that are remembered as reported."""
 
-_logger = logging.getLogger("tallystick.findings")
+_logger = logging.getLogger("tallystick.store.findings")
 # Lost or hidden messages are an error; what was repaired is a warning.
 _LEVELS = {FindingKind.DAMAGE: logging.ERROR, FindingKind.NOTE: logging.INFO}
 

@@ -4,7 +4,7 @@ work that fails each time it is tried, one line per error."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 _KEYS_MAX = 1024  # kinds are few and members are few
 
@@ -58,18 +58,42 @@ class LimitedLog:
 
 class RepeatedError:
     """Logs the errors of work that is retried: a line at level ERROR when the text of the error changes, and after a
-    success again. `message` says what failed, and what follows from it."""
+    success again. `message` says what failed, and what follows from it.
 
-    def __init__(self, logger: logging.Logger, message: str) -> None:
+    `expected`: errors that the work can have. Any other error is a bug in the work: its line has the traceback.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, message: str, expected: tuple[type[Exception], ...] = (OSError,)
+    ) -> None:
         self._logger = logger
         self._message = message
+        self._expected = expected
         self._last = ""
 
     def failed(self, error: Exception) -> None:
-        text = str(error)
+        """The work failed: logs the error, unless it is that of the previous attempt."""
+        is_bug = not isinstance(error, self._expected)
+        text = repr(error) if is_bug else str(error)
         if text != self._last:
-            self._logger.error("%s: %s", self._message, text)
+            self._logger.error("%s: %s", self._message, text, exc_info=error if is_bug else None)
         self._last = text
 
     def worked(self) -> None:
+        """The work succeeded: the next error is logged, whatever its text."""
         self._last = ""
+
+    async def attempt(self, work: Callable[[], Awaitable[None] | None]) -> bool:
+        """Does the work once, and logs its error. Returns whether it succeeded.
+
+        This is how a loop survives a failed round: no error of `work` is raised.
+        """
+        try:
+            result = work()
+            if result is not None:
+                await result
+        except Exception as error:
+            self.failed(error)
+            return False
+        self.worked()
+        return True

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from tallystick.store.limited_log import LimitedLog
 
-_logger = logging.getLogger("tallystick.memory")
+_logger = logging.getLogger("tallystick.store.memory")
 _CGROUPS = Path("/sys/fs/cgroup")
 _V2, _V1 = "memory.max", "memory.limit_in_bytes"
 MIN_LIMIT = 32 << 20

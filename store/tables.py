@@ -25,7 +25,7 @@ from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.fastjson import FastjsonError
 
-_logger = logging.getLogger("tallystick.store.tables")
+_logger = logging.getLogger("tallystick.store")
 
 
 class TableError(ValueError):

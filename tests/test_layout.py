@@ -105,6 +105,38 @@ def test_the_drawing_is_of_this_import_graph() -> None:
     assert architecture.DRAWING.read_text() == architecture.draw(), "run `make architecture`"
 
 
+LOGGERS = {
+    "store": ("tallystick.store",),
+    "replication": ("tallystick.replication",),
+    "node": ("tallystick", "tallystick.broker", "tallystick.http", "tallystick.nameserver"),
+}
+"""The loggers of a part. A name may have one more component for a service: `tallystick.broker.pull`."""
+
+
+@pytest.mark.parametrize("part", LOGGERS)
+def test_loggers_have_the_names_of_their_part(part: str) -> None:
+    found = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] == part
+        for name in re.findall(r'getLogger\("([^"]+)"\)', path.read_text())
+    }
+    assert found, "the loggers are not found"
+    allowed = re.compile("|".join(rf"{name}(\.[a-z]+)?" if "." in name else name for name in LOGGERS[part]))
+    wrong = [each for each in found if not allowed.fullmatch(each[1])]
+    assert wrong == []
+
+
+def test_the_wall_clock_is_read_in_one_place() -> None:
+    """`store/clock.py` has it: a test and the simulation can then set it."""
+    wrong = [
+        path.relative_to(ROOT).as_posix()
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] in LOGGERS and re.search(r"\btime\.time(_ns)?\(", path.read_text())
+    ]
+    assert wrong == ["store/clock.py"]
+
+
 def test_the_kernel_knows_no_other_part() -> None:
     """It is handed buffers and paths: it imports no module of Python's side, starts no thread, opens no socket."""
     for path in (ROOT / "store" / "kernel" / "src").rglob("*.rs"):

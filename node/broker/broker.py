@@ -54,6 +54,7 @@ from tallystick.store.engine.lock import StoreLock
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
+from tallystick.store.limited_log import RepeatedError
 from tallystick.store.settings import SettingsError, StoreSettings
 from tallystick.store.tables import JsonTable
 
@@ -266,9 +267,9 @@ class Broker:
         self.store.queues.on_arrival = self.holds.on_arrival
         self._set_hot()
         await self._role.start()
-        self._every(1.0, self._each_second)
-        self._every(10.0, self._each_ten_seconds)
-        self._every(self.settings.flushConsumerOffsetInterval / 1000, lambda: self.save(self.offsets))
+        self._every(1.0, "each second", self._each_second)
+        self._every(10.0, "each ten seconds", self._each_ten_seconds)
+        self._every(self.settings.flushConsumerOffsetInterval / 1000, "save offsets", self.offsets.try_save)
         await self._server.serve(listeners)
         if vip_listeners:
             await self._vip_server.serve(vip_listeners)
@@ -409,16 +410,13 @@ class Broker:
             accepting and bool(settings.brokerPermission & PERMISSION_WRITE) and not settings.aclEnable
         )
 
-    def _every(self, seconds: float, work: Callable[[], Awaitable[None] | None]) -> None:
+    def _every(self, seconds: float, what: str, work: Callable[[], Awaitable[None] | None]) -> None:
+        errors = RepeatedError(_logger, f"periodic work of the broker ({what}) failed, retrying")
+
         async def repeat() -> None:
             while True:
                 await asyncio.sleep(seconds)
-                try:
-                    result = work()
-                    if result is not None:
-                        await result
-                except Exception:  # one failed round must not end a service; the next round retries
-                    _logger.exception("a periodic task failed: %s", work)
+                await errors.attempt(work)
 
         self._timers.append(asyncio.get_running_loop().create_task(repeat()))
 
@@ -442,16 +440,7 @@ class Broker:
         self.locks.expire(now_ms)
         self.filters.clean()
         for saved in (self.topics, self.groups, self.filters):
-            await self.save(saved)
-
-    async def save(self, table: SavedTable) -> None:
-        """Saves a table. If that fails, it stays in memory, is retried, and delays no other table."""
-        known = table.save_error
-        try:
-            await table.saved()
-        except OSError as error:
-            if known != str(error):  # one line, not one for each attempt
-                _logger.error("cannot save %s: %s", table.what, error)
+            await saved.try_save()
 
 
 async def _store_host(settings: BrokerSettings) -> Host:

@@ -133,4 +133,4 @@ class Alone:
             except OSError as error:
                 _logger.error("offsets of delays are not saved, some are delivered again: %s", error)
         for table in (broker.topics, broker.groups, broker.offsets, broker.filters):
-            await broker.save(table)
+            await table.try_save()

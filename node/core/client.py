@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +19,7 @@ from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson
+from tallystick.store.clock import wall_ms
 from tallystick.store.formats import properties
 from tallystick.store.formats.record import Record
 
@@ -146,7 +146,7 @@ class ClusterClient:
             "d": "4",
             "e": str(queue.queue_id),
             "f": "0",
-            "g": str(time.time_ns() // 1_000_000),
+            "g": str(wall_ms()),
             "h": "0",
             "i": properties.encode(pairs),
             "j": "0",
@@ -217,7 +217,7 @@ class ClusterClient:
 
     def _unique_id(self) -> str:
         # Process, time and counter, with the length and the characters that tools expect.
-        pid, now_ms, count = os.getpid() & 0xFFFFFFFF, time.time_ns() // 1_000_000, next(self._counter)
+        pid, now_ms, count = os.getpid() & 0xFFFFFFFF, wall_ms(), next(self._counter)
         return f"{pid:08X}{now_ms & 0xFFFFFFFFFFFF:012X}{count & 0xFFFFFFFFFFFF:012X}"
 
 

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from tallystick.node.http.admin_api import AdminView
 from tallystick.replication.durable import DiskState
+from tallystick.store.clock import wall_ms
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -46,7 +47,7 @@ class ProcessClock:
     """When this process started, for people (ms since 1970), and its age (seconds)."""
 
     def __init__(self) -> None:
-        self.started_ms = time.time_ns() // 1_000_000
+        self.started_ms = wall_ms()
         self._begin_s = time.monotonic()
 
     def to_json(self) -> dict[str, Any]:

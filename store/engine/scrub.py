@@ -41,6 +41,7 @@ from tallystick.store._kernel import DamageError, IndexScrub, SegmentScrub
 from tallystick.store.clock import wall_ms
 from tallystick.store.findings import FindingKind
 from tallystick.store.formats.segment_files import segment_name
+from tallystick.store.limited_log import RepeatedError
 from tallystick.store.replace_file import replace_file
 
 if TYPE_CHECKING:
@@ -172,13 +173,10 @@ class Scrub:
 
     async def run(self) -> None:
         """Reads until it is cancelled."""
+        errors = RepeatedError(_logger, "scrub of the log failed, retrying", (OSError, DamageError))
         while self.enabled:
-            if self._due():
-                try:
-                    await self._pass()
-                    continue
-                except (OSError, DamageError) as error:
-                    _logger.warning("scrub of the log failed, retrying: %s", error)
+            if self._due() and await errors.attempt(self._pass):
+                continue
             await asyncio.sleep(_IDLE_S)
 
     def _due(self) -> bool:

@@ -20,7 +20,7 @@ from tallystick.store.settings import StoreSettings
 # The request of an administrator to delete now is valid for this number of calls of `run`, as in RocketMQ.
 RUNS_WHEN_ASKED = 20
 
-_logger = logging.getLogger("tallystick.store.engine.cleaning")
+_logger = logging.getLogger("tallystick.store")
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from tallystick.store.formats.segment_files import segment_name, segment_start
 PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python 3.11 has no name for it
 
-_logger = logging.getLogger("tallystick.store.engine.segments")
+_logger = logging.getLogger("tallystick.store")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -32,6 +32,7 @@ from tallystick.store.engine.thorough_save import save_table, sync_derived
 from tallystick.store.formats.checkpoint import StoreCheckpoint
 from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
 from tallystick.store.formats.progress import Point, ProgressKeeper
+from tallystick.store.limited_log import RepeatedError
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, Door, Log
@@ -90,7 +91,7 @@ class Upkeep:
         self._next_save_s = 0.0
         self._saving = asyncio.Lock()
         self._save_asked = False
-        self._last_error = ""
+        self._save_errors = self._errors_of("save-progress")
         self._inherits = not recovered.clean
         self._inheriting = threading.Lock()
         self._inherited_sync: asyncio.Future[None] | None = None
@@ -112,7 +113,7 @@ class Upkeep:
             *chores,
             *(Chore(name, _MARK_INTERVAL_MS, self._on_thread(work)) for name, work in self._durability.chores),
         )
-        self._tasks = [loop.create_task(self._keep(chore.interval_ms, chore.work), name=chore.name) for chore in chores]
+        self._tasks = [loop.create_task(self._keep(chore), name=chore.name) for chore in chores]
         self._tasks += [loop.create_task(work, name=name) for name, work in background.items()]
         self._cleaner.look()
         self._tasks.append(loop.create_task(self._save_at_start(), name="save-at-start"))
@@ -132,18 +133,18 @@ class Upkeep:
         if self._save_asked:
             return  # a save that has not begun yet includes this removal
         self._save_asked = True
-        task = asyncio.get_running_loop().create_task(self._try(self._save_now), name="save-progress-now")
+        task = asyncio.get_running_loop().create_task(self._save_once_more(), name="save-progress-now")
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
 
-    async def _save_now(self) -> None:
+    async def _save_once_more(self) -> None:
         self._save_asked = False
-        await self.save(thorough=True)
+        await self._save_errors.attempt(lambda: self.save(thorough=True))
 
     async def save_now(self) -> None:
         """Saves the removal of queues, so that it survives a kill. A failure is logged; the next save retries."""
         self._saved_pos, self._next_save_s = -1, 0.0
-        await self._try(self.save)
+        await self._save_errors.attempt(self.save)
 
     async def _save_at_start(self) -> None:
         """Until a mark names a synced point, a power loss would make the next start read everything again."""
@@ -151,7 +152,7 @@ class Upkeep:
             await self.sync_inherited()
         except OSError as error:
             _logger.error("files of a store that was killed cannot be synced, retrying: %s", error)
-        await self._try(lambda: self.save(thorough=True))
+        await self._save_errors.attempt(lambda: self.save(thorough=True))
 
     async def sync_inherited(self) -> None:
         """Syncs what a killed process left. It does not run on the thread for derived files: many queues take
@@ -309,19 +310,17 @@ class Upkeep:
             except OSError as error:
                 _logger.error("the mark of an open store could not be removed, the next start recovers it: %s", error)
 
-    async def _keep(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+    async def _keep(self, chore: Chore) -> None:
+        errors = self._errors_of(chore.name)
         while True:
-            await asyncio.sleep(interval_ms / 1000)
-            await self._try(work)
+            await asyncio.sleep(chore.interval_ms / 1000)
+            await errors.attempt(chore.work)
             self._on_disk_checked()  # the disk may have filled, or have room again
 
-    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except (OSError, SegmentError, DamageError) as error:
-            if str(error) != self._last_error:  # not a line for each try
-                _logger.error("periodic work of the store failed, retrying: %s", error)
-            self._last_error = str(error)
+    @staticmethod
+    def _errors_of(name: str) -> RepeatedError:
+        message = f"periodic work of the store ({name}) failed, retrying"
+        return RepeatedError(_logger, message, (OSError, SegmentError, DamageError))
 
     # -- disk ----------------------------------------------------------------------------------------------------------
 

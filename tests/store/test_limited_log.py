@@ -1,5 +1,6 @@
 """A flood of events of one kind is a line per interval."""
 
+import asyncio
 import logging
 
 import pytest
@@ -63,3 +64,37 @@ def test_an_error_of_retried_work_is_logged_when_it_changes(caplog: pytest.LogCa
     assert [record.getMessage() for record in caplog.records] == [
         f"cannot save x: {text}" for text in ("full", "gone", "full", "full")
     ]
+
+
+async def test_an_attempt_never_raises_and_a_bug_is_logged_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors = RepeatedError(logging.getLogger("test.repeated"), "work failed")
+    outcomes: list[Exception | None] = [OSError("full"), KeyError("a"), KeyError("a"), None, KeyError("a")]
+
+    async def work() -> None:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    assert [await errors.attempt(work) for _ in range(5)] == [False, False, False, True, False]
+    found = [(record.getMessage(), record.exc_info is not None) for record in caplog.records]
+    bug = ("work failed: KeyError('a')", True)
+    assert found == [("work failed: full", False), bug, bug]
+
+
+async def test_an_attempt_takes_work_that_does_not_wait(caplog: pytest.LogCaptureFixture) -> None:
+    errors = RepeatedError(logging.getLogger("test.repeated"), "work failed")
+    done: list[int] = []
+    assert await errors.attempt(lambda: done.append(1))
+    assert not await errors.attempt(lambda: [][0])
+    assert done == [1] and caplog.records[0].exc_info is not None
+
+
+async def test_an_attempt_can_be_cancelled() -> None:
+    errors = RepeatedError(logging.getLogger("test.repeated"), "work failed")
+    task = asyncio.create_task(errors.attempt(asyncio.Event().wait))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -448,11 +448,7 @@ class BrokerGroup:
     async def _save_forever(self) -> None:
         while True:
             await asyncio.sleep(SAVE_PERIOD_S)
-            try:
-                await self.tables.save()
-                self._save_errors.worked()
-            except OSError as error:
-                self._save_errors.failed(error)
+            await self._save_errors.attempt(self.tables.save)
 
 
 def with_role(settings: BrokerSettings, broker_id: int) -> BrokerSettings:

@@ -119,4 +119,4 @@ class InGroup:
     async def save(self) -> None:
         """See `Role`. The filters alone are not in the group's log."""
         await self._group.stop()
-        await self._broker.save(self._broker.filters)
+        await self._broker.filters.try_save()

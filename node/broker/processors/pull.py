@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
     from tallystick.node.remoting.server import Connection, Handler
 
-_logger = logging.getLogger("tallystick.pull")
+_logger = logging.getLogger("tallystick.broker.pull")
 
 MAX_BODY = 16 * 1024 * 1024 - 1024
 """Bytes of records above which the general encoder decides whether a frame can carry them."""

@@ -36,7 +36,7 @@ class PullChecks:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._log = LimitedLog(logging.getLogger("tallystick.pull"), time.monotonic)
+        self._log = LimitedLog(logging.getLogger("tallystick.broker.pull"), time.monotonic)
 
     def group(self, name: str) -> SubscriptionGroup:
         """Returns the consumer group, if it may consume from this broker. ResponseError otherwise."""

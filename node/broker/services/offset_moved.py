@@ -35,7 +35,7 @@ class OffsetMovedEvents:
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._tasks: set[asyncio.Task[None]] = set()
-        self._log = LimitedLog(logging.getLogger("tallystick.pull"), time.monotonic)
+        self._log = LimitedLog(logging.getLogger("tallystick.broker.pull"), time.monotonic)
         self.dropped = 0
 
     def report(self, group: str, topic: str, queue_id: int, offset_request: int, offset_new: int) -> None:

@@ -13,7 +13,7 @@ lose messages.
 
 A delayed record that the store finds illegal is tried `MAX_TRIES` times and then skipped, and the error is reported: it
 stays in the commit log, but must not block the messages behind it forever. A record that is lost or damaged for good
-is skipped at once. The worker waits while a record is compared with the log or repaired (`StoreView.usable_units`).
+is skipped at once. The worker waits while a record is compared with the log or repaired (`ReadsView.usable_units`).
 
 Source: ScheduleMessageService of RocketMQ 4.8.0; reference for what is kept on disk: the golden store `clean`.
 """
@@ -34,6 +34,7 @@ from tallystick.node.broker.tables.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from tallystick.store.fastjson import int_keys
 from tallystick.store.formats.message import PutStatus
 from tallystick.store.formats.record import Record
+from tallystick.store.limited_log import RepeatedError
 from tallystick.store.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -324,12 +325,14 @@ class ScheduleService:
         }
 
     async def _work(self, queue: LevelQueue) -> None:
+        # After an error the offset is before the message: it is tried again, never skipped.
+        errors = RepeatedError(_logger, f"delay level {queue.level}: a delivery failed, retrying")
         while not self._stopping.is_set():
             try:
                 wait_ms = await queue.step(self._now_ms())
-            except Exception:
-                # The offset is before the message: it is tried again, never skipped.
-                _logger.exception("delay level %d: a delivery failed", queue.level)
+                errors.worked()
+            except Exception as error:
+                errors.failed(error)
                 wait_ms = RETRY_MS
             await pause(self._stopping, min(wait_ms, MAX_SLEEP_MS))
 
@@ -344,8 +347,4 @@ class ScheduleService:
 
     async def _save(self) -> None:
         self._note()
-        try:
-            await self.offsets.saved()
-        except OSError as error:
-            # It stays dirty: the next turn tries again.
-            _logger.error("cannot save %s: %s", self.offsets.what, error)
+        await self.offsets.try_save()

@@ -36,6 +36,7 @@ from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.store.engine.age_clock import AgeClock
 from tallystick.store.formats.record import Record
+from tallystick.store.limited_log import RepeatedError
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
@@ -224,9 +225,7 @@ class TransactionService:
         return result.status.stored
 
     async def _check_forever(self) -> None:
+        # After any error the offsets stay where the last successful step left them: the next round retries.
+        errors = RepeatedError(_logger, "a round of transaction checks failed, retrying")
         while not await pause(self._stopping, self._broker.settings.transactionCheckInterval):
-            try:
-                await self.check(self._broker.now_ms())
-            except Exception:
-                # After any error the offsets stay where the last successful step left them: the next round retries.
-                _logger.exception("a round of transaction checks failed")
+            await errors.attempt(lambda: self.check(self._broker.now_ms()))

@@ -16,7 +16,6 @@ RocketMQ 4.8.0.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,10 +27,11 @@ from tallystick.node.broker.tables.saving import SavedTable, TableFile, rows
 from tallystick.node.broker.tables.subscriptions import SQL92, SUB_ALL, SubscriptionData, SubscriptionError, is_tag_type
 from tallystick.node.broker.tables.topics import RETRY_PREFIX
 from tallystick.node.core.settings import BrokerSettings
+from tallystick.store.clock import wall_ms
 from tallystick.store.formats import properties
 from tallystick.store.formats.properties import RETRY_TOPIC
 
-_logger = logging.getLogger("tallystick.filters")
+_logger = logging.getLogger("tallystick.broker.filters")
 
 Accept = Callable[[int, bytes], bool]
 """Given a unit's tags code and a record's stored properties: whether the record passes."""
@@ -41,7 +41,7 @@ DEAD_AT_LOAD_MS = 30_000
 
 
 class MessageFilter(NamedTuple):
-    """The filter that `MessageStore.get_message` takes: with both None everything passes."""
+    """The filter that `Reads.get_message` takes: with both None everything passes."""
 
     codes: frozenset[int] | None = None
     accept: Accept | None = None
@@ -152,10 +152,6 @@ class FilterData:
         }
 
 
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class ConsumerFilterTable(SavedTable):
     """The SQL92 expressions of consumer groups.
 
@@ -164,7 +160,7 @@ class ConsumerFilterTable(SavedTable):
 
     what = "consumerFilter.json"
 
-    def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+    def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int] = wall_ms) -> None:
         """What `file` holds. ValueError: it holds no table of filters."""
         super().__init__(file)
         self._settings = settings

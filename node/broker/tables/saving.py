@@ -128,6 +128,11 @@ class SavedTable(ABC):
                 self.save_error = ""
                 self._written = changes
 
+    async def try_save(self) -> None:
+        """Saves what changed. An error is logged when it changes, delays no other table, and leaves the table dirty for
+        the next call."""
+        await self._errors.attempt(self.saved)
+
     def save_soon(self) -> None:
         """Starts to write what changed until now, without waiting; all of it is written unless the disk fails.
 
