@@ -7,8 +7,10 @@ backticks, and targets of the Makefile. A name that is not in the repository's c
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -107,6 +109,60 @@ def test_names_between_backticks_are_in_the_code(folder: str) -> None:
         and any(word and not word.isdigit() and word not in names_of_the_code() for word in name.split("."))
     ]
     assert unknown == [], "correct the name; if it belongs to another project, add it to FOREIGN"
+
+
+@cache
+def members() -> dict[str, set[str] | None]:
+    """Returns the members of each Python class of the repository, by its name; None if a base is not in it.
+
+    Classes of one name count as one. An attribute counts if a method assigns it to `self`.
+    """
+    own: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for path in tracked():
+        if not path.endswith((".py", ".pyi")):
+            continue
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ClassDef):
+                own.setdefault(node.name, set()).update(_members_of(node))
+                known = (ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases)
+                bases.setdefault(node.name, set()).update(set(known) - {"ABC", "Protocol", "Generic"})
+
+    def inherited(name: str) -> set[str] | None:
+        found = set(own[name])
+        for base in bases[name] - {name}:
+            above = inherited(base) if base in own else None
+            if above is None:
+                return None
+            found |= above
+        return found
+
+    return {name: inherited(name) for name in own}
+
+
+def _members_of(node: ast.ClassDef) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield each.name
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            yield each.id
+        elif isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self":
+            yield each.attr
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_class_has_the_member_that_a_text_names(folder: str) -> None:
+    """`Log.sync` is a reference to a member of the class `Log`, not only two words of the code."""
+    foreign = set().union(*FOREIGN.values())
+    wrong = [
+        f"{path} names `{name}`"
+        for path in texts(folder)
+        for name in NAME.findall(prose(path))
+        if name.count(".") == 1 and name not in foreign
+        for owner, member in [name.split(".")]
+        if member and (known := members().get(owner)) is not None and member not in known and member not in {"py", "rs"}
+    ]
+    assert wrong == []
 
 
 def test_every_foreign_name_is_used() -> None:

@@ -2,7 +2,6 @@
 
     the member that has the files              the member that lacks them
 
-    the one who has them                       the one who lacks them
     offer(number, source)                      fetch(member, number, target)
                                           <─   which files?            list
                                           <─   bytes [a, b) of file i  chunk with its CRC   (several in progress)
