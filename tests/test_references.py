@@ -166,7 +166,7 @@ def test_a_class_has_the_member_that_a_text_names(folder: str) -> None:
 
 
 def test_every_foreign_name_is_used() -> None:
-    """The list does not keep names that no text has any more."""
+    """The list does not keep names that no text has."""
     used = {name for path in tracked() for name in NAME.findall(prose(path))}
     assert [name for names in FOREIGN.values() for name in names if name not in used] == []
 

@@ -11,7 +11,7 @@ follows from the damage:
     EIO     the same with one kind of call that fails under `index/`; and reads that fail under the scrub
 
 Required: the broker runs on while its index cannot be written, and serves pulls; it may refuse sends until dispatch
-goes on. When the cause is gone, and after a restart, searches by key return exactly the
+continues. When the cause is gone, and after a restart, searches by key return exactly the
 messages with the key, no damage stays open, every acknowledged message is at its offset, dispatch has reached the end
 of the log, and `tally store verify` finds nothing at the end.
 """

@@ -86,7 +86,7 @@ async def _alone(arena: Arena) -> None:
 
 async def _kill_at(arena: Arena, tally: Tally, names: list[str], sent: Acknowledged, count: int) -> float:
     """Sends to the topics without an acknowledged message, and kills the broker when `count` topics have one, with
-    sends under way; its private memory before (MiB)."""
+    sends in progress; its private memory before (MiB)."""
     left = [name for name in names if name not in sent.at]
     pipes = [
         Pipe(tally.broker, lambda name, answer: sent.note(name, 0, name, answer), window=_WINDOW) for _ in range(_PIPES)

@@ -1,4 +1,4 @@
-"""A namespace is deleted when there is no operator any more: it goes, and nothing holds it."""
+"""A namespace is deleted after the operator was removed: nothing blocks the deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator dies in the middle of an upgrade: the next one goes on where it stopped, one member at a time."""
+"""The operator is killed during an upgrade: the next one continues at that point, one member at a time."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_nobody_notices(orders: Brokers, lab: Lab, java_producer: JavaProducer |
 
 
 def test_a_pause_holds(orders: Brokers, lab: Lab) -> None:
-    """With the annotation nothing is restarted, and the status says what waits; without it the upgrade goes on."""
+    """With the annotation nothing is restarted, and the status says what waits; without it the upgrade continues."""
     wanted = lab.images.node
     orders.annotate(paused="true")
     try:

@@ -13,7 +13,7 @@ _TAKEOVER_S = 60
 
 def test_one_works_at_a_time(orders: Brokers, lab: Lab) -> None:
     """The holder stands still, as a machine that hangs: the other one takes over and works. The first one, when it
-    goes on, finds that it has lost the lease, and ends before it does anything."""
+    continues, finds that it has lost the lease, and ends before it does anything."""
     lab.release.scale(2)
     try:
         first = wait_for("an operator holds the lease", lab.release.holder, 60)

@@ -27,7 +27,7 @@ TRANSFER, TRANSFER_PAUSE = "transfer, asked to done", "transfer, no send acknowl
 
 _REPAIR_S = 180.0  # a member begins to look 60 s after its start
 _FULL_S = 90.0
-_ALONE_S = 0.6  # shorter than a leader goes on without a majority
+_ALONE_S = 0.6  # shorter than a leader continues without a majority
 
 
 class Faults:

@@ -10,8 +10,8 @@ known, by one monotonic clock. An outcome is one of three:
   was sent.
 
 A message that is sent again keeps its key. So a key may appear once for each OK, there, and at most once for each
-UNKNOWN of its attempts, in the queue of that attempt; a client that goes on after an UNKNOWN may make a duplicate, and
-a broker never does.
+UNKNOWN of its attempts, in the queue of that attempt; a client that continues after an UNKNOWN may make a duplicate, a
+broker never does.
 
 The final order of a queue is what every member returns at rest. It has no gap. Each earlier read of any member is a
 part of it: what was read once stays, so a consumer sees the order of commits at every member. How *recent* a read is,
@@ -260,7 +260,7 @@ def _check_real_time(history: History, final: Mapping[Queue, Reading], problems:
 
 
 def _check_reads(history: History, final: Mapping[Queue, Reading], problems: Problems) -> None:
-    """Every read is a piece of the final order, goes on where it was asked to, and shows nothing before it was sent."""
+    """Every read is a piece of the final order, continues at the requested offset, and shows no unsent message."""
     first_invoked: dict[str, float] = {}
     for send in history.sends:
         first_invoked[send.key] = min(send.invoked_s, first_invoked.get(send.key, math.inf))

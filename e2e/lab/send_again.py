@@ -106,7 +106,7 @@ def measure_send_again(
         if not away:
             leader.launch()
         for producer in producers:
-            # One that was under way may have been acknowledged by the dead; what counts was begun after.
+            # One that was in progress may have been acknowledged by the dead; what counts was begun after.
             sent = producer.wait_for_send(killed_ms)
             found.setdefault(producer.name, []).append((sent.end_ms - killed_ms) / 1000)
         if away:

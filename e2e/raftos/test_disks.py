@@ -124,7 +124,7 @@ def test_format_the_fifth_entry_is_the_last() -> None:
 
     assert on_raftos(
         "D8",
-        "default serializer: the fifth command fails, and none is committed any more",
+        "default serializer: the fifth command fails, and no later one is committed",
         history,
         ours="holds: tests/replication/test_ledger_log.py",
         default_serializer=True,

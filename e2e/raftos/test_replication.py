@@ -138,7 +138,7 @@ def test_s11_nothing_is_committed_after_a_restart_of_all() -> None:
         group.run(120.0)
         return "b" not in group.acknowledged
 
-    both = on_both("S11", "after a restart of all members nothing is committed any more", history)
+    both = on_both("S11", "after a restart of all members nothing further is committed", history)
     assert both.raftos and not both.ours
 
 
@@ -158,7 +158,7 @@ def test_s11_nothing_is_committed_behind_an_older_entry() -> None:
         assert group.holders("b") >= {1, 2}
         return group.acknowledged == []
 
-    both = on_both("S11", "nothing is committed any more behind an entry of an earlier leader", history)
+    both = on_both("S11", "nothing further is committed after an entry of an earlier leader", history)
     assert both.raftos and not both.ours
 
 

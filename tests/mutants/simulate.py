@@ -1,7 +1,7 @@
 """The Raft simulator as a detector: `python -m mutants.simulate PROFILE SEEDS`. Exit code 1: a run broke an invariant.
 
 It stops at the first broken one. A run that ends in an exception proves nothing by itself (the bug might make no
-sense), so the search goes on then; exit code 2 says that there was nothing else.
+sense), so the search continues then; exit code 2 says that there was nothing else.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ async def client(file: Path) -> AsyncIterator[TestClient]:
 
 
 def change(file: Path, content: str | None) -> None:
-    """Another file in its place, as editors and Kubernetes do it; None: there is none any more."""
+    """Another file in its place, as editors and Kubernetes do it; None: the file is removed."""
     if content is None:
         file.unlink()
         return

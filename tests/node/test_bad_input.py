@@ -322,7 +322,7 @@ def test_requests_that_cannot_be_served_are_answered_why(
         if code is not None:
             assert answer["code"] == code, answer
         assert remark in (answer.get("remark") or "")
-        # The same connection goes on.
+        # The same connection continues.
         assert wire.ask(send_request())["code"] == 0
 
 
@@ -416,7 +416,7 @@ def test_mutated_frames_are_answered_or_end_the_connection(broker: str) -> None:
         if rng.random() < 0.7:  # whole frames more often than not
             frame[:4] = (len(frame) - 4).to_bytes(4, "big")
         wire.send(bytes(frame))
-        # A marker behind it: an answer to it says that the stream goes on; else the connection has to end.
+        # A marker behind it: an answer to it says that the stream continues; else the connection has to end.
         wire.send(request(30, {"topic": "T", "queueId": "0"}, opaque=123_456))
         wire.socket.settimeout(0.05 if rng.random() < 0.05 else ANSWER_S)
         try:

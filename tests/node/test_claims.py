@@ -68,7 +68,7 @@ class Names:
         (FOREIGN, 0, "g", limits.MAX_TERM),  # the master's place, in the highest term there is
         (FOREIGN, 0, "g", 0),
         (HOME, 0, "g", 9),  # the master's address and place
-        (HOME, 1, "g", 9),  # its address alone: it would be no master any more
+        (HOME, 1, "g", 9),  # its address alone: it would no longer be a master
         (HOME, 0, "x", 0),  # under another name
     ],
 )
@@ -77,7 +77,7 @@ def test_a_stranger_changes_nothing_of_a_live_broker(address: str, broker_id: in
     before = names.table.cluster_info(), names.table.topics()
     assert not names.register(STRANGER, address, broker_id, name=name, term=term, topics="", whole=True, cluster="X")
     assert (names.table.cluster_info(), names.table.topics()) == before
-    assert names.register(BROKER, HOME, topics="TUV", version=2, term=3)  # its owner goes on as before
+    assert names.register(BROKER, HOME, topics="TUV", version=2, term=3)  # its owner continues as before
     assert names.addresses == {"g": {0: HOME}}
     names.table.owner_lost(STRANGER)
     assert names.addresses == {"g": {0: HOME}} and names.table.topics() == ["T", "U", "V"]
@@ -241,7 +241,7 @@ def test_all_connections_register_a_limited_number(monkeypatch: pytest.MonkeyPat
     names.register("c2", "h:2", name="x2")
     with pytest.raises(BoundsError, match="3 broker addresses"):
         names.register("c3", "h:3", name="x3")
-    assert names.register(BROKER, HOME, topics="TU", version=2)  # who is there goes on
+    assert names.register(BROKER, HOME, topics="TU", version=2)  # who is there continues
 
 
 def test_topics_are_limited_for_a_registration_a_name_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_topics_are_limited_for_a_registration_a_name_and_in_all(monkeypatch: py
     names = Names()
     with pytest.raises(BoundsError, match="5 topics, 4 are allowed"):
         names.register(BROKER, HOME, topics="abcde", version=2)
-    assert names.register(BROKER, HOME, topics="abcd", version=3)  # one by one they may not grow for ever either
+    assert names.register(BROKER, HOME, topics="abcd", version=3)  # one by one they may not grow forever either
     assert names.table.topics() == ["a", "b", "c", "d"]
     with pytest.raises(BoundsError, match="8 topics; the limit is 7"):
         names.register(STRANGER, FOREIGN, name="x", topics="abcd")

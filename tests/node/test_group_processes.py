@@ -35,7 +35,7 @@ async def test_nothing_acknowledged_is_lost_when_the_leader_is_killed(tmp_path: 
             async def under_way() -> bool | None:
                 return len(ledger.acknowledged) > 400 or None
 
-            await until("the load is under way", under_way)
+            await until("the load is in progress", under_way)
             lab.kill(first)
             second = await lab.leader()
             await load
@@ -250,7 +250,7 @@ async def test_an_operator_sees_the_group_and_moves_its_leader(tmp_path: Path) -
                 known = fastjson.loads(answer.body)["brokerAddrTable"][NAME]["brokerAddrs"]
                 return lab.address(leader) not in known.values() or None
 
-            await until("clients do not find it any more", left)
+            await until("clients no longer find it", left)
             added = await asyncio.to_thread(tally, "group", "add", f"n{leader}", "--http", follower)
             assert added.returncode == 0, added.stderr
             assert (await lab.status(target))["voters"] == [0, 1, 2]
@@ -268,7 +268,7 @@ async def test_a_stopping_leader_hands_over_first(tmp_path: Path) -> None:
             async def under_way() -> bool | None:
                 return len(ledger.acknowledged) > 100 or None
 
-            await until("the load is under way", under_way)
+            await until("the load is in progress", under_way)
             term = (await lab.status(leader))["term"]
             process = lab.members.pop(leader)
             assert await asyncio.to_thread(process.end, signal.SIGTERM) == 0

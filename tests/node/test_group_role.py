@@ -124,7 +124,7 @@ class One:
         self.settings = replace(self.settings, brokerId=UNDECIDED)
 
     async def settle(self) -> Notes:
-        """What happened since the last look, once nothing is to be done any more."""
+        """What happened since the last look, once everything is done."""
         for _ in range(20):
             await asyncio.sleep(0)
         notes = Notes(self.notes)

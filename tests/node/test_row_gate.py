@@ -279,7 +279,7 @@ async def test_in_a_group_a_row_that_the_log_did_not_take_refuses_sends_until_it
 
 
 async def test_in_a_group_rows_that_the_log_dropped_are_staged_again_before_the_next_message(tmp_path: Path) -> None:
-    """The disk was full: what was staged and not written is gone, and the same member goes on to lead."""
+    """The disk was full: what was staged and not written is gone, and the same member continues to lead."""
     member, topics, tables = group_of(tmp_path)
     topics.create_on_send("Kept", "TBW102", 4)
     topics.create_on_send("Gone", "TBW102", 4)

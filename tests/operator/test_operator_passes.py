@@ -182,7 +182,7 @@ def test_volumes_that_cannot_grow_are_reported(world: Cluster) -> None:
     condition = world.condition("StorageResizing")
     assert (condition["status"], condition["reason"]) == ("False", "ResizeRefused")
     assert "must support resize" in condition["message"]
-    assert world.status["phase"] == "Ready", "all else goes on"
+    assert world.status["phase"] == "Ready", "all else continues"
 
 
 def test_an_invalid_spec_is_reported_and_nothing_changes(world: Cluster) -> None:

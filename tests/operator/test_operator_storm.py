@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
         {"replicas": 5, "favour": ("new_image", "crash")},
     ),
     "a stopped leader hands over by itself": (decide, "_moved", lambda wanted, group, member, step: step, {}),
-    "what is under way elsewhere does not count": (
+    "what is in progress elsewhere does not count": (
         *(decide, "_underway_elsewhere", lambda observed, member: ""),
         {"groups": 2, "favour": ("new_image", "crash")},
     ),

@@ -162,7 +162,7 @@ class FakeMember:
         self.commit(committed_index)
 
     def abandon(self, last_index: int) -> None:
-        """The disk took nothing behind this entry: what was staged is dropped, and this member goes on to lead."""
+        """The disk took nothing behind this entry: what was staged is dropped, and this member continues to lead."""
         del self.log[last_index + 1 :]
         for abandoned in self.on_abandoned:
             abandoned(last_index)

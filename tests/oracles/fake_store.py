@@ -112,7 +112,7 @@ class FakeStore(OwnParts):
             self._minimum[queue] = sum(unit[0] < pos for unit in units)
 
     def damage(self, pos: int) -> None:
-        """The record at `pos` cannot be read any more."""
+        """The record at `pos` can no longer be read."""
         self._damaged.add(pos)
 
     def records(self, topic: str | None = None, queue_id: int | None = None) -> list[Record]:

@@ -143,4 +143,4 @@ async def until(look: Callable[[], object]) -> None:
         if look():
             return
         await asyncio.sleep(0.005)
-    raise AssertionError("waited in vain for 10 s")
+    raise AssertionError("timed out after 10 s")

@@ -38,7 +38,7 @@ async def until(what: str, look: Callable[[], Awaitable[T | None]]) -> T:
         if found is not None:
             return found
         await asyncio.sleep(0.05)
-    raise AssertionError(f"waited in vain: {what}; the last problem was {problem}")
+    raise AssertionError(f"timed out: {what}; the last problem was {problem}")
 
 
 class GroupLab:

@@ -317,7 +317,7 @@ class JobJudge:
             template = self._lab.body(name.rpartition("-")[0])
             if template["spec"].get("concurrencyPolicy", "Forbid") != "Allow":
                 going = [each for each in self._runs_of(template) if each["status"].get("phase") not in OVER]
-                assert not going, f"{name} is made while {[each['metadata']['name'] for each in going]} goes on"
+                assert not going, f"{name} is made while {[each['metadata']['name'] for each in going]} continues"
             assert not template["spec"].get("suspend"), f"{name} is made, and the template is suspended"
         elif method == "DELETE":
             body = self._lab.body(name)

@@ -51,7 +51,7 @@ ASYNCHRONOUS = replace(QUICK, flush=FlushDiskType.ASYNC_FLUSH)
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Returns when it holds; a test that waits in vain fails."""
+    """Returns when it holds; a test whose condition never holds fails."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - a test looks at members from outside

@@ -107,7 +107,7 @@ def _record(data: bytes, pos: int, check_crc: bool) -> Record:
 
 
 def _behind(data: bytes, at: int, begin: int, header: int, step: int | None) -> int:
-    """Where a reader goes on behind the bad bytes at `at`."""
+    """Where a reader continues behind the bad bytes at `at`."""
     if step is not None:
         if at + step == len(data):
             return at + step

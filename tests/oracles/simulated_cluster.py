@@ -220,7 +220,7 @@ class Cluster(Operated[ClusterReconciler]):
         return self.api.get("pods", f"{CLUSTER}-{group}-{member}-0")
 
     def process(self, group: int, member: int) -> Process | None:
-        """Of its present pod; one that its machine still holds has no name any more."""
+        """Of its present pod; one that its machine still holds has lost its name."""
         pod = self.pod(group, member)
         return self.processes.get(pod["metadata"]["uid"]) if pod is not None else None
 
@@ -247,7 +247,7 @@ class Cluster(Operated[ClusterReconciler]):
         self.judge.look()
 
     def settle(self, passes: int = 400, accept: tuple[str, ...] = ("Ready",)) -> None:
-        """Nothing goes wrong any more: until a pass writes nothing, and all is as wanted. AssertionError: it is not."""
+        """No further faults: until a pass writes nothing, and all is as wanted. AssertionError: it is not."""
         self.machines = dict.fromkeys(self.machines, True)
         self.api.failing = 0
         quiet = 0

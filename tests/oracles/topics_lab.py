@@ -33,7 +33,7 @@ class Crash(BaseException):
 
 
 class Fuse:
-    """Crashes the operator at its n-th write: before it is done, or just after. After that it does nothing any more."""
+    """Crashes the operator at its n-th write: before it is done, or just after. After that it does nothing."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -383,7 +383,7 @@ class Lab:
 
     @staticmethod
     async def _end_stragglers() -> None:
-        """Requests of the dead operator that were under way side by side: each ends at its next step."""
+        """Requests of the dead operator that were in progress side by side: each ends at its next step."""
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()

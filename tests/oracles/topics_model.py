@@ -1,6 +1,6 @@
 """The keeping of topics as a story told at random: people, administrators, brokers, and an operator that crashes.
 
-While it goes on, three promises are watched at every single write. When it comes to rest, every resource has to say
+While it continues, three promises are watched at every single write. When it comes to rest, every resource has to say
 the actual state; this module computes the expected state slowly, from only the resources and the brokers.
 """
 
@@ -273,7 +273,7 @@ class Story:
         return reason
 
     def _expected(self, found: dict[str, Any], cluster: dict[str, Any] | None) -> set[str]:
-        """Reasons that would be true of a resource, when all leaders answer and nothing is under way."""
+        """Reasons that would be true of a resource, when all leaders answer and nothing is in progress."""
         spec, subject = found["spec"], self._subject(found)
         owned = self.lab.api.owned(found)
         if found["metadata"].get("deletionTimestamp"):

@@ -28,7 +28,7 @@ def append(source: int, target: int, first: int = 0, last: int = 0) -> AppendReq
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Returns when it holds; a test that waits in vain fails."""
+    """Returns when it holds; a test whose condition never holds fails."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # conditions are about several members, and have no event
             await asyncio.sleep(0.001)
@@ -81,7 +81,7 @@ class Member:
         self.transport.start([self.socket])
 
     async def room(self, peer: int) -> None:
-        """Waits for the bulk lane, but not in vain."""
+        """Waits for the bulk lane, for a limited time."""
         async with asyncio.timeout(PATIENCE_S):
             await self.transport.room(peer, Lane.BULK)
 

@@ -440,7 +440,7 @@ async def test_queues_that_know_more_than_the_log_forget_it(tmp_path: Path) -> N
 
 
 async def test_one_queue_may_have_lost_more_than_another(tmp_path: Path) -> None:
-    """Killed without a mark: RocketMQ goes on behind the queue that got furthest, and loses what this one lacks."""
+    """Killed without a mark: RocketMQ continues behind the queue that got furthest, and loses what this one lacks."""
     async with member(tmp_path) as one:
         one.auto = True
         one.lead(1)

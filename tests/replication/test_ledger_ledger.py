@@ -193,7 +193,7 @@ def test_an_index_that_could_not_be_synced_is_made_again(tmp_path: Path, op: str
 
 
 def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:
-    """D7: nothing is called synced any more, not by a cut either."""
+    """D7: nothing is called synced from then on, also after a truncation."""
     door = Door()
     ledger, twin = made(tmp_path, door=door)
     grow(twin, random.Random(1), 3, 5)

@@ -445,7 +445,7 @@ def test_what_a_range_is_refused_for(tmp_path: Path) -> None:
 
 
 def test_entries_without_crcs_are_taken_until_one_has_them(tmp_path: Path) -> None:
-    """RocketMQ's log goes on as ours: its entries have no CRC, and the chain begins behind them."""
+    """RocketMQ's log continues as ours: its entries have no CRC, and the chain begins behind them."""
     twin = TwinLedger(SEGMENT_BYTES)
     for number in range(4):
         twin.append([record(twin, bytes([number]))], 0, crc=False)
@@ -634,7 +634,7 @@ def test_a_walk_stops_at_damage_and_what_is_behind_is_found(tmp_path: Path) -> N
     assert find_entry(folder, SEGMENT_BYTES, 0, twin.last_index + 1, 1 << 20) is None
 
 
-# -- what is durable, and what goes on after a refusal -----------------------------------------------------------------
+# -- what is durable, and what continues after a refusal ---------------------------------------------------------------
 
 
 def test_a_refused_term_changes_nothing(tmp_path: Path) -> None:

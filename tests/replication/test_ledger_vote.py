@@ -43,7 +43,7 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
 
 
 def test_an_impossible_term_is_replaced_by_one_above_every_vote_that_was_given(tmp_path: Path) -> None:
-    """An older version saved whatever a message said; at the next term it could save nothing any more."""
+    """An older version saved whatever a message said; at the next term it could no longer save anything."""
     file = opened(tmp_path, new=True)
     file.save(7, 1)
     file.save(2**63 - 1, None)

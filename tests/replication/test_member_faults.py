@@ -509,7 +509,7 @@ async def test_a_member_below_the_logs_start_gets_a_snapshot(tmp_path: Path) -> 
             "deleted, not damaged"
         )
         await node.start(group.addresses)
-        waiting = node.up._applier.waiters.add(1 << 40)  # as of a leader that handed over while entries were under way
+        waiting = node.up._applier.waiters.add(1 << 40)  # as after a hand-over with entries in progress
         await until(lambda: node.installed, "a snapshot came")
         assert isinstance(waiting.exception(), OutcomeUnknownError)
         await group.level()

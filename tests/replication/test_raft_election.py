@@ -308,7 +308,7 @@ def test_a_stalled_loop_waits_once_more_before_it_stands_for_election() -> None:
     assert member.raft.role is Role.FOLLOWER
     member.now = member.raft.deadline + 30.0
     member.tick()
-    assert member.raft.role is Role.PRE_CANDIDATE, "once, not for ever"
+    assert member.raft.role is Role.PRE_CANDIDATE, "once, not forever"
 
 
 def test_a_leader_whose_loop_stood_still_hears_what_was_answered_meanwhile() -> None:

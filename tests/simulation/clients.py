@@ -197,12 +197,12 @@ class Client:
         return await self.call(address, RequestCode.END_TRANSACTION, ext)
 
     async def commit(self, address: str, group: str, topic: str, queue_id: int, offset: int) -> Command:
-        """The group goes on there."""
+        """The group continues there."""
         ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
         return await self.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
 
     async def committed(self, address: str, group: str, topic: str, queue_id: int) -> int | None:
-        """Where the group goes on; None: it never said."""
+        """Where the group continues; None: it never said."""
         ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
         answer = await self.call(address, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         return int((answer.ext or {})["offset"]) if answer.code == ResponseCode.SUCCESS else None

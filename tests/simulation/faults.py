@@ -60,7 +60,7 @@ class Faults:
         self.simulation.locks.fault()
 
     async def heal(self) -> None:
-        """Nothing is wrong any more, and every node runs."""
+        """Ends all faults, and starts every node."""
         self._begin()
         self.loop.network.heal()
         for node in self.cluster.nodes():

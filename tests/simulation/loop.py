@@ -231,7 +231,7 @@ class SimLoop(base_events.BaseEventLoop):
         pass
 
     def end(self) -> None:
-        """Nothing runs any more, whatever is asked for."""
+        """Nothing runs from now on, whatever is requested."""
         self._ended = True
         self._ready.clear()  # type: ignore[attr-defined]
         self._timers.clear()

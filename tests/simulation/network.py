@@ -75,7 +75,7 @@ class Network:
         return found
 
     def cut(self, near: str, far: str) -> None:
-        """Nothing gets from one address to the other any more."""
+        """Nothing passes from one address to the other from now on."""
         link = self.link(near, far)
         if link.cut_since is None and near != far:
             link.cut_since = self.loop.now

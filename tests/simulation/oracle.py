@@ -67,7 +67,7 @@ class Sent:
     repeats: bool = False
     """It may be there more than once: delayed messages are, after a crash."""
     excused: bool = False
-    """Power went while it was under way, and nothing but memory had it: a yes that was on its way says little."""
+    """Power went while it was in progress, and nothing but memory had it: a yes that was on its way says little."""
     hidden: bool = False
     """Half of an uncommitted transaction."""
     due: float = 0.0
@@ -207,7 +207,7 @@ class Oracle:
                 raise ViolationError("A9", f"{key} was due at {item.due:.3f} in {item.queue}, and is not there")
 
     def may_be_lost(self, items: Iterable[Sent]) -> None:
-        """Nothing promises these any more, and their offsets are free."""
+        """No acknowledgement covers these, and their offsets are free."""
         queues = set()
         for item in items:
             if item.fate in (Fate.ACKNOWLEDGED, Fate.DAMAGED):

@@ -4,7 +4,7 @@
     O1  an offset that was committed so long before a fault that it was saved does not go back
     O2  an uncommitted offset is not returned, nor one from before a reset that was saved
 
-A change whose outcome is not known leaves two possible rows; that row is not changed any more.
+A change whose outcome is not known leaves two possible rows; that row is no longer changed.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Workload:
         self._more.set()
 
     async def stop(self) -> None:
-        """No new request is made; those under way are waited for."""
+        """No new request is made; those in progress are waited for."""
         self._stopping = True
         self._more.set()
         await asyncio.gather(*self._tasks)

@@ -85,7 +85,7 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """Nothing it does has an effect any more."""
+        """Nothing that it does has an effect from now on."""
         return self.dead or (self.door is not None and self.door.dead)
 
     def __repr__(self) -> str:

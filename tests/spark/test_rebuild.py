@@ -391,7 +391,7 @@ async def test_zeros_do_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_pieces_are_made_again_where_they_are_not(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker was lost, and another one goes on."""
+    """A worker was lost, and another one continues."""
     monkeypatch.setattr(rebuild, "PIECE_BYTES", 100_000)
     lost = []
 

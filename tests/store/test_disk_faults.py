@@ -165,7 +165,7 @@ async def test_a_sync_that_fails_ends_puts_until_a_restart(tmp_path: Path) -> No
         later = await store.writes.put(message())
         assert later.status is PutStatus.SERVICE_NOT_AVAILABLE and "could not be flushed" in later.detail
         assert "could not be flushed" in (store.admission.failure() or "")
-        assert len(peer.feed(send_frame())) == 1, "nothing is hot any more"
+        assert len(peer.feed(send_frame())) == 1, "no queue is hot now"
         assert read_queue(store)[0].body == b"safe"
         with pytest.raises(OSError):
             await store.flush()
@@ -227,7 +227,7 @@ async def test_an_index_file_that_cannot_be_made_stops_puts_and_not_reads(
             read_queue(store)  # a read may dispatch: it must not meet the error
             store.reads.query("T", "k", 1, 0, 1 << 60)
             await turns(1)
-        await until(lambda: not store.admission.writable, "puts went on without an index")
+        await until(lambda: not store.admission.writable, "puts continued without an index")
         refused = await store.writes.put(message())
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "No space left" in refused.detail
         assert "No space left" in (store.admission.trouble() or "") and "No space left" in (

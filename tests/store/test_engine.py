@@ -529,7 +529,7 @@ async def test_a_topic_removed_while_its_messages_are_on_their_way_leaves_nothin
     async with opened(small(tmp_path)) as store:
         for _ in range(3):
             await store.writes.put(message())
-        putting = asyncio.create_task(store.writes.put(message(b"under way")))
+        putting = asyncio.create_task(store.writes.put(message(b"in progress")))
         await asyncio.sleep(0)  # staged, not written
         store.queues.remove_topic("T")
         await putting
@@ -644,7 +644,7 @@ async def test_on_a_small_disk_the_next_segment_comes_when_the_last_one_is_half_
         await store.writes.put(message(bytes(2500)))  # rolls
         assert await settled(store) == 3
         few.f_bavail = 32
-        await store.writes.put(message(bytes(2500)))  # rolls again, and the disk is not small any more
+        await store.writes.put(message(bytes(2500)))  # rolls again, and the disk is no longer small
         assert await settled(store) == 5
         assert len(read_queue(store)) == 4
 

@@ -6,7 +6,7 @@ case starts the real engine on a copy of a store with several queues, files and 
 
 - each message is read at the offset that its put returned, and found by its key;
 - the next message of each queue gets the next offset;
-- a finding names the file, or the folder that it was in, wherever something had to be built again;
+- a finding names the file, or the folder that it was in, wherever something had to be rebuilt;
 - after an orderly close `verify` finds no damage, and the next start has nothing to report.
 """
 
@@ -182,7 +182,7 @@ async def test_a_start_ends_with_whole_files(damage: Damage, expected: str | Non
 
 
 async def test_another_setting_is_no_damage(made: Made) -> None:
-    """All queues would be built again, in the place of files that are sound."""
+    """All queues would be rebuilt, in the place of files that are sound."""
     (made.root / TABLE).unlink()
     before = {path: path.read_bytes() for path in sorted((made.root / "consumequeue").glob("*/*/*"))}
     with pytest.raises(RecoveryError, match=f"Set it to {FILE_BYTES}; or remove the folder"):

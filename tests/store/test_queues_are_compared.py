@@ -5,7 +5,7 @@ closed in order or copied while it was open (which is what a kill leaves), damag
 
 - each message whose record the log still has is read at the offset that its put returned, and found by its key;
 - the next put in each queue gets the offset behind the last one;
-- a finding names the file or its folder, unless nothing had to be built again;
+- a finding names the file or its folder, unless nothing had to be rebuilt;
 - after an orderly close `verify` finds no damage.
 
 Cases are (name, damage, finding): the finding's kind and the beginning of its file's name, or None.
@@ -147,7 +147,7 @@ def check_keys(store: MessageStore, puts: list[Put]) -> None:
 
 
 async def check_next(store: MessageStore) -> list[Put]:
-    """Each queue, also one without a record, goes on behind the last offset that it gave out."""
+    """Each queue, also one without a record, continues behind the last offset that it gave out."""
     new: list[Any] = []
     for (topic, queue), count in (COUNTS | {OLD: 3}).items():
         new.append(await put(store, topic, queue, 9000 + len(new)))

@@ -208,7 +208,7 @@ def test_the_offset_of_a_damaged_last_record_is_not_given_out_again(
     damage(lab)
     if removed:
         if request.node.callspec.id.split("-")[1] in ("queue id", "topic"):
-            pytest.skip("neither queue nor log know any more that there was such a record")
+            pytest.skip("neither queue nor log has a trace of such a record")
         lab.remove_queues("T")
     _, queues = lab.recover()
     assert queues[T0].end == 20

@@ -789,7 +789,7 @@ def test_a_power_loss_leaves_what_was_synced_as_the_end_of_what_was_written(
 
 
 def test_an_older_copy_of_the_log_lacks_what_was_written(store: Written) -> None:
-    """It goes on at the mark: no position and no queue offset is given out twice."""
+    """It continues at the mark: no position and no queue offset is given out twice."""
     pos = marked(store)
     keep = next(record for record in store.records if record.pos >= pos - 1000)
     for at in range(keep.pos, store.end):

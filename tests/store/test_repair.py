@@ -1,7 +1,7 @@
-"""Offline repair: what is derived is built again, the log is cut at a byte that a person named, and nothing else goes.
+"""Offline repair: what is derived is rebuilt, the log is cut at a byte that a person named, and nothing else goes.
 
 Each test damages a closed store, repairs it, and then asks three witnesses: `verify` is clean, a start finds nothing
-and goes on from the progress mark, and every message that the log has is served at its offset.
+and continues from the progress mark, and every message that the log has is served at its offset.
 """
 
 from __future__ import annotations

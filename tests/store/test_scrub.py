@@ -1,4 +1,4 @@
-"""The background reader of the log: what it finds, what it leaves alone, and that it goes on after a restart."""
+"""The background reader of the log: what it finds, what it leaves alone, and that it continues after a restart."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Load:
         )
         moments, leader, since_s = [], acknowledged[0][2], 0.0
         for ended_s, invoked_s, broker in acknowledged:
-            if broker != leader and invoked_s > since_s:  # not one that was under way to the old one meanwhile
+            if broker != leader and invoked_s > since_s:  # not one that was in progress to the old one meanwhile
                 moments.append(ended_s)
                 leader, since_s = broker, ended_s
         return moments

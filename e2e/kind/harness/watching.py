@@ -1,4 +1,4 @@
-"""Looks at the pods of a cluster while something goes on: how many were away at a time, and who was replaced when."""
+"""Looks at the pods of a cluster during an event: how many were away at a time, and who was replaced when."""
 
 from __future__ import annotations
 

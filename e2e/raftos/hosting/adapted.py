@@ -1,11 +1,11 @@
 """raftos 0.2.6 as it was published, and all that has to be done from outside for it to run here.
 
 For a Python of today
-- `asyncio.Queue` takes no `loop` any more: the module that gives it one sees a Queue that drops it;
+- `asyncio.Queue` no longer takes a `loop`: the module that gives it one sees a Queue that drops it;
 - `asyncio.futures.InvalidStateError` is `asyncio.InvalidStateError` now: the module that names it finds it in both
   places. Without it, every follower would raise for each entry that it applies;
 - cryptography 1.5.3, which it pins, is not installed: raftos supports that, and sends plain datagrams then.
-  msgpack-python 0.4.8, which it also pins, is installed; its C part does not compile any more, and its Python part does
+  msgpack-python 0.4.8, which it also pins, is installed; its C part no longer compiles, and its Python part does
   the same.
 
 For more than one history

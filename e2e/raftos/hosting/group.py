@@ -87,7 +87,7 @@ class Group(ABC):
         return self.post.hold(kind, source=source, target=target, copies=copies)
 
     def part(self, one: Collection[int], other: Collection[int]) -> None:
-        """Nothing goes from one side to the other any more."""
+        """Nothing passes from one side to the other from now on."""
         self.post.cut(one, other)
 
     def cut_off(self, *members: int) -> None:

@@ -1,7 +1,7 @@
 """asyncio's event loop, as far as a raftos node uses it, on the simulator's queue of events.
 
 A loop is one process. All loops of a group share the queue, so that everything that happens in the group has one order
-and time is virtual. When the process dies (`alive` is False) what it had planned does not happen any more.
+and time is virtual. When the process dies (`alive` is False) what it had planned no longer happens.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Post:
         return held
 
     def cut(self, one: Collection[int], other: Collection[int]) -> None:
-        """Nothing from `one` to `other` any more, nor back."""
+        """Drops everything between `one` and `other` from now on."""
         self._blocked.update((a, b) for a in one for b in other)
         self._blocked.update((b, a) for a in one for b in other)
 

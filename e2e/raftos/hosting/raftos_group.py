@@ -125,7 +125,7 @@ class RaftosMember:
 
     @property
     def serves(self) -> bool:
-        """Leads, and has no command of a client under way: raftos has one future for all of them."""
+        """Leads, and has no command of a client in progress: raftos has one future for all of them."""
         return self.leads and self._client is not self.role
 
     def propose(self, value: str) -> None:

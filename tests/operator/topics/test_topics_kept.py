@@ -151,7 +151,7 @@ async def test_queues_are_not_taken_away(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("read", "write", "read_then", "write_then"),
     [
-        (16, 8, 16, 8),  # emptied by an administrator: it is not written to any more, and still read
+        (16, 8, 16, 8),  # emptied by an administrator: no longer written to, and still read
         (8, 16, 16, 16),  # no consumer would read messages in the upper queues
         (16, 4, 16, 8),
         (4, 16, 16, 16),

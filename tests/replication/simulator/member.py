@@ -210,7 +210,7 @@ class Member(Process):
         simulation.faults["entry torn"] += torn
 
     def repair(self) -> None:
-        """Nothing is wrong with it any more. What its disk has lost comes to light by a restart."""
+        """Repairs it. What its disk has lost comes to light by a restart."""
         self.stalled_until = min(self.stalled_until, self._queue.now)
         self.crash_at = None
         self.slowness = 1.0

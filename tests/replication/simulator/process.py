@@ -2,7 +2,7 @@
 
 Inputs wait in the inbox. Each is handed over by a call whose answer is a list of effects; these are carried out one by
 one, in order, before the next input is taken. Between any two effects the process may be killed, or pause while the
-rest of the world goes on. An effect that must be durable takes time, in which a crash finds it under way.
+rest of the world continues. An effect that must be durable takes time, in which a crash finds it in progress.
 
 What an effect does is for `member` to say; here is only when.
 """
@@ -70,7 +70,7 @@ class Process:
         raise NotImplementedError
 
     def _finish(self, effect: Effect) -> None:
-        """What was under way is done, durably."""
+        """What was in progress is done, durably."""
         raise NotImplementedError
 
     def _deadline(self) -> float:
@@ -160,7 +160,7 @@ class Process:
                 return
 
     def _takes_time(self, effect: Effect) -> bool:
-        """Carries it out; whether the process goes on later, or not at all."""
+        """Carries it out; whether the process continues later, or not at all."""
         life = self.life
         self._maybe_die(effect, after=False)
         if self.life != life:

@@ -37,7 +37,7 @@ class Profile:
     clock_skew: float = 0.03
     """Clocks run between 1 - this and 1 + this times as fast as time."""
     pause: float = 0.05
-    """Probability that the world goes on between two effects of a member."""
+    """Probability that the world continues between two effects of a member."""
     asynchronous_flush: bool = False
     """Members answer before they sync (D9)."""
     calm_but_for_room: bool = False

@@ -30,7 +30,7 @@ from .profiles import ROUTINE, Profile
 from .trace import WORLD, Step
 
 CALM_SECONDS = 20.0
-"""How long the group may take to agree once nothing goes wrong any more: forty election timeouts."""
+"""How long the group may take to agree after the last fault: forty election timeouts."""
 TRACE_STEPS = 60
 _LOOK_SECONDS = 0.25
 

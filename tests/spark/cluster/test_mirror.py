@@ -191,7 +191,7 @@ def test_an_unreadable_store_is_reported_with_its_node(tmp_path: Path, monkeypat
 
 
 def test_replicas_of_two_groups_are_compared_within_each(golden: Golden, tmp_path: Path) -> None:
-    """One member of the second group has another byte; where its log ends, the first group's goes on."""
+    """One member of the second group has another byte; where its log ends, the first group's continues."""
     members: Sequence[tuple[str, str, str]] = [
         ("a", "a-0", "dledger-n0"),
         ("a", "a-1", "dledger-n1"),
