@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from own_parts import OwnParts
 
@@ -18,18 +18,30 @@ from tallystick.node.broker.processors.offsets import OffsetProcessor
 from tallystick.node.broker.services.stats import BrokerStats
 from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
+from tallystick.node.broker.tables.filters import ConsumerFilterTable
 from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.broker.tables.topics import TopicTable
+from tallystick.node.core.configuration import change_while_running
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.node.remoting.errors import RemotingTimeout
 from tallystick.store import fastjson
+from tallystick.store.engine.put_times import GetCounts, PutTimes
 from tallystick.store.formats.message import Host, Message, PutResult, PutStatus
-from tallystick.store.settings import SettingsError
+from tallystick.store.settings import StoreSettings
 
 NOW = 1_795_219_100_000
+
+
+class Extension(NamedTuple):
+    """As the kernel's `ExtensionUnit`, which Python cannot make."""
+
+    size: int
+    tags_code: int
+    store_ms: int
+    bit_map: bytes
 
 
 class MemoryFile:
@@ -57,6 +69,11 @@ class ListStore(OwnParts):
         self.min_pos, self.max_pos, self.flushed_pos, self.dispatch_behind_bytes = 0, 1000, 990, 0
         self.kept: set[str] = set()
         self.unused: dict[str, int] = {}
+        self.settings = StoreSettings()
+        self.tags_codes: dict[int, int] = {}
+        """Tags codes by offset; others are 65."""
+        self.extensions: dict[int, Extension] = {}
+        self.put_times, self.get_counts = PutTimes(lambda: ([0] * 13, 0), 0), GetCounts(0)
         self.saved_progress = False
         self.deletions_asked = 0
 
@@ -89,7 +106,11 @@ class ListStore(OwnParts):
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         end = self.max_offset(topic, queue_id)
-        return [(at * 100, 100, 65) for at in range(offset, min(end, offset + count))]
+        codes = self.tags_codes
+        return [(at * 100, 100, codes.get(at, 65)) for at in range(offset, min(end, offset + count))]
+
+    def extension_unit(self, topic: str, queue_id: int, address: int) -> Extension | None:
+        return self.extensions.get(address)
 
     def message_at(self, pos: int) -> bytes | None:
         return self.records.get(pos)
@@ -111,7 +132,9 @@ class ListStore(OwnParts):
         return 0
 
     def runtime_info(self) -> dict[str, str]:
-        return {"putMessageEntireTimeMax": "7"}
+        distribution = {"putMessageDistributeTime": self.put_times.distribution()}
+        longest = {"putMessageEntireTimeMax": "7", "getMessageEntireTimeMax": "0"}
+        return longest | distribution | self.get_counts.rates()
 
     async def put(self, message: Message) -> PutResult:
         self.put_messages.append(message)
@@ -162,6 +185,7 @@ class TableBroker:
         self.topics = TopicTable(MemoryFile(), self.settings, self.now_ms)
         self.groups = SubscriptionGroupTable(MemoryFile(), self.settings, self.now_ms)
         self.offsets = ConsumerOffsets(MemoryFile())
+        self.filters = ConsumerFilterTable(MemoryFile(), self.settings, self.now_ms)
         self.producers, self.consumers, self.locks = ProducerTable(), ConsumerTable(), QueueLocks()
         self.stats = BrokerStats("PeerCluster", self.now_ms)
         self.schedule = NoSchedule()
@@ -194,9 +218,7 @@ class TableBroker:
     def count_puts(self) -> None: ...
 
     def change_settings(self, changes: dict[str, str]) -> None:
-        if changes.get("brokerPermission", "6") not in ("2", "4", "6"):
-            raise SettingsError("brokerPermission", "must be 0 to 6")
-        self.settings = BrokerSettings(brokerPermission=int(changes.get("brokerPermission", 6)))
+        self.settings, _ = change_while_running(self.settings, self.store.settings, changes, in_group=False)
 
     def configuration(self) -> dict[str, str]:
         return {"brokerName": "broker-a", "listenPort": "10911", "autoCreateTopicEnable": "true"}
