@@ -148,3 +148,57 @@ ROCKETMQ_SETTINGS: dict[str, RocketmqSetting] = dict(
     (*_of_broker(), *_of_store(), *_of_connections(), *_of_nameserver())
 )
 """By name. A name means the same in a broker's file and in a name server's."""
+
+_UNLIMITED = str(2**31 - 1)
+SHOWN: dict[str, str] = {
+    # -- BrokerConfig
+    "autoDeleteUnusedStats": "true",
+    "brokerIP2": "",
+    **dict.fromkeys(
+        (
+            "clientManageThreadPoolNums",
+            "consumerManageThreadPoolNums",
+            "endTransactionThreadPoolNums",
+            "processReplyMessageThreadPoolNums",
+            "clientManagerThreadPoolQueueCapacity",
+            "consumerManagerThreadPoolQueueCapacity",
+            "replyThreadPoolQueueCapacity",
+        ),
+        "0",
+    ),
+    "commercialEnable": "false",
+    **dict.fromkeys(("commercialBaseCount", "commercialBigCount", "commercialTimerCount", "commercialTransCount"), "0"),
+    "fetchNamesrvAddrByAddressServer": "false",
+    "filterServerNums": "0",
+    "flushConsumerOffsetHistoryInterval": "60000",
+    "highSpeedMode": "false",
+    "maxDelayTime": "40",
+    "messageStorePlugIn": "",
+    # -- MessageStoreConfig
+    "putMsgIndexHightWater": "600000",
+    # -- NettyServerConfig: one loop serves all connections
+    "serverSelectorThreads": "1",
+    "serverWorkerThreads": "0",
+    "serverCallbackExecutorThreads": "0",
+    "serverAsyncSemaphoreValue": _UNLIMITED,
+    "serverOnewaySemaphoreValue": _UNLIMITED,
+    "serverSocketSndBufSize": "0",
+    "serverSocketRcvBufSize": "0",
+    "serverPooledByteBufAllocatorEnable": "false",
+    "useEpollNativeSelector": "true",
+    # -- NettyClientConfig: connections to name servers and clients
+    "clientWorkerThreads": "0",
+    "clientCallbackExecutorThreads": "0",
+    "clientAsyncSemaphoreValue": _UNLIMITED,
+    "clientOnewaySemaphoreValue": _UNLIMITED,
+    "connectTimeoutMillis": "3000",
+    "channelNotActiveInterval": "60000",
+    "clientChannelMaxIdleTimeSeconds": "120",
+    "clientSocketSndBufSize": "0",
+    "clientSocketRcvBufSize": "0",
+    "clientPooledByteBufAllocatorEnable": "false",
+    "clientCloseSocketIfTimeout": "true",
+    "useTLS": "false",
+}
+"""What GET_BROKER_CONFIG tells of those of RocketMQ 4.8: how this broker behaves, or the default if RocketMQ itself
+does not use it. 0 threads or places in a queue: there are none; 0 bytes of a buffer: the system chooses."""

@@ -2,14 +2,17 @@
 
 import json
 import subprocess
+from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tallystick.node.cli import main
 from tallystick.node.core.config_check import Effect, check_file
-from tallystick.node.core.configuration import ConfigurationError, load
+from tallystick.node.core.configuration import TABLES, ConfigurationError, load
 from tallystick.node.core.java_properties import parse_properties
+from tallystick.node.core.rocketmq_5_settings import ROCKETMQ_5_SETTINGS
 from tallystick.node.core.rocketmq_settings import ROCKETMQ_SETTINGS
 from tallystick.store.settings import FlushDiskType
 
@@ -196,17 +199,37 @@ CLASSES = (
 
 @pytest.mark.parametrize("version", ["4.8.0", "4.9.7"])
 def test_every_setting_of_rocketmqs_classes_is_known(tmp_path: Path, version: str) -> None:
-    jars = Path.home() / ".cache" / "peer" / "lib" / version
-    if not jars.is_dir():
-        pytest.skip(f"RocketMQ {version} (../shared/peer, `peer.sh fetch {version}`) is not here")
-    names = [f"org.apache.rocketmq.{name}" for name in CLASSES]
-    listing = subprocess.run(["javap", "-cp", f"{jars}/*", *names], capture_output=True, text=True, check=True).stdout
-    setters = [line.partition(" void set")[2].partition("(")[0] for line in listing.splitlines() if " void set" in line]
-    assert len(setters) > 150
-    keys = sorted({name[0].lower() + name[1:] for name in setters})
+    keys = sorted(setters(version, CLASSES))
     for kind, nameserver in (("broker", False), ("nameserver", True)):
         path = conf(tmp_path, dict.fromkeys(keys, "1"), f"{kind}.conf")
         unknown = {row.key for row in check_file(path, nameserver_alone=nameserver) if row.effect is Effect.UNKNOWN}
         if kind == "broker":
             assert unknown <= {"kvConfigPath", "orderMessageEnable"}, "only those of a name server"
+    assert not set(ROCKETMQ_SETTINGS) & ROCKETMQ_5_SETTINGS
     assert set(ROCKETMQ_SETTINGS) & set(load().broker.__dataclass_fields__) == set()
+
+
+def setters(version: str, names: Iterable[str]) -> set[str]:
+    """The settings of RocketMQ's classes, from the jars of a version."""
+    jars = Path.home() / ".cache" / "peer" / "lib" / version
+    if not jars.is_dir():
+        pytest.skip(f"RocketMQ {version} (../shared/peer, `peer.sh fetch {version}`) is not here")
+    classes = [f"org.apache.rocketmq.{name}" for name in names]
+    listing = subprocess.run(["javap", "-cp", f"{jars}/*", *classes], capture_output=True, text=True, check=True).stdout
+    found = [line.partition(" void set")[2].partition("(")[0] for line in listing.splitlines() if " void set" in line]
+    assert len(found) > 150
+    return {name[0].lower() + name[1:] for name in found}
+
+
+def test_every_newer_setting_is_known_as_one() -> None:
+    newer = setters("5.5.0", (*CLASSES, "auth.config.AuthConfig"))
+    declared = {item.name for kind in TABLES.values() for item in fields(kind)}
+    assert newer - declared - set(ROCKETMQ_SETTINGS) == ROCKETMQ_5_SETTINGS - declared
+
+
+def test_a_setting_of_rocketmq_5_is_refused_by_that_name(tmp_path: Path) -> None:
+    path = conf(tmp_path, {"brokerName": "a", "enableControllerMode": "true"})
+    with pytest.raises(ConfigurationError, match=r"unknown key 'enableControllerMode'; RocketMQ 5 has it, this broker"):
+        load(file=path)
+    row = check_file(path)[1]
+    assert (row.effect, row.note) == (Effect.UNKNOWN, "RocketMQ 5 has it, this broker has not")
