@@ -271,6 +271,15 @@ class Log:
     def waiting(self) -> int:
         """Sends that have no answer yet."""
 
+    def set_max_message_bytes(self, bytes: int) -> None:
+        """Sets the size of the largest record and batch, from the next message on."""
+
+    def lock_buffers(self) -> None:
+        """Keeps staged bytes in locked memory from now on. OSError: the system does not lock it."""
+
+    def set_answers(self, region: str, trace_on: bool) -> None:
+        """Sets what all answers to sends tell producers (MSG_REGION, TRACE_ON)."""
+
     def set_hot(self, hot: bool) -> None:
         """Enables or disables serving of plain sends in `feed`."""
 
@@ -337,8 +346,9 @@ class Log:
     def write_out(self) -> int:
         """Writes staged bytes to the segment files; the end of the written bytes. After an OSError call `abandon`."""
 
-    def abandon(self, code: int, remark: str) -> list[tuple[int, bytes]]:
-        """Drops the bytes that could not be written; returns the refusals of their sends, as (connection, bytes)."""
+    def abandon(self, code: int, remark: str, now_ms: int | None = None) -> list[tuple[int, bytes]]:
+        """Drops the bytes that could not be written; returns the refusals of their sends, as (connection, bytes).
+        `now_ms`: see `release`."""
 
     def sync(self) -> int:
         """Makes written bytes durable, without the GIL; returns the end of the flushed bytes. After an OSError every
@@ -352,11 +362,17 @@ class Log:
         """
 
     def sync_failure(self) -> OSError | None: ...
-    def release(self, pos: int) -> list[tuple[int, bytes]]:
-        """The answers of sends that end at or below `pos`, as (connection, bytes)."""
+    def release(self, pos: int, now_ms: int | None = None) -> list[tuple[int, bytes]]:
+        """The answers of sends that end at or below `pos`, as (connection, bytes). `now_ms`: the clock of `feed`, for
+        `take_put_times`; None: these sends are not counted there."""
 
-    def expire(self, before_ms: int, code: int) -> list[tuple[int, bytes]]:
-        """Answers, with `code`, the sends fed before `before_ms` that still wait: they are stored, but not yet safe."""
+    def expire(self, before_ms: int, code: int, now_ms: int | None = None) -> list[tuple[int, bytes]]:
+        """Answers, with `code`, the sends fed before `before_ms` that still wait: they are stored, but not yet safe.
+        `now_ms`: see `release`."""
+
+    def take_put_times(self) -> tuple[list[int], int]:
+        """How many of the sends that `feed` served took how long (classes: see `put_times.py`), and the longest time
+        in ms. Counts what was answered since the last call; a oneway send counts as no time when it is staged."""
 
 @type_check_only
 class LedgerLog(Log):

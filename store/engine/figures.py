@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tallystick.store.clock import wall_ms
+from tallystick.store.clock import steady_ms, wall_ms
+from tallystick.store.engine.put_times import PutTimes
 from tallystick.store.formats.record import store_timestamp
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Figures:
-    """Owns when the store was opened and where its log ended then. Everything else is asked of the parts."""
+    """Owns when the store was opened, and how long its puts took. Everything else is asked of the parts."""
 
     def __init__(
         self,
@@ -31,7 +32,6 @@ class Figures:
         upkeep: Upkeep,
         *,
         entry_header_bytes: int,
-        end_pos: int,
     ) -> None:
         self._settings = settings
         self._log = log
@@ -41,8 +41,8 @@ class Figures:
         self._reads = reads
         self._upkeep = upkeep
         self._entry_header_bytes = entry_header_bytes
-        self._bytes_at_boot = end_pos
         self._boot_ms = wall_ms()
+        self.put_times = PutTimes(log.take_put_times, steady_ms())
 
     @property
     def damaged_records(self) -> int:
@@ -54,6 +54,12 @@ class Figures:
         """Bytes of the log that may be dispatched and are not yet."""
         return self._dispatcher.behind_bytes
 
+    def sample(self) -> None:
+        """Notes what is needed for rates and distributions over time: call it once a second."""
+        now_ms = steady_ms()
+        self.put_times.settle(now_ms)
+        self._reads.counts.sample(now_ms)
+
     def _earliest_store_time(self) -> int:
         """Store time (ms) of the log's oldest record; -1 for an empty log."""
         record = self._reads.message_at(self._upkeep.min_pos + self._entry_header_bytes)
@@ -64,6 +70,7 @@ class Figures:
         log = self._log
         stat = os.statvfs(self._settings.log_folder)
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
+        self.put_times.settle(steady_ms())
         ratio = f"{self._upkeep.disk_ratio:.4f}"
         return {
             "bootTimestamp": str(self._boot_ms),
@@ -77,7 +84,10 @@ class Figures:
             "dispatchMaxBuffer": "0",
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_store_time()),
-            "putMessageSizeTotal": str(log.written - self._bytes_at_boot),
+            "putMessageEntireTimeMax": str(self.put_times.longest_ms),
+            "putMessageDistributeTime": self.put_times.distribution(),
+            "getMessageEntireTimeMax": str(self._reads.counts.longest_ms),
+            **self._reads.counts.rates(),
             "remainTransientStoreBufferNumbs": str(self._free_buffers()),
             "remainHowManyDataToCommit": _bytes_text(log.staged - log.written),
             "remainHowManyDataToFlush": _bytes_text(log.written - log.flushed),

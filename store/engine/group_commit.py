@@ -121,7 +121,8 @@ class GroupCommit:
 
     def expire(self) -> None:
         """See `Durability`."""
-        self._deliver(self._log.expire(wall_ms() - self._settings.syncFlushTimeout, _FLUSH_SLAVE_TIMEOUT))
+        now_ms = wall_ms()
+        self._deliver(self._log.expire(now_ms - self._settings.syncFlushTimeout, _FLUSH_SLAVE_TIMEOUT, now_ms))
 
     def keep_from(self) -> int:
         """See `Durability`: what a peer lacks, or what is not applied yet (D10)."""
@@ -141,7 +142,7 @@ class GroupCommit:
         """The group has committed the log up to `pos`: dispatches it for reads, and answers the senders (B1)."""
         self._committed = max(self._committed, pos)
         self._dispatcher.advance(self.readable_end)
-        self._deliver(self._log.release(pos))
+        self._deliver(self._log.release(pos, wall_ms()))
         self._committed_waiters.resolve(pos)
 
     def take_lead(self, term: int) -> None:
@@ -187,7 +188,7 @@ class GroupCommit:
     def give_up(self, code: int, status: PutStatus) -> None:
         """Leadership is lost: answers all that wait for a commit with `code` or `status` for "outcome unknown" (B2)."""
         self.serve(False)
-        self._deliver(self._log.expire(1 << 62, code))
+        self._deliver(self._log.expire(1 << 62, code, wall_ms()))
         self._committed_waiters.end(status)
 
     def forget_cut(self, was_end: int) -> None:

@@ -106,14 +106,14 @@ class LocalFlush:
     def log_written(self, written: int) -> None:
         """See `Durability`: what is written may be read, and with ASYNC_FLUSH it is answered."""
         if not self._sync_flush:
-            self._deliver(self._log.release(written))
+            self._deliver(self._log.release(written, wall_ms()))
         self._written.resolve(written)
         self._advance(written)
 
     def log_synced(self, flushed: int) -> None:
         """See `Durability`: with SYNC_FLUSH what is synced is answered."""
         if self._sync_flush:
-            self._deliver(self._log.release(flushed))
+            self._deliver(self._log.release(flushed, wall_ms()))
         self.flushed.resolve(flushed)
 
     def log_failed(self, error: OSError, *, final: bool) -> None:
@@ -127,7 +127,8 @@ class LocalFlush:
     def expire(self) -> None:
         """See `Durability`. With ASYNC_FLUSH no send waits."""
         if self._sync_flush:
-            self._deliver(self._log.expire(wall_ms() - self._settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT))
+            now_ms = wall_ms()
+            self._deliver(self._log.expire(now_ms - self._settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT, now_ms))
 
     def keep_from(self) -> int:
         """See `Durability`: what is not synced."""

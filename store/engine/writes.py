@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tallystick.store.clock import wall_ms
+from tallystick.store.clock import steady_ms, wall_ms
 from tallystick.store.formats.message import Host, Message, MessageBatch, PutResult, PutStatus
 from tallystick.store.formats.message_id import encode_message_id
 
@@ -19,19 +20,29 @@ class Writes:
     """Appends messages through the appender. Owns the host that records of this store name."""
 
     def __init__(
-        self, log: Log, admission: Admission, appender: Appender, durability: Durability, store_host: Host
+        self,
+        log: Log,
+        admission: Admission,
+        appender: Appender,
+        durability: Durability,
+        store_host: Host,
+        *,
+        took: Callable[[int], None],
     ) -> None:
+        """`took(ms)` gets how long each put took."""
         self._log = log
         self._admission = admission
         self._appender = appender
         self._durability = durability
         self._store_host = store_host
+        self._took = took
 
     async def put(self, message: Message) -> PutResult:
         """Appends one message. Returns when it is as durable as the settings and its WAIT property require."""
         refused = self._admission.refused()
         if refused is not None:
             return refused
+        begin_ms = steady_ms()
         try:
             pos, size, queue_offset, stored_ms = self._log.append(
                 message.topic.encode(errors="surrogateescape"),
@@ -51,6 +62,7 @@ class Writes:
             return self._error(error)
         self._appender.kick()
         status = await self._durability.stored(pos + size, waits=_waits(message.properties))
+        self._took(steady_ms() - begin_ms)
         message_id = encode_message_id(message.store_host or self._store_host, pos)
         return self._result(status, pos, size, queue_offset, message_id, stored_ms)
 
@@ -59,6 +71,7 @@ class Writes:
         refused = self._admission.refused()
         if refused is not None:
             return refused
+        begin_ms = steady_ms()
         try:
             positions, size, queue_offset, stored_ms = self._log.append_batch(
                 batch.topic.encode(errors="surrogateescape"),
@@ -76,6 +89,7 @@ class Writes:
             return self._error(error)
         self._appender.kick()
         status = await self._durability.stored(end, waits=_waits(batch.properties))
+        self._took(steady_ms() - begin_ms)
         ids = ",".join(encode_message_id(self._store_host, pos) for pos in positions)
         return self._result(status, positions[0], size, queue_offset, ids, stored_ms, len(positions))
 

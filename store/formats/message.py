@@ -98,7 +98,8 @@ class MessageBatch:
 
 
 class PutStatus(enum.Enum):
-    """The outcome of a put. FLUSH_DISK_TIMEOUT and the SLAVE statuses mean *stored*."""
+    """The outcome of a put. FLUSH_DISK_TIMEOUT and the SLAVE statuses mean *stored*. NO_BUFFER: the transient store
+    pool is full (`fastFailIfNoBufferInStorePool`)."""
 
     PUT_OK = enum.auto()
     FLUSH_DISK_TIMEOUT = enum.auto()
@@ -109,6 +110,7 @@ class PutStatus(enum.Enum):
     MESSAGE_ILLEGAL = enum.auto()
     PROPERTIES_SIZE_EXCEEDED = enum.auto()
     OS_PAGECACHE_BUSY = enum.auto()
+    NO_BUFFER = enum.auto()
     UNKNOWN_ERROR = enum.auto()
 
     @property

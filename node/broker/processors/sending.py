@@ -207,6 +207,10 @@ _CODES: dict[PutStatus, tuple[ResponseCode, str]] = {
         ResponseCode.SYSTEM_ERROR,
         "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
     ),
+    PutStatus.NO_BUFFER: (
+        ResponseCode.SYSTEM_BUSY,
+        "[REJECTREQUEST]system busy, start flow control for a while",
+    ),
     PutStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
 }
 assert set(_CODES) == set(PutStatus)

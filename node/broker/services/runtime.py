@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
 
 VERSION_NAME = "V4_8_0"
-_TIMES = (
-    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
-    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
-)
 
 
 def uptime(milliseconds: int) -> str:
@@ -52,14 +48,10 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         # Keys that a store may override.
         "bootTimestamp": str(stats.boot_ms),
         "runtime": uptime(now_ms - stats.boot_ms),
-        "putMessageEntireTimeMax": "0",
         "putMessageTimesTotal": str(stats.put_totals.now),
-        "putMessageSizeTotal": str(store.max_pos - store.min_pos),
-        "putMessageDistributeTime": "".join(f"[{name}]:0 " for name in _TIMES),
-        "putMessageAverageSize": "0.0",
-        "dispatchMaxBuffer": "0",
-        "getMessageEntireTimeMax": "0",
-        "getMissTps": "0.0 0.0 0.0",
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageAverageSize": str(stats.put_bytes / max(1, stats.put_totals.now)),
+        "dispatchMaxBuffer": "0",  # as in RocketMQ: nothing sets it
         "commitLogDiskRatio": "0.0",
         "consumeQueueDiskRatio": "0.0",
         "commitLogMinOffset": str(store.min_pos),

@@ -156,6 +156,8 @@ class BrokerStats:
         start = now_ms()
         self.boot_ms = start
         self.put_totals, self.get_totals = Totals(start), Totals(start)
+        self.put_bytes = 0
+        """Bytes of all records that were stored since the start."""
         for name in (BROKER_PUT_NUMS, BROKER_GET_NUMS):
             self._tables[name][cluster] = Counter(start)
 
@@ -173,6 +175,7 @@ class BrokerStats:
         self._add(TOPIC_PUT_SIZE, topic, now_ms, size_bytes)
         self._add(BROKER_PUT_NUMS, self._cluster, now_ms, messages)
         self.put_totals.add(now_ms, messages)
+        self.put_bytes += size_bytes
 
     def get(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """Counts `messages` of a topic that were delivered to a group, with `size_bytes` of records."""
@@ -252,8 +255,7 @@ class BrokerStats:
         self.settle()
         now_ms = self._now_ms()
         puts = self._tables[BROKER_PUT_NUMS][self._cluster].three_rates(now_ms)
-        gets = self._tables[BROKER_GET_NUMS][self._cluster].three_rates(now_ms)
-        info = {"putTps": puts, "getFoundTps": gets, "getTotalTps": gets, "getTransferedTps": gets}
+        info = {"putTps": puts}
         for word, totals in (("Put", self.put_totals), ("Get", self.get_totals)):
             totals.roll(now_ms)
             info[f"msg{word}TotalYesterdayMorning"] = str(totals.yesterday_morning)

@@ -21,6 +21,8 @@
 
 mod batch;
 mod entries;
+mod locked;
+mod put_times;
 mod serve;
 mod tail;
 mod topics;
@@ -46,6 +48,7 @@ use crate::record::Record;
 use crate::reply::{Answer, Reply};
 use batch::batch_messages;
 use entries::{EntryFiles, EntryTail, Place};
+use put_times::PutTimes;
 use serve::{Connection, Inner, Rules};
 use tail::{os_error, AppendFault, Tail};
 use topics::give_back_offsets;
@@ -208,6 +211,7 @@ impl Log {
             folder_changed: false,
             stale_end: 0,
             broken: false,
+            locks_buffers: false,
             entries,
         };
         let inner = Inner {
@@ -224,6 +228,7 @@ impl Log {
             connections: HashMap::new(),
             next_connection: 0,
             replies: VecDeque::new(),
+            put_times: PutTimes::default(),
             scratch: Vec::new(),
         };
         Ok(Log {
@@ -555,6 +560,31 @@ impl Log {
         self.lock().hot = hot;
     }
 
+    /// set_max_message_bytes(bytes): the largest record and batch from now on.
+    fn set_max_message_bytes(&self, bytes: usize) {
+        self.lock().rules.max_message_bytes = bytes;
+    }
+
+    /// lock_buffers(): keeps staged bytes in locked memory from now on. OSError: the system does not lock it; staged
+    /// bytes are then in memory that can be swapped out.
+    fn lock_buffers(&self) -> PyResult<()> {
+        let mut inner = self.lock();
+        let (buffer, locked) = locked::buffer();
+        locked?;
+        (inner.tail.spare, inner.tail.locks_buffers) = (buffer, true);
+        Ok(())
+    }
+
+    /// set_answers(region, trace_on): what all answers to sends tell producers from now on.
+    fn set_answers(&self, region: &str, trace_on: bool) {
+        self.lock().answer = Answer::new(region, trace_on);
+    }
+
+    /// take_put_times() -> ([count by class of duration], longest ms): of sends that `feed` served since the last call.
+    fn take_put_times(&self) -> ([u64; put_times::CLASSES], i64) {
+        self.lock().put_times.take()
+    }
+
     /// set_topic(topic, queues): the kernel serves sends to queues [0, queues); 0: to no queue.
     fn set_topic(&self, topic: &[u8], queues: i32) {
         self.lock().topic(topic).queues = queues;
@@ -812,8 +842,16 @@ impl Log {
         }
     }
 
-    /// abandon(code, remark) -> answers: drops the bytes that could not be written, and refuses their sends.
-    fn abandon<'py>(&self, py: Python<'py>, code: i32, remark: &str) -> PyResult<Bound<'py, PyList>> {
+    /// abandon(code, remark, now_ms=None) -> answers: drops the bytes that could not be written, and refuses their
+    /// sends.
+    #[pyo3(signature = (code, remark, now_ms=None))]
+    fn abandon<'py>(
+        &self,
+        py: Python<'py>,
+        code: i32,
+        remark: &str,
+        now_ms: Option<i64>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let Inner {
             tail, topics, replies, ..
@@ -829,7 +867,7 @@ impl Log {
         tail.wipe_stale();
         let safe = replies.partition_point(|reply| reply.end <= tail.written);
         let refused: Vec<Reply> = replies.drain(safe..).collect();
-        inner.answers(py, &refused, code, Some(remark))
+        inner.answers(py, &refused, code, Some(remark), now_ms)
     }
 
     /// sync() -> int: makes written bytes durable, with the GIL released; returns the end of the flushed bytes.
@@ -874,21 +912,29 @@ impl Log {
         held.as_ref().map(|(path, error)| os_error(error, path))
     }
 
-    /// release(pos) -> [(connection, bytes)]: the answers of sends that end at or below `pos`.
-    fn release<'py>(&self, py: Python<'py>, pos: u64) -> PyResult<Bound<'py, PyList>> {
+    /// release(pos, now_ms=None) -> [(connection, bytes)]: the answers of sends that end at or below `pos`.
+    #[pyo3(signature = (pos, now_ms=None))]
+    fn release<'py>(&self, py: Python<'py>, pos: u64, now_ms: Option<i64>) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let safe = inner.replies.partition_point(|reply| reply.end <= pos);
         let released: Vec<Reply> = inner.replies.drain(..safe).collect();
-        inner.answers(py, &released, 0, None)
+        inner.answers(py, &released, 0, None, now_ms)
     }
 
-    /// expire(before_ms, code) -> answers: answers sends fed before `before_ms` without waiting longer; they are
-    /// stored.
-    fn expire<'py>(&self, py: Python<'py>, before_ms: i64, code: i32) -> PyResult<Bound<'py, PyList>> {
+    /// expire(before_ms, code, now_ms=None) -> answers: answers sends fed before `before_ms` without waiting longer;
+    /// they are stored.
+    #[pyo3(signature = (before_ms, code, now_ms=None))]
+    fn expire<'py>(
+        &self,
+        py: Python<'py>,
+        before_ms: i64,
+        code: i32,
+        now_ms: Option<i64>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let old = inner.replies.partition_point(|reply| reply.at_ms < before_ms);
         let expired: Vec<Reply> = inner.replies.drain(..old).collect();
-        inner.answers(py, &expired, code, None)
+        inner.answers(py, &expired, code, None, now_ms)
     }
 }
 

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use rustc_hash::FxHashMap;
 
+use super::put_times::PutTimes;
 use super::tail::{AppendFault, Tail};
 use super::topics::Topic;
 use crate::encode::{Parts, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, TRANSACTION_MASK};
@@ -57,6 +58,7 @@ pub(super) struct Inner {
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) next_connection: u64,
     pub(super) replies: VecDeque<Reply>,
+    pub(super) put_times: PutTimes,
     pub(super) scratch: Vec<u8>,
 }
 
@@ -126,7 +128,9 @@ impl Inner {
         let pos = self.tail.stage(&parts, 0);
         topic.set_next(header.queue, parts.queue_offset + 1);
         topic.count(1, size as u64);
-        if !header.oneway {
+        if header.oneway {
+            self.put_times.add(0, 1); // nobody waits for it
+        } else {
             self.replies.push_back(Reply {
                 connection,
                 opaque: header.opaque,
@@ -141,14 +145,18 @@ impl Inner {
         Some(())
     }
 
-    /// The answers of a run of replies, one buffer for each run of the same connection.
+    /// The answers to replies, one buffer for each run of the same connection. `now_ms`: counts how long they took.
     pub(super) fn answers<'py>(
-        &self,
+        &mut self,
         py: Python<'py>,
         replies: &[Reply],
         code: i32,
         remark: Option<&str>,
+        now_ms: Option<i64>,
     ) -> PyResult<Bound<'py, PyList>> {
+        if let Some(now_ms) = now_ms {
+            self.put_times.answered(replies, now_ms);
+        }
         let list = PyList::empty(py);
         let mut buffer = Vec::new();
         for run in replies.chunk_by(|a, b| a.connection == b.connection) {

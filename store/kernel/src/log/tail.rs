@@ -14,6 +14,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use super::entries::EntryTail;
+use super::locked;
 use crate::door::{Door, DoorFile};
 use crate::encode::{Parts, BLANK_BYTES, BLANK_MAGIC};
 use crate::entry::{EntryHeader, ENTRY_HEADER};
@@ -75,6 +76,8 @@ pub(super) struct Tail {
     pub(super) stale_end: u64,
     /// A sync failed: the pages that the system dropped are unknown, so no more bytes may count as flushed.
     pub(super) broken: bool,
+    /// Staged bytes are in memory that is locked, if the system permits it.
+    pub(super) locks_buffers: bool,
     /// dledger's layout: each record lies in an entry. None: the plain layout.
     pub(super) entries: Option<Box<EntryTail>>,
 }
@@ -166,6 +169,9 @@ impl Tail {
         if begins_segment || !self.pieces.back().is_some_and(follows) {
             let mut bytes = std::mem::take(&mut self.spare);
             bytes.clear();
+            if self.locks_buffers && bytes.capacity() < locked::BUFFER_BYTES {
+                bytes = locked::buffer().0; // if it is not locked, it is as usable as other memory
+            }
             self.pieces.push_back(Piece { pos: staged, bytes });
         }
         self.pieces.back_mut().expect("it was there or was just pushed")
@@ -266,7 +272,12 @@ impl Tail {
             }
             let done = self.pieces.pop_front().expect("it is the front");
             self.written = self.pieces.front().map_or(self.staged, |next| next.pos);
-            if done.bytes.capacity() <= 4 * KEPT_BUFFER_BYTES {
+            let kept = if self.locks_buffers {
+                locked::BUFFER_BYTES
+            } else {
+                4 * KEPT_BUFFER_BYTES
+            };
+            if done.bytes.capacity() <= kept {
                 self.spare = done.bytes;
             }
         }

@@ -1,0 +1,96 @@
+"""How long puts and gets take, and how many gets find something: what RocketMQ's store counts about itself.
+
+A put begins when its message arrives at the store and ends when its sender can be answered: with SYNC_FLUSH that
+includes the flush, and in a replicated group the commit. The kernel counts the sends that it serves; other puts are
+counted here.
+
+Source: StoreStatsService of RocketMQ 4.8.0.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable, Sequence
+
+CLASSES = (
+    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
+    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
+)
+"""Names of the classes of durations."""
+_LIMITS_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)  # exclusive, of all but the last class
+_PERIOD_MS = 60_000
+_WINDOWS_S = (10, 60, 600)
+_SAMPLES = max(_WINDOWS_S) + 1
+
+
+class PutTimes:
+    """The durations of puts: their distribution in the present minute, and the longest one since the start."""
+
+    def __init__(self, take: Callable[[], tuple[Sequence[int], int]], now_ms: int) -> None:
+        """`take`: the kernel's counts since its last call, by class, and the longest time in ms. `now_ms`: steady."""
+        self._take = take
+        self._begin_ms = now_ms
+        self._counts = [0] * len(CLASSES)
+        self._longest_ms = 0
+
+    def add(self, ms: int) -> None:
+        """Counts a put that took `ms`."""
+        self._counts[bisect.bisect_right(_LIMITS_MS, ms)] += 1
+        self._longest_ms = max(self._longest_ms, ms)
+
+    def settle(self, now_ms: int) -> None:
+        """Takes the kernel's counts. Called once a second: each minute the distribution starts again at 0."""
+        counts, longest_ms = self._take()
+        if now_ms - self._begin_ms >= _PERIOD_MS:
+            self._begin_ms = now_ms
+            self._counts = [0] * len(CLASSES)
+        self._counts = [mine + new for mine, new in zip(self._counts, counts, strict=True)]
+        self._longest_ms = max(self._longest_ms, longest_ms)
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest put since the start."""
+        return self._longest_ms
+
+    def distribution(self) -> str:
+        """The counts of the present minute, in RocketMQ's form."""
+        return "".join(f"[{name}]:{count} " for name, count in zip(CLASSES, self._counts, strict=True))
+
+
+class GetCounts:
+    """Reads of queues: how many found messages, how many did not, how many messages they brought, the longest one."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.found = self.missed = self.messages = self.longest_ms = 0
+        self._samples: deque[tuple[int, int, int, int]] = deque([(now_ms, 0, 0, 0)], _SAMPLES)
+
+    def add(self, messages: int, ms: int) -> None:
+        """Counts a read that brought so many messages and took `ms`."""
+        if messages:
+            self.found += 1
+            self.messages += messages
+        else:
+            self.missed += 1
+        if ms > self.longest_ms:
+            self.longest_ms = ms
+
+    def sample(self, now_ms: int) -> None:
+        """Notes the counts. Called once a second."""
+        self._samples.append((now_ms, self.found, self.missed, self.messages))
+
+    def rates(self) -> dict[str, str]:
+        """The keys of the runtime information: rates per second over 10, 60 and 600 s, or since the start."""
+        found, missed, messages = (self._rates(column) for column in (1, 2, 3))
+        total = [one + other for one, other in zip(found, missed, strict=True)]
+        named = {"getFoundTps": found, "getMissTps": missed, "getTotalTps": total, "getTransferedTps": messages}
+        return {name: " ".join(str(rate) for rate in rates) for name, rates in named.items()}
+
+    def _rates(self, column: int) -> list[float]:
+        last = self._samples[-1]
+        rates = []
+        for seconds in _WINDOWS_S:
+            first = self._samples[max(0, len(self._samples) - 1 - seconds)]
+            elapsed_ms = last[0] - first[0]
+            rates.append((last[column] - first[column]) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0)
+        return rates
