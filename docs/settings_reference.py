@@ -112,13 +112,15 @@ def page() -> str:
         "",
         "The column *changes* says when a new value takes effect:",
         "",
-        f"- *{Change.RUNNING.value}*: at once (`mqadmin updateBrokerConfig`, for a name server `updateNamesrvConfig`);",
+        f"- *{Change.RUNNING.value}*: at once (`mqadmin updateBrokerConfig`, `PUT /settings`; for a name server",
+        "  `updateNamesrvConfig`);",
         f"- *{Change.START.value}*: when the process starts again;",
         f"- *{Change.NEVER.value}*: the value belongs to the files of the store. A store opens only with the value",
         "  that it was created with.",
         "",
         "Marks: *own*: RocketMQ does not have the setting. *operator*: in Kubernetes the operator sets it, and refuses",
-        "it in `spec.config`. *group*: all members of a replicated group need the same value.",
+        "it in `spec.config`. *group*: all members of a replicated group need the same value; such a setting changes",
+        "with a restart of each member.",
         "",
     ]
     for table, kind, words in TABLES:

@@ -84,11 +84,18 @@ def changeable(kind: type) -> frozenset[str]:
     return frozenset(name for name, known in declarations(kind).items() if known.change is Change.RUNNING)
 
 
-def why_not_changeable(key: str, *kinds: type) -> str:
-    """Says why a running process does not change this setting of one of the settings classes."""
+def why_not_changeable(key: str, *kinds: type, in_group: bool = False) -> str:
+    """Says why a running process does not change this setting of one of the settings classes; empty: it does.
+
+    `in_group`: the process is a member of a replicated group.
+    """
     known = next((found[key] for kind in kinds if key in (found := declarations(kind))), None)
     if known is None:
         return "is not a setting"
+    if known.change is Change.RUNNING:
+        if in_group and known.same_in_group:
+            return "must be equal on all members of a replicated group: set it on each of them and restart"
+        return ""
     if known.no_effect:
         return f"has no effect: {known.no_effect}"
     if known.change is Change.NEVER:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Self
 
 from tallystick.store.setting import Change, SettingsError, check, setting
 
-__all__ = ["BrokerRole", "FlushDiskType", "SettingsError", "StoreSettings", "refuse_unsupported"]
+__all__ = ["BrokerRole", "FlushDiskType", "SettingsError", "SettingsInUse", "StoreSettings", "refuse_unsupported"]
 
 _INT = 2**31 - 1
 _LONG = 2**63 - 1
@@ -26,6 +27,7 @@ _UNIT_BYTES = 20  # one unit of a ConsumeQueue; the file format fixes it
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])")
 
+_RUNNING = Change.RUNNING
 _INTERVAL = (1, _INT)
 _COUNT = (0, _INT)
 _NO_SLAVES = "there is no master/slave replication; a replicated group (enableDLegerCommitLog) has copies"
@@ -53,7 +55,7 @@ def _home_store() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The settings of one store. They apply from `open` to `close`."""
+    """The settings of one store."""
 
     storePathRootDir: str = setting(
         _home_store,
@@ -101,9 +103,11 @@ class StoreSettings:
     maxMessageSize: int = setting(
         4 << 20,
         "Largest record (the whole record, not only the body) and largest batch. The broker also refuses a record "
-        "that does not fit in a segment.",
+        "that does not fit in a segment. A member of a replicated group takes a change at the next start.",
         unit="bytes",
         range=(128, _INT),
+        change=_RUNNING,
+        same_in_group=True,
     )
 
     # -- flushing ------------------------------------------------------------------------------------------------------
@@ -118,30 +122,43 @@ class StoreSettings:
         "Longest time that a SYNC_FLUSH send waits for the disk before it gets an error.",
         unit="ms",
         range=_INTERVAL,
+        change=_RUNNING,
     )
     flushIntervalCommitLog: int = setting(
-        500, "ASYNC_FLUSH: longest time between two checks for data to flush.", unit="ms", range=_INTERVAL
+        500,
+        "ASYNC_FLUSH: longest time between two checks for data to flush.",
+        unit="ms",
+        range=_INTERVAL,
+        change=_RUNNING,
     )
     flushCommitLogTimed: bool = setting(
-        False, "ASYNC_FLUSH: wait for the whole interval between two flushes, even when messages arrive."
+        False,
+        "ASYNC_FLUSH: wait for the whole interval between two flushes, even when messages arrive.",
+        change=_RUNNING,
     )
     flushCommitLogLeastPages: int = setting(
-        4, "ASYNC_FLUSH: flush when so many pages of 4096 bytes are dirty. 0: always.", unit="pages", range=_COUNT
+        4,
+        "ASYNC_FLUSH: flush when so many pages of 4096 bytes are dirty. 0: always.",
+        unit="pages",
+        range=_COUNT,
+        change=_RUNNING,
     )
     flushCommitLogThoroughInterval: int = setting(
-        10_000, "ASYNC_FLUSH: flush after this time, however little is dirty.", unit="ms", range=_COUNT
+        10_000, "ASYNC_FLUSH: flush after this time, however little is dirty.", unit="ms", range=_COUNT, change=_RUNNING
     )
     commitIntervalCommitLog: int = setting(
         200,
         "With `transientStorePoolEnable`: longest time between two checks for data to write to the file.",
         unit="ms",
         range=_INTERVAL,
+        change=_RUNNING,
     )
     commitCommitLogLeastPages: int = setting(
         4,
         "With `transientStorePoolEnable`: write when so many pages of 4096 bytes wait. 0: always.",
         unit="pages",
         range=_COUNT,
+        change=_RUNNING,
     )
     commitCommitLogThoroughInterval: int = setting(
         200,
@@ -149,9 +166,14 @@ class StoreSettings:
         "it is written.",
         unit="ms",
         range=_COUNT,
+        change=_RUNNING,
     )
     flushIntervalConsumeQueue: int = setting(
-        1_000, "Time between two writes of the ConsumeQueues and the progress mark.", unit="ms", range=_INTERVAL
+        1_000,
+        "Time between two writes of the ConsumeQueues and the progress mark.",
+        unit="ms",
+        range=_INTERVAL,
+        change=_RUNNING,
     )
     flushConsumeQueueLeastPages: int = setting(
         2,
@@ -166,6 +188,7 @@ class StoreSettings:
         "last flush.",
         unit="ms",
         range=_COUNT,
+        change=_RUNNING,
     )
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -177,24 +200,34 @@ class StoreSettings:
         "If a write to the log takes longer, the broker refuses other sends as busy.",
         unit="ms",
         range=_INTERVAL,
+        change=_RUNNING,
     )
     debugLockEnable: bool = setting(False, "Log threads that wait for the lock of sends.", no_effect=_ONE_APPENDER)
     transientStorePoolEnable: bool = setting(
-        False, "Collect messages in a buffer and write them to the file later. Only with ASYNC_FLUSH, and not as SLAVE."
+        False,
+        "Collect messages in a buffer that is locked in memory, and write them to the file later. Only with "
+        "ASYNC_FLUSH, and not as SLAVE.",
     )
     transientStorePoolSize: int = setting(
         5, "Size of that buffer, in segments of the log.", unit="segments", range=(1, 1024)
     )
     fastFailIfNoBufferInStorePool: bool = setting(
         False,
-        "Refuse a send at once if no buffer is free.",
-        no_effect="the broker writes a full buffer to the file, so a send never waits for a free one",
+        "Refuse sends as busy (2) while the buffer of `transientStorePoolEnable` is full. Off: the broker writes a "
+        "full buffer to the file at once, and the sends wait for that.",
+        change=_RUNNING,
     )
     warmMapedFileEnable: bool = setting(
-        False, "Touch every page of a new segment and lock it in memory, so that no send waits for a page."
+        False,
+        "Touch every page of a new segment and lock it in memory, so that no send waits for a page.",
+        change=_RUNNING,
     )
     flushLeastPagesWhenWarmMapedFile: int = setting(
-        4096, "While a segment is touched with SYNC_FLUSH: sync after so many pages.", unit="pages", range=(1, _INT)
+        4096,
+        "While a segment is touched with SYNC_FLUSH: sync after so many pages.",
+        unit="pages",
+        range=(1, _INT),
+        change=_RUNNING,
     )
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -203,18 +236,28 @@ class StoreSettings:
         "Size of the answer to a pull of recent messages. An answer always contains at least one message.",
         unit="bytes",
         range=(1, _INT),
+        change=_RUNNING,
     )
     maxTransferCountOnMessageInMemory: int = setting(
-        32, "Number of messages in the answer to a pull of recent messages.", unit="messages", range=(1, _INT)
+        32,
+        "Number of messages in the answer to a pull of recent messages.",
+        unit="messages",
+        range=(1, _INT),
+        change=_RUNNING,
     )
     maxTransferBytesOnMessageInDisk: int = setting(
         64 << 10,
         "Size of the answer to a pull of old messages, which may have to come from the disk.",
         unit="bytes",
         range=(1, _INT),
+        change=_RUNNING,
     )
     maxTransferCountOnMessageInDisk: int = setting(
-        8, "Number of messages in the answer to a pull of old messages.", unit="messages", range=(1, _INT)
+        8,
+        "Number of messages in the answer to a pull of old messages.",
+        unit="messages",
+        range=(1, _INT),
+        change=_RUNNING,
     )
     accessMessageInMemoryMaxRatio: int = setting(
         40,
@@ -222,10 +265,13 @@ class StoreSettings:
         "for the four settings above.",
         unit="%",
         range=(0, 100),
+        change=_RUNNING,
     )
     offsetCheckInSlave: bool = setting(False, "A slave also corrects the offsets of pulls that are out of range.")
     diskFallRecorded: bool = setting(
-        True, "Count for each group how many bytes behind the end of the log it reads (`GROUP_GET_FALL_SIZE`)."
+        True,
+        "Count for each group how many bytes behind the end of the log it reads (`GROUP_GET_FALL_SIZE`).",
+        change=_RUNNING,
     )
 
     # -- the index -----------------------------------------------------------------------------------------------------
@@ -247,21 +293,30 @@ class StoreSettings:
         change=Change.NEVER,
     )
     maxMsgsNumBatch: int = setting(
-        64, "Largest number of messages in the answer to a query by key.", unit="messages", range=(1, _INT)
+        64,
+        "Largest number of messages in the answer to a query by key.",
+        unit="messages",
+        range=(1, _INT),
+        change=_RUNNING,
     )
     defaultQueryMaxNum: int = setting(
-        32, "Number of messages in the answer to a query by unique key.", unit="messages", range=(1, _INT)
+        32,
+        "Number of messages in the answer to a query by unique key.",
+        unit="messages",
+        range=(1, _INT),
+        change=_RUNNING,
     )
 
     # -- cleaning ------------------------------------------------------------------------------------------------------
     cleanResourceInterval: int = setting(
-        10_000, "Time between two checks for segments to delete.", unit="ms", range=_INTERVAL
+        10_000, "Time between two checks for segments to delete.", unit="ms", range=_INTERVAL, change=_RUNNING
     )
     deleteCommitLogFilesInterval: int = setting(
         100,
         "Pause after each deleted segment of the log: the file system may need some time for a large file.",
         unit="ms",
         range=_COUNT,
+        change=_RUNNING,
     )
     deleteConsumeQueueFilesInterval: int = setting(
         100,
@@ -278,13 +333,23 @@ class StoreSettings:
         no_effect="a segment can be deleted at any time: the system keeps its data until the last reader ends",
     )
     redeleteHangedFileInterval: int = setting(
-        120_000, "Time until the broker tries again to delete a segment after an error.", unit="ms", range=_COUNT
+        120_000,
+        "Time until the broker tries again to delete a segment after an error.",
+        unit="ms",
+        range=_COUNT,
+        change=_RUNNING,
     )
     deleteWhen: str = setting(
-        "04", "Hours of the day (local time, separated by `;`) in which the broker deletes expired segments."
+        "04",
+        "Hours of the day (local time, separated by `;`) in which the broker deletes expired segments.",
+        change=_RUNNING,
     )
     fileReservedTime: int = setting(
-        72, "Time after its last change when a segment expires.", unit="hours", range=(0, 24 * 366 * 100)
+        72,
+        "Time after its last change when a segment expires.",
+        unit="hours",
+        range=(0, 24 * 366 * 100),
+        change=_RUNNING,
     )
     diskMaxUsedSpaceRatio: int = setting(
         75,
@@ -292,22 +357,26 @@ class StoreSettings:
         "10, values above 95 as 95.",
         unit="%",
         range=(0, 100),
+        change=_RUNNING,
     )
     cleanFileForciblyEnable: bool = setting(
         True,
         "On a nearly full disk, delete the oldest segments before they expire. Off: the broker refuses sends until "
         "segments expire.",
+        change=_RUNNING,
     )
     diskSpaceWarningLevelRatio: float = setting(
         0.90,
         "Used part of the disk above which the broker refuses sends. (In RocketMQ a system property.)",
         range=(0.0, 1.0),
+        change=_RUNNING,
     )
     diskSpaceCleanForciblyRatio: float = setting(
         0.85,
         "Used part of the disk above which the broker deletes the oldest segments at once. Below it the broker "
         "accepts sends again.",
         range=(0.0, 1.0),
+        change=_RUNNING,
     )
 
     # -- scrubbing -----------------------------------------------------------------------------------------------------
@@ -483,6 +552,25 @@ class StoreSettings:
                 raise SettingsError("deleteWhen", f"{part!r} is not an hour from 00 to 23")
             hours.add(int(part))
         return frozenset(hours)
+
+
+class SettingsInUse(StoreSettings):
+    """The settings of an open store. Its parts share this object, and read a setting when they need it.
+
+    Parts that derive something from a setting have a method `settings_changed`.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> Self:
+        """Returns a copy that can change."""
+        return cls(**{item.name: getattr(settings, item.name) for item in fields(settings)})
+
+    def take(self, changed: StoreSettings) -> None:
+        """Changes all settings to those of `changed`, which were checked."""
+        for item in fields(changed):
+            object.__setattr__(self, item.name, getattr(changed, item.name))
 
 
 _USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"

@@ -38,7 +38,8 @@ from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.saving import SavedTable
 from tallystick.node.broker.tables.topics import TopicTable
 from tallystick.node.core import kept_settings, logs
-from tallystick.node.core.configuration import as_text, parse_text
+from tallystick.node.core.configuration import as_text, change_while_running, parse_changes
+from tallystick.node.core.rocketmq_settings import SHOWN
 from tallystick.node.core.settings import PERMISSION_WRITE, UNDECIDED, BrokerSettings
 from tallystick.node.core.starting import RECOVERING, StartProgress
 from tallystick.node.remoting.client import RemotingClient
@@ -52,6 +53,7 @@ from tallystick.store._kernel import Door
 from tallystick.store.clock import steady_ms, wall_ms
 from tallystick.store.engine.lock import StoreLock
 from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.engine.pace import Pace
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
 from tallystick.store.limited_log import RepeatedError
@@ -93,7 +95,7 @@ class Broker:
         self.locks = QueueLocks()
         self.holds = HoldTable(store.queues, limit=settings.pullThreadPoolQueueCapacity)
         self.schedule = files.open("delayOffset.json", lambda file: ScheduleService(self, file))
-        self.transactions = TransactionService(self, reserved_ms=store.settings.fileReservedTime * 3_600_000)
+        self.transactions = TransactionService(self)
         self._client = RemotingClient(name="broker.client")
         self.advertised = Host(settings.brokerIP1, settings.listenPort)
         """Where clients and other members reach this broker."""
@@ -123,6 +125,7 @@ class Broker:
         for server in (self._server, self._vip_server):
             server.on_close.append(self._connection_closed)
         self._timers: list[asyncio.Task[None]] = []
+        self._pace = Pace()
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -168,8 +171,10 @@ class Broker:
     ) -> Broker:
         changes = JsonTable(door, store_settings.root / "config" / kept_settings.FILE_NAME)
         kept = kept_settings.open_kept_settings(changes, findings)
-        if kept:
-            settings = parse_text(settings, kept, str(changes.path))
+        source = str(changes.path)
+        settings, store_settings = kept_settings.with_kept(
+            (settings, store_settings), kept, lambda both, some: parse_changes(*both, some, source), source
+        )
         host = await _store_host(settings)
         if store_settings.enableDLegerCommitLog:
             return await cls._open_member(
@@ -267,9 +272,9 @@ class Broker:
         self.store.queues.on_arrival = self.holds.on_arrival
         self._set_hot()
         await self._role.start()
-        self._every(1.0, "each second", self._each_second)
-        self._every(10.0, "each ten seconds", self._each_ten_seconds)
-        self._every(self.settings.flushConsumerOffsetInterval / 1000, "save offsets", self.offsets.try_save)
+        self._every(lambda: 1_000, "each second", self._each_second)
+        self._every(lambda: 10_000, "each ten seconds", self._each_ten_seconds)
+        self._every(lambda: self.settings.flushConsumerOffsetInterval, "save offsets", self.offsets.try_save)
         await self._server.serve(listeners)
         if vip_listeners:
             await self._vip_server.serve(vip_listeners)
@@ -354,21 +359,35 @@ class Broker:
     def change_settings(self, changes: dict[str, str]) -> None:
         """Keeps settings given as text for the next start, and applies them. Blocks for a sync.
 
-        ConfigurationError: a setting is unknown or its value is wrong. OSError: they could not be saved. In both
-        cases nothing changes.
+        ConfigurationError: a setting is unknown, needs a restart, or its value is wrong. OSError: they could not be
+        saved. In all cases nothing changes.
         """
-        changed = parse_text(self.settings, changes, "update")
+        changed, changed_store = change_while_running(
+            self.settings, self.store.settings, changes, in_group=self.group is not None
+        )
         kept_settings.keep_settings(self._changes, changes)
         if changed.logLevel != self.settings.logLevel:
             logs.set_level(changed.logLevel)
+        _logger.warning("settings changed: %s", ", ".join(f"{key}={text}" for key, text in changes.items()))
+        self.store.change_settings(changed_store)
         self.settings = changed
-        self.registration.settings = self.settings
+        self._settings_changed()
+
+    def _settings_changed(self) -> None:
+        """All parts use the present settings from now on."""
+        settings = self.settings
+        self.registration.settings = self.groups.settings = self.filters.settings = settings
+        self.topics.settings_changed(settings)
+        self.holds.limit = settings.pullThreadPoolQueueCapacity
+        self.store.log.set_answers(settings.regionId, settings.traceOn)
         self._set_hot()
+        self._pace.wake()
+        self.transactions.wake()
         self.register_soon()
 
     def configuration(self) -> dict[str, str]:
-        """Returns all settings of broker and store as text."""
-        return as_text(self.settings) | as_text(self.store.settings)
+        """Returns all settings of broker and store as text, and those of RocketMQ 4.8 that have no effect here."""
+        return SHOWN | as_text(self.settings) | as_text(self.store.settings)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -410,12 +429,12 @@ class Broker:
             accepting and bool(settings.brokerPermission & PERMISSION_WRITE) and not settings.aclEnable
         )
 
-    def _every(self, seconds: float, what: str, work: Callable[[], Awaitable[None] | None]) -> None:
+    def _every(self, interval_ms: Callable[[], int], what: str, work: Callable[[], Awaitable[None] | None]) -> None:
         errors = RepeatedError(_logger, f"periodic work of the broker ({what}) failed, retrying")
 
         async def repeat() -> None:
             while True:
-                await asyncio.sleep(seconds)
+                await self._pace.pause(interval_ms())
                 await errors.attempt(work)
 
         self._timers.append(asyncio.get_running_loop().create_task(repeat()))
@@ -423,6 +442,7 @@ class Broker:
     def _each_second(self) -> None:
         self._role.look()
         self.count_puts()
+        self.store.figures.sample()
         self.stats.settle()
         self.holds.scan(self.steady_ms())
         self._set_hot()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
     from tallystick.replication.member.status import PeerProgress
+    from tallystick.store._kernel import ExtensionUnit
     from tallystick.store.settings import StoreSettings
 
 
@@ -86,6 +87,9 @@ class ReadsView(Protocol):
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Returns ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end of the queue."""
+
+    def extension_unit(self, topic: str, queue_id: int, address: int) -> ExtensionUnit | None:
+        """Returns the extension of a unit whose tags code is this address; None if there is none."""
 
     def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Returns units that were compared with their records. It stops before a unit that is being repaired; a lost
@@ -158,7 +162,8 @@ class StoreView(Protocol):
     Offsets count messages of one queue; `pos` counts bytes of the log.
     """
 
-    settings: StoreSettings
+    @property
+    def settings(self) -> StoreSettings: ...
 
     @property
     def writes(self) -> WritesView: ...

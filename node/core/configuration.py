@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from tallystick.node.core.java_properties import parse_properties
+from tallystick.node.core.rocketmq_5_settings import ROCKETMQ_5_SETTINGS
 from tallystick.node.core.rocketmq_settings import ROCKETMQ_SETTINGS
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
-from tallystick.store.setting import SettingsError, declarations
+from tallystick.store.setting import SettingsError, declarations, why_not_changeable
 from tallystick.store.settings import StoreSettings, refuse_unsupported
 
 ENVIRONMENT_PREFIX = "TALLY_"
@@ -157,6 +158,29 @@ def parse_text(settings: Any, changes: Mapping[str, str], source: str) -> Any:
     return changed_settings(settings, {key: GivenValue(text, f"{source}: {key}") for key, text in changes.items()})
 
 
+def parse_changes(
+    broker: BrokerSettings, store: StoreSettings, changes: Mapping[str, str], source: str
+) -> tuple[BrokerSettings, StoreSettings]:
+    """Returns the settings of a broker and its store with some of them changed, whatever class has them.
+
+    ConfigurationError: an unknown key or a wrong value of `source`.
+    """
+    own = {key: text for key, text in changes.items() if key in _FIELDS["store"]}
+    rest = {key: text for key, text in changes.items() if key not in own}
+    return parse_text(broker, rest, source), parse_text(store, own, source)
+
+
+def change_while_running(
+    broker: BrokerSettings, store: StoreSettings, changes: Mapping[str, str], *, in_group: bool
+) -> tuple[BrokerSettings, StoreSettings]:
+    """As `parse_changes`, for a process that runs. ConfigurationError: also if a setting cannot be changed then."""
+    for key in changes:
+        reason = why_not_changeable(key, BrokerSettings, StoreSettings, in_group=in_group)
+        if reason:
+            raise ConfigurationError(f"{key} {reason}")
+    return parse_changes(broker, store, changes, "update")
+
+
 def as_text(settings: object) -> dict[str, str]:
     """Returns all fields of a settings object as texts that `--set` accepts."""
     return {item.name: _text(getattr(settings, item.name)) for item in fields(settings)}  # type: ignore[arg-type]
@@ -270,6 +294,8 @@ def _from_assignments(assignments: Iterable[str]) -> Layer:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
+    if name in ROCKETMQ_5_SETTINGS:
+        return "; RocketMQ 5 has it, this broker has not"
     names = list(known)
     close = [other for other in names if other.endswith(f".{name}")]
     close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.7)

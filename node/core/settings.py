@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tallystick.node.core import logs
 from tallystick.store.memory_budget import MIN_LIMIT
-from tallystick.store.setting import Change, SettingsError, changeable, check, setting
+from tallystick.store.setting import Change, SettingsError, check, setting
 
 WILDCARDS = ("0.0.0.0", "::")
 """Addresses that stand for all addresses of the host. Clients cannot connect to them."""
@@ -151,7 +151,9 @@ class BrokerSettings:
     logFormat: str = setting(
         "text", "Format of the log on standard error: text, or json (one object per line).", own=True
     )
-    regionId: str = setting("DefaultRegion", "Told to producers as `MSG_REGION`. Only message traces use it.")
+    regionId: str = setting(
+        "DefaultRegion", "Told to producers as `MSG_REGION`. Only message traces use it.", change=_RUNNING
+    )
 
     # -- topics and groups ---------------------------------------------------------------------------------------------
     brokerPermission: int = setting(
@@ -167,6 +169,7 @@ class BrokerSettings:
         "topic.",
         unit="queues",
         range=(1, 65535),
+        change=_RUNNING,
     )
     autoCreateTopicEnable: bool = setting(
         True,
@@ -190,7 +193,7 @@ class BrokerSettings:
     msgTraceTopicName: str = setting(
         "RMQ_SYS_TRACE_TOPIC", "Topic of message traces. RocketMQ's clients use the default."
     )
-    traceOn: bool = setting(True, "Told to producers as `TRACE_ON`. Off: they send no traces.")
+    traceOn: bool = setting(True, "Told to producers as `TRACE_ON`. Off: they send no traces.", change=_RUNNING)
 
     # -- consuming -----------------------------------------------------------------------------------------------------
     flushConsumerOffsetInterval: int = setting(
@@ -199,6 +202,7 @@ class BrokerSettings:
         "member of a replicated group has the default 1000.",
         unit="ms",
         range=(100, _INT),
+        change=_RUNNING,
     )
     longPollingEnable: bool = setting(
         True,
@@ -206,7 +210,11 @@ class BrokerSettings:
         change=_RUNNING,
     )
     pullThreadPoolQueueCapacity: int = setting(
-        100000, "Number of held pulls. The broker answers further ones with 2 (busy).", unit="pulls", range=(1, _INT)
+        100000,
+        "Number of held pulls. The broker answers further ones with 2 (busy).",
+        unit="pulls",
+        range=(1, _INT),
+        change=_RUNNING,
     )
     shortPollingTimeMills: int = setting(
         1000, "Time that the broker holds a pull if long polling is off.", unit="ms", range=(0, _INT), change=_RUNNING
@@ -248,6 +256,7 @@ class BrokerSettings:
         "Time after which the filter of a group without consumers is removed.",
         unit="ms",
         range=(0, _LONG),
+        change=_RUNNING,
     )
     filterSupportRetry: bool = setting(
         False, "Apply SQL92 filters to retried messages with the properties of the original.", change=_RUNNING
@@ -450,10 +459,6 @@ class BrokerSettings:
             raise SettingsError(
                 "listenPort", f"must be above 2, not {self.listenPort}: the broker also listens at port - 2"
             )
-
-
-CHANGEABLE = changeable(BrokerSettings)
-"""Settings that UPDATE_BROKER_CONFIG can change while the broker runs."""
 
 
 def _check_connection_memory(size: int) -> None:

@@ -4,6 +4,7 @@
     /readyz           200 when the broker serves and accepts messages; 503 with the reason otherwise
     /metrics          Prometheus text, see `metrics.py`
     /node             what the process is doing; see `node_api.py`
+    /settings         the broker's settings, and changes; see `settings_api.py`
     /group            a replicated group: its state, and changes; see `group_api.py`
     /topics           see `topics_api.py`
     /consumergroups   see `consumer_groups_api.py`
@@ -37,6 +38,7 @@ from tallystick.node.http.json_api import failed
 from tallystick.node.http.limits import BODY_S, Guards
 from tallystick.node.http.log_api import log_routes
 from tallystick.node.http.node_api import node_routes
+from tallystick.node.http.settings_api import settings_routes
 from tallystick.node.http.store_files_api import PATH as STORE_PATH
 from tallystick.node.http.store_files_api import StoreFilesApi
 from tallystick.node.http.topics_api import TopicsApi
@@ -104,6 +106,7 @@ def application(
     app.add_routes(log_routes())
     if admin is not None:
         app.add_routes(node_routes(admin))
+        app.add_routes(settings_routes(admin))
         app.add_routes(table_routes(TopicsApi, admin))
         app.add_routes(table_routes(ConsumerGroupsApi, admin))
         StoreFilesApi(admin).add_to(app)

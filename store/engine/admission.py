@@ -61,7 +61,9 @@ class Admission:
     def set_hot(self, hot: bool) -> None:
         """Sets whether the kernel stores plain sends itself. It never does while puts are refused."""
         self._hot = hot
-        self._log.set_hot(hot and self.is_open and self.writable and not self._appender.busy)
+        appender = self._appender
+        ready = not appender.busy and not appender.lacks_buffers
+        self._log.set_hot(hot and self.is_open and self.writable and ready)
 
     def look_again(self) -> None:
         """Checks again whether puts are refused."""
@@ -72,6 +74,8 @@ class Admission:
         reason = self.refusal()
         if reason is not None:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, detail=reason)
+        if self._appender.lacks_buffers:
+            return PutResult(PutStatus.NO_BUFFER, detail="the buffers of transientStorePoolEnable are full")
         if self._appender.busy:
             return PutResult(PutStatus.OS_PAGECACHE_BUSY, detail="the page cache does not accept writes in time")
         return None

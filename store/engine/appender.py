@@ -26,7 +26,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tallystick.store.clock import steady_ms
+from tallystick.store.clock import steady_ms, wall_ms
+from tallystick.store.engine import locking
 from tallystick.store.engine.flush import PageFlush
 from tallystick.store.engine.sync_thread import SyncThread
 from tallystick.store.settings import FlushDiskType
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tallystick.store._kernel import Log
     from tallystick.store.engine.connections import Answers
     from tallystick.store.engine.durability import Durability
+    from tallystick.store.engine.pace import Pace
     from tallystick.store.settings import StoreSettings
 
 _logger = logging.getLogger("tallystick.store")
@@ -60,6 +62,7 @@ class Appender:
         deliver: Callable[[Answers], None],
         on_written: Callable[[int], None],
         on_idle: Callable[[], None],
+        pace: Pace,
     ) -> None:
         self.log = log
         self._durability = durability
@@ -71,27 +74,48 @@ class Appender:
         self._deliver = deliver
         self._on_written = on_written
         self._on_idle = on_idle
+        self._pace = pace
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._sync_flush = settings.flushDiskType is FlushDiskType.SYNC_FLUSH
         self._pooled = durability.is_pooled
-        self._woken_by_puts = not self._sync_flush and not settings.flushCommitLogTimed
         self._syncing = False
         self._pool_bytes = settings.transientStorePoolSize * settings.mappedFileSizeCommitLog
-        self._flush_rule = PageFlush(
-            settings.flushCommitLogLeastPages, settings.flushCommitLogThoroughInterval, steady_ms()
-        )
-        self._commit_rule = PageFlush(
-            settings.commitCommitLogLeastPages, settings.commitCommitLogThoroughInterval, steady_ms()
-        )
+        now_ms = steady_ms()
+        self._flush_rule, self._commit_rule = PageFlush(0, 0, now_ms), PageFlush(0, 0, now_ms)
+        self.settings_changed()
         self._sync_thread = SyncThread(log, self._on_synced)
         self._timers: list[asyncio.Task[None]] = []
 
+    def settings_changed(self) -> None:
+        """Flushes and commits by the present settings from now on."""
+        settings = self._settings
+        self._woken_by_puts = not self._sync_flush and not settings.flushCommitLogTimed
+        self._flush_rule.least_pages = settings.flushCommitLogLeastPages
+        self._flush_rule.thorough_interval_ms = settings.flushCommitLogThoroughInterval
+        self._commit_rule.least_pages = settings.commitCommitLogLeastPages
+        self._commit_rule.thorough_interval_ms = settings.commitCommitLogThoroughInterval
+
     def start(self) -> None:
         self._sync_thread.start()
+        if self._pooled:
+            self._lock_buffers()
         self._timers.append(self._loop.create_task(self._flush_timer(), name="flush-log"))
         if self._pooled:
             self._timers.append(self._loop.create_task(self._commit_timer(), name="commit-log"))
+
+    def _lock_buffers(self) -> None:
+        """Staged messages that the system swaps out would have to be read again from the disk to be written."""
+        reason = locking.forbidden(self._pool_bytes)
+        try:
+            self.log.lock_buffers()
+        except OSError as error:
+            reason = reason or str(error)
+        if reason:
+            _logger.warning(
+                "the buffers of transientStorePoolEnable are not locked in memory, the system can swap them out: %s",
+                reason,
+            )
 
     async def close(self) -> None:
         """Writes and flushes the rest, releases the last answers, and ends the thread."""
@@ -124,9 +148,12 @@ class Appender:
     def _turn(self) -> None:
         self._scheduled = False
         if self._pooled:
-            self._deliver(self.log.release(self.log.staged))
-            if self.log.staged - self.log.written < self._pool_bytes:
+            self._deliver(self.log.release(self.log.staged, wall_ms()))
+            if not self._pool_is_full:
                 return  # the commit timer writes it
+            if self.lacks_buffers:
+                self.log.set_hot(False)  # until the commit timer has written
+                return
         self.write()
 
     def write(self) -> OSError | None:
@@ -161,7 +188,7 @@ class Appender:
 
     def _write_failed(self, error: OSError) -> None:
         # With the pool these sends are answered already: the commit timer retries as long as the pool has room.
-        kept = self._pooled and self.log.staged - self.log.written < self._pool_bytes
+        kept = self._pooled and not self._pool_is_full
         if self.write_failure is None or str(error) != str(self.write_failure):
             fate = "retrying" if kept else "its last sends are refused"
             _logger.error("the log could not be written, %s: %s", fate, error)
@@ -182,6 +209,15 @@ class Appender:
     def busy(self) -> bool:
         """Whether a recent write took longer than `osPageCacheBusyTimeOutMills`: the page cache is overloaded."""
         return self._loop.time() < self._busy_until
+
+    @property
+    def _pool_is_full(self) -> bool:
+        return self.log.staged - self.log.written >= self._pool_bytes
+
+    @property
+    def lacks_buffers(self) -> bool:
+        """Whether sends are refused because the transient store pool is full (`fastFailIfNoBufferInStorePool`)."""
+        return self._pooled and self._settings.fastFailIfNoBufferInStorePool and self._pool_is_full
 
     def _request_sync(self) -> None:
         self._syncing = True
@@ -212,22 +248,24 @@ class Appender:
     def _refuse(self, error: OSError, *, everything: bool = False) -> None:
         """Refuses the sends that are not written, or (`everything`) all that wait: their fate is not known."""
         remark = f"the message could not be stored: {error.strerror}"
-        self._deliver(self.log.abandon(_SYSTEM_ERROR, remark))
+        now_ms = wall_ms()
+        self._deliver(self.log.abandon(_SYSTEM_ERROR, remark, now_ms))
         if everything:
-            self._deliver(self.log.expire(1 << 62, _SYSTEM_ERROR))
+            self._deliver(self.log.expire(1 << 62, _SYSTEM_ERROR, now_ms))
         self._durability.refuse(-1 if everything else self.log.written)
 
     async def _flush_timer(self) -> None:
         """ASYNC_FLUSH by its rules; gives up on sends that waited too long for a disk, or for the group."""
         settings = self._settings
         while True:
-            await asyncio.sleep((1000 if self._sync_flush else settings.flushIntervalCommitLog) / 1000)
+            await self._pace.pause(1000 if self._sync_flush else settings.flushIntervalCommitLog)
             self._durability.expire()
             if not self._sync_flush:
                 self._flush_by_rule()
 
     async def _commit_timer(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.commitIntervalCommitLog / 1000)
+            await self._pace.pause(self._settings.commitIntervalCommitLog)
             if self._commit_rule.due(steady_ms(), self.log.staged, self.log.written):
                 self.write()
+                self._on_idle()

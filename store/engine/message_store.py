@@ -35,6 +35,7 @@ from tallystick.store.engine.lock import FolderLostError, StoreLock
 from tallystick.store.engine.log_repair import LogRepair
 from tallystick.store.engine.media import MediaWatch
 from tallystick.store.engine.opening import Opened, check_settings, open_files
+from tallystick.store.engine.pace import Pace
 from tallystick.store.engine.preallocation import Preallocator
 from tallystick.store.engine.queue_repair import QueueRepair
 from tallystick.store.engine.queues import Queues
@@ -45,7 +46,7 @@ from tallystick.store.engine.upkeep import Chore, Upkeep
 from tallystick.store.engine.writes import Writes
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
-from tallystick.store.settings import StoreSettings
+from tallystick.store.settings import SettingsInUse, StoreSettings
 
 _FOLDER_INTERVAL_MS = 1000
 _MEDIA_INTERVAL_MS = 500  # it compares two numbers, unless a read failed
@@ -60,7 +61,8 @@ class MessageStore:
     def __init__(self, opened: Opened, store_host: Host) -> None:
         self.findings = opened.findings
         """The faults found in the store's files, for people."""
-        self.settings = settings = opened.settings
+        self.settings = settings = SettingsInUse.of(opened.settings)
+        """The settings; `change_settings` changes this object, which all parts have."""
         self.door = opened.door
         self.root = settings.root
         self.recovered = recovered = opened.recovered
@@ -72,6 +74,7 @@ class MessageStore:
         entry_header_bytes = opened.source.entry_header_bytes
         self.connections = Connections(log)
         self.dispatcher = Dispatcher(dispatch, threads.dispatch, threads.upkeep, settings.dispatchMaxBytes)
+        self._pace = pace = Pace()
         parts = LogParts(settings, log, dispatch, self.dispatcher, recovered, self.connections.deliver)
         self.durability = opened.source.durability(parts)
         preallocator = Preallocator(self.door, settings, recovered.end_pos)
@@ -82,6 +85,7 @@ class MessageStore:
             deliver=self.connections.deliver,
             on_written=preallocator.reach,
             on_idle=lambda: self.admission.look_again(),
+            pace=pace,
         )
         self.connections.on_staged = self.appender.kick
         self.media = MediaWatch(self.findings, settings.root, settings.log_folder, settings.mappedFileSizeCommitLog)
@@ -94,12 +98,20 @@ class MessageStore:
             threads,
             recovered,
             preallocator,
+            pace,
             on_disk_checked=lambda: self.admission.look_again(),
         )
         self._make_repairs()
         self.scrub = self._new_scrub(entry_header_bytes)
         self.admission = Admission(settings, log, self.durability, self.appender, self.dispatcher, self.upkeep)
-        self.writes = Writes(log, self.admission, self.appender, self.durability, store_host)
+        self.writes = Writes(
+            log,
+            self.admission,
+            self.appender,
+            self.durability,
+            store_host,
+            took=lambda ms: self.figures.put_times.add(ms),
+        )
         self.reads = Reads(
             settings,
             log,
@@ -114,16 +126,18 @@ class MessageStore:
             min_pos=self._first_pos,
         )
         self.queues = Queues(log, dispatch, self.dispatcher, self.appender, self.upkeep)
+        self._make_figures(entry_header_bytes)
+
+    def _make_figures(self, entry_header_bytes: int) -> None:
         self.figures = Figures(
-            settings,
-            log,
-            dispatch,
+            self.settings,
+            self.log,
+            self._dispatch,
             self.dispatcher,
             self.durability,
             self.reads,
             self.upkeep,
             entry_header_bytes=entry_header_bytes,
-            end_pos=recovered.end_pos,
         )
 
     def _make_repairs(self) -> None:
@@ -220,8 +234,8 @@ class MessageStore:
         self.dispatcher.start()
         self.upkeep.start(
             (
-                Chore("check-folder", _FOLDER_INTERVAL_MS, self.check_folder),
-                Chore("look-at-media", _MEDIA_INTERVAL_MS, self.log_repair.look),
+                Chore("check-folder", lambda: _FOLDER_INTERVAL_MS, self.check_folder),
+                Chore("look-at-media", lambda: _MEDIA_INTERVAL_MS, self.log_repair.look),
             ),
             {"scrub": self.scrub.run(), "look-at-index": self.index_repair.look_at_all()},
         )
@@ -253,6 +267,14 @@ class MessageStore:
             await asyncio.to_thread(self._lock.check)
         except FolderLostError as error:
             self.appender.fail(error)
+
+    def change_settings(self, changed: StoreSettings) -> None:
+        """Uses other settings from now on. The caller has checked them; only settings that can be changed differ."""
+        self.settings.take(changed)
+        self.log.set_max_message_bytes(changed.maxMessageSize)
+        for part in (self.appender, self.upkeep, self.reads):
+            part.settings_changed()
+        self._pace.wake()
 
     async def flush(self) -> None:
         """Returns when all earlier puts are durable. Raises OSError if that is impossible."""

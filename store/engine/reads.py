@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.store._kernel import key_hash as index_key_hash
+from tallystick.store.clock import steady_ms
+from tallystick.store.engine.put_times import GetCounts
 from tallystick.store.formats.message import GetResult, GetStatus, QueryResult
 from tallystick.store.formats.record import store_timestamp
 from tallystick.store.settings import BrokerRole
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Dispatch, Log
+    from tallystick.store._kernel import Dispatch, ExtensionUnit, Log
     from tallystick.store.engine.dispatcher import Dispatcher
     from tallystick.store.engine.durability import Durability
     from tallystick.store.engine.index_repair import IndexRepair
@@ -59,6 +61,13 @@ class Reads:
         self._entry_header_bytes = entry_header_bytes
         self._min_pos = min_pos
         self._damaged = 0
+        self.counts = GetCounts(steady_ms())
+        self.settings_changed()
+        self._correct_offsets = settings.brokerRole is not BrokerRole.SLAVE or settings.offsetCheckInSlave
+
+    def settings_changed(self) -> None:
+        """Limits answers by the present settings from now on."""
+        settings = self._settings
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._memory_bytes = memory * settings.accessMessageInMemoryMaxRatio // 100
         self._limits = (
@@ -67,7 +76,6 @@ class Reads:
             settings.maxTransferBytesOnMessageInDisk,
             settings.maxTransferCountOnMessageInDisk,
         )
-        self._correct_offsets = settings.brokerRole is not BrokerRole.SLAVE or settings.offsetCheckInSlave
 
     def get_message(
         self,
@@ -83,6 +91,7 @@ class Reads:
 
         `codes`: accepted tag hashes (None: all). `accept(tags_code, properties)` makes the final decision per record.
         """
+        begin_ms = steady_ms()
         name = topic.encode(errors="surrogatepass")
         found = self._get(name, queue_id, offset, max_messages, codes, accept)
         if found[0] != 0 and offset >= found[3] and self._dispatcher.catch_up():
@@ -104,6 +113,7 @@ class Reads:
                 self._damaged = self._dispatch.damaged
                 self._dispatch.take_damaged()
         status, next_offset, minimum, maximum, count, body, behind, _ = found
+        self.counts.add(count, steady_ms() - begin_ms)
         return GetResult(_GET_STATUSES[status], next_offset, minimum, maximum, count, body, behind)
 
     def get_frame(
@@ -122,7 +132,8 @@ class Reads:
         None unless all records are sound and in memory: then use `get_message`.
         `opaque`: the pull's; `suggested`: the broker id from which to pull next.
         """
-        return self._dispatch.get_frame(
+        begin_ms = steady_ms()
+        found = self._dispatch.get_frame(
             topic.encode(errors="surrogatepass"),
             queue_id,
             offset,
@@ -134,6 +145,9 @@ class Reads:
             opaque,
             suggested,
         )
+        if found is not None:  # otherwise `get_message` counts it
+            self.counts.add(found[1], steady_ms() - begin_ms)
+        return found
 
     def _get(
         self,
@@ -231,6 +245,10 @@ class Reads:
         """ConsumeQueue units (pos, size, tags_code) from `offset` on, fewer at the end."""
         self._dispatcher.catch_up()
         return self._dispatch.units(topic.encode(), queue_id, offset, count)
+
+    def extension_unit(self, topic: str, queue_id: int, address: int) -> ExtensionUnit | None:
+        """The extension of a unit whose tags code is this address; None if there is none."""
+        return self._dispatch.ext_unit(topic.encode(), queue_id, address)
 
     def usable_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Like `units`, but each is compared with its record, for callers that read the records.

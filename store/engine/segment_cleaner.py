@@ -51,7 +51,7 @@ class SegmentCleaner:
     ) -> None:
         self.state = DiskState.OK
         self._settings = settings
-        self._rules = CleaningRules.of(settings)
+        self.settings_changed()
         self._door = door
         self._before_delete = before_delete
         self._used = used
@@ -60,6 +60,10 @@ class SegmentCleaner:
         self._hanged_until_ms = 0
         self.deleted_early = 0
         """Segments that were deleted before they expired, since the start."""
+
+    def settings_changed(self) -> None:
+        """Decides by the present settings from now on. A run in progress takes all of them or none."""
+        self._rules = CleaningRules.of(self._settings)
 
     def ask(self) -> None:
         """Deletes expired segments in the next calls of `run`, at any hour."""
@@ -84,9 +88,10 @@ class SegmentCleaner:
         log are wrong. The result contains an OSError: the deletion is retried after `redeleteHangedFileInterval`.
         """
         result = CleanResult(self.look())
+        rules = self._rules
         asked = self._asked_runs > 0
         self._asked_runs -= asked
-        chosen = self._rules.choose(
+        chosen = rules.choose(
             files.list_segments(self._settings.log_folder, self._settings.mappedFileSizeCommitLog),
             now_ms=now_ms,
             hour=hour,

@@ -37,6 +37,7 @@ from tallystick.store.limited_log import RepeatedError
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, Door, Log
     from tallystick.store.engine.durability import Durability
+    from tallystick.store.engine.pace import Pace
     from tallystick.store.engine.preallocation import Preallocator
     from tallystick.store.engine.threads import Threads
     from tallystick.store.settings import StoreSettings
@@ -49,10 +50,10 @@ _MARK_INTERVAL_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """Work of another part that is done periodically. `interval_ms`: the pause between two runs."""
+    """Work of another part that is done periodically. `interval_ms()`: the pause before the next run."""
 
     name: str
-    interval_ms: int
+    interval_ms: Callable[[], int]
     work: Callable[[], Awaitable[None]]
 
 
@@ -73,6 +74,7 @@ class Upkeep:
         threads: Threads,
         recovered: Recovered,
         preallocator: Preallocator,
+        pace: Pace,
         on_disk_checked: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -83,6 +85,7 @@ class Upkeep:
         self._durability = durability
         self._threads = threads
         self._on_disk_checked = on_disk_checked
+        self._pace = pace
         self._checkpoint_path = self._root / "checkpoint"
         self._checkpoint = StoreCheckpoint.load(self._checkpoint_path)
         self._progress = ProgressKeeper(door, self._root, geometry_of(settings), recovered.store_timestamp_ms)
@@ -104,14 +107,19 @@ class Upkeep:
         self.min_pos = recovered.min_pos
         """Position of the first byte of the log that is not deleted."""
 
+    def settings_changed(self) -> None:
+        """Flushes and cleans by the present settings from now on."""
+        self._thorough.thorough_interval_ms = self._settings.flushConsumeQueueThoroughInterval
+        self._cleaner.settings_changed()
+
     def start(self, chores: tuple[Chore, ...], background: dict[str, Coroutine[Any, Any, None]]) -> None:
         """Starts the timers, those of the chores included, and the work in the background, by its name."""
         loop = asyncio.get_running_loop()
         chores = (
-            Chore("save-progress", self._settings.flushIntervalConsumeQueue, self.save),
-            Chore("clean", self._settings.cleanResourceInterval, self.clean),
+            Chore("save-progress", lambda: self._settings.flushIntervalConsumeQueue, self.save),
+            Chore("clean", lambda: self._settings.cleanResourceInterval, self.clean),
             *chores,
-            *(Chore(name, _MARK_INTERVAL_MS, self._on_thread(work)) for name, work in self._durability.chores),
+            *(Chore(name, lambda: _MARK_INTERVAL_MS, self._on_thread(work)) for name, work in self._durability.chores),
         )
         self._tasks = [loop.create_task(self._keep(chore), name=chore.name) for chore in chores]
         self._tasks += [loop.create_task(work, name=name) for name, work in background.items()]
@@ -313,7 +321,7 @@ class Upkeep:
     async def _keep(self, chore: Chore) -> None:
         errors = self._errors_of(chore.name)
         while True:
-            await asyncio.sleep(chore.interval_ms / 1000)
+            await self._pace.pause(chore.interval_ms())
             await errors.attempt(chore.work)
             self._on_disk_checked()  # the disk may have filled, or have room again
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from scripts import loaded
 
-from tallystick.node.core.settings import CHANGEABLE, BrokerSettings, HttpSettings, NameServerSettings
-from tallystick.store.setting import SettingsError, declarations, why_not_changeable
+from tallystick.node.core.rocketmq_settings import ROCKETMQ_SETTINGS, SHOWN
+from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.store.setting import SettingsError, changeable, declarations, why_not_changeable
 from tallystick.store.settings import StoreSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: Any) -> None:
 
 
 def test_what_may_be_changed_is_a_setting() -> None:
-    assert {item.name for item in fields(BrokerSettings)} >= CHANGEABLE
+    assert {item.name for item in fields(BrokerSettings)} >= changeable(BrokerSettings)
 
 
 def test_name_servers_are_a_list() -> None:
@@ -89,6 +90,15 @@ def test_nothing_reads_a_setting_without_an_effect() -> None:
 def test_the_reference_is_what_the_declarations_say() -> None:
     reference = loaded(ROOT / "docs" / "settings_reference.py")
     assert reference.PAGE.read_text() == reference.page(), "run `make settings-reference`"
+
+
+def test_the_configuration_that_tools_get_has_every_key_of_rocketmq() -> None:
+    """The keys are those of `MixAll.object2Properties` for the configuration classes of a broker of 4.8.0."""
+    keys = (Path(__file__).parent / "rocketmq_4_8_configuration.txt").read_text().split()
+    declared = {item.name for kind in (BrokerSettings, StoreSettings) for item in fields(kind)}
+    assert len(keys) == 160
+    assert set(keys) - declared == SHOWN.keys() - declared
+    assert set(ROCKETMQ_SETTINGS) >= SHOWN.keys() - declared, "each of them is accepted in a file, with the reason"
 
 
 def test_a_refused_change_says_why() -> None:

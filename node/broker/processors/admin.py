@@ -2,8 +2,8 @@
 
 `consumption.py` and `broker_to_client.py` have the others.
 
-The broker answers a change when it is on disk. It refuses changes of system topics, and of settings that are not in
-`CHANGEABLE`; the answer names the setting.
+The broker answers a change when it is on disk. It refuses changes of system topics, and of settings that need a
+restart; the answer names the setting and the reason.
 
 Source: AdminBrokerProcessor of RocketMQ 4.8.0; forms as in the recordings `admin` and `mqadmin`.
 """
@@ -20,12 +20,9 @@ from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
 from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.broker.tables.topics import TopicConfig, validate_topic_name
 from tallystick.node.core.java_properties import parse_properties
-from tallystick.node.core.settings import CHANGEABLE, BrokerSettings
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_str, opt_bool, opt_int
 from tallystick.store import fastjson
-from tallystick.store.setting import why_not_changeable
-from tallystick.store.settings import StoreSettings
 from tallystick.store.tables import DataVersion
 
 if TYPE_CHECKING:
@@ -164,16 +161,11 @@ class AdminProcessor:
     def update_config(self, channel: Channel, command: Command) -> Command:
         """25: changes settings of the running broker; either all of the request or none."""
         changes = parse_changes(command.body)
-        for key in changes:
-            if key not in CHANGEABLE:
-                reason = why_not_changeable(key, BrokerSettings, StoreSettings)
-                raise refused(ResponseCode.SYSTEM_ERROR, f"{key} {reason}")
         if changes:
             try:
                 self._broker.change_settings(changes)
-            except ValueError as error:  # SettingsError and ConfigurationError name the key
+            except ValueError as error:  # ConfigurationError, which names the key
                 raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-            self._broker.topics.settings = self._broker.groups.settings = self._broker.settings
             self._config_version = self._config_version.next(self._broker.now_ms())
             if "brokerPermission" in changes:
                 self._broker.register_soon()

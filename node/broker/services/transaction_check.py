@@ -52,6 +52,10 @@ class QueueReader(Protocol):
     def queues(self) -> QueuesView: ...
 
 
+ROUND_LIMIT_MS = 60_000
+"""A round stops after this time and continues with the next one."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckRules:
     """`now_ms`: the round's start; `timeout_ms`: younger halves are ignored; `reserved_ms`: older ones are given up.
@@ -228,8 +232,10 @@ class CheckRound:
 
     def _is_young(self, half: Record) -> bool:
         """Whether it is too young to judge, like all later ones. A longer time that the message sets does not count."""
-        if 0 <= half.store_timestamp_ms - self._rules.now_ms < self._rules.timeout_ms:
-            return True  # in the future: the clock was set back since, so ages are unknown from here on
+        if 0 <= half.store_timestamp_ms - self._rules.now_ms < max(self._rules.timeout_ms, ROUND_LIMIT_MS):
+            # Stored in this round: a copy of a half that was asked for. Or the clock was set back since, so ages are
+            # unknown from here on.
+            return True
         # A producer whose clock is ahead gives a negative age, which is not usable.
         age_ms = self._rules.now_ms - half.born_timestamp_ms
         return _immunity_ms(half) is None and 0 <= age_ms < self._rules.timeout_ms

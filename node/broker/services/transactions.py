@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.services.delay import DelayError, again, to_schedule
 from tallystick.node.broker.services.half import GROUP, check_request, to_commit, to_discard, to_op
-from tallystick.node.broker.services.schedule import pause
 from tallystick.node.broker.services.transaction_check import (
     QUEUE_ID,
+    ROUND_LIMIT_MS,
     Ask,
     CheckRound,
     CheckRules,
@@ -35,6 +35,7 @@ from tallystick.node.broker.tables.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OP
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.store.engine.age_clock import AgeClock
+from tallystick.store.engine.pace import Pace
 from tallystick.store.formats.record import Record
 from tallystick.store.limited_log import RepeatedError
 
@@ -43,16 +44,15 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.broker.transactions")
 
-ROUND_LIMIT_MS = 60_000
-"""A round stops after this time and continues with the next one."""
+_HOUR_MS = 3_600_000
 
 
 class TransactionService:
-    """Ends and checks transactions. `reserved_ms`: how long the store keeps its log (`fileReservedTime`)."""
+    """Ends and checks transactions."""
 
-    def __init__(self, broker: BrokerContext, *, reserved_ms: int = 72 * 3600_000) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._reserved_ms = reserved_ms
+        self._pace = Pace()
         self._age_clock = AgeClock(0, broker.now_ms(), broker.steady_ms())
         self._forget()
         self._timer: asyncio.Task[None] | None = None
@@ -75,13 +75,18 @@ class TransactionService:
         self._stopping.clear()
         self._timer = asyncio.create_task(self._check_forever(), name="transaction check")
 
+    def wake(self) -> None:
+        """Begins a round now: a setting has changed."""
+        self._pace.wake()
+
     def halt(self) -> None:
         """Begins no step from now on; `stop` waits for the one in progress."""
         self._stopping.set()
+        self._pace.wake()
 
     async def stop(self) -> None:
         """Ends the timer after its present step. Call `settle` once more when the store is flushed."""
-        self._stopping.set()
+        self.halt()
         if self._timer is not None:
             await self._timer
             self._timer = None
@@ -138,7 +143,7 @@ class TransactionService:
             now_ms,
             settings.transactionTimeOut,
             settings.transactionCheckMax,
-            self._reserved_ms,
+            broker.store.settings.fileReservedTime * _HOUR_MS,
             self._age_clock.now_ms(now_ms, broker.steady_ms()),
         )
         current = CheckRound(broker.store, half_offset, op_offset, rules, self._links)
@@ -227,5 +232,7 @@ class TransactionService:
     async def _check_forever(self) -> None:
         # After any error the offsets stay where the last successful step left them: the next round retries.
         errors = RepeatedError(_logger, "a round of transaction checks failed, retrying")
-        while not await pause(self._stopping, self._broker.settings.transactionCheckInterval):
-            await errors.attempt(lambda: self.check(self._broker.now_ms()))
+        while not self._stopping.is_set():
+            await self._pace.pause(self._broker.settings.transactionCheckInterval)
+            if not self._stopping.is_set():
+                await errors.attempt(lambda: self.check(self._broker.now_ms()))

@@ -163,7 +163,7 @@ class ConsumerFilterTable(SavedTable):
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int] = wall_ms) -> None:
         """What `file` holds. ValueError: it holds no table of filters."""
         super().__init__(file)
-        self._settings = settings
+        self.settings = settings  # replaced when settings change while the broker runs
         self._now_ms = now_ms
         self.bloom = BloomFilter.create(settings.maxErrorRateOfBloomFilter, settings.expectConsumerNumUseFilter)
         self._topics: dict[str, dict[str, FilterData]] = {}
@@ -250,7 +250,7 @@ class ConsumerFilterTable(SavedTable):
 
     def clean(self) -> int:
         """Removes entries that have been dead for too long; returns how many."""
-        limit = self._now_ms() - self._settings.filterDataCleanTimeSpan
+        limit = self._now_ms() - self.settings.filterDataCleanTimeSpan
         old = [
             data
             for groups in self._topics.values()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.tables.saving import ReplicatedTable, TableFile, rows
@@ -184,7 +184,7 @@ class TopicTable(ReplicatedTable):
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
         """The system topics, then the content of `file`. Raises ValueError if it is not a table of topics."""
         super().__init__(file)
-        self.settings = settings  # replaced when settings change while the broker runs
+        self.settings = settings  # see `settings_changed`
         self._now_ms = now_ms
         self.on_change: list[Callable[[str], None]] = []
         self._safe_queues: dict[str, int] = {}
@@ -205,6 +205,16 @@ class TopicTable(ReplicatedTable):
             self.data_version = DataVersion.from_json(stored["dataVersion"])
         if self._topics.keys() - table.keys():
             self.changed()
+
+    def settings_changed(self, settings: BrokerSettings) -> None:
+        """Uses other settings from now on. TBW102 gets the number of queues that a changed setting asks for."""
+        before, self.settings = self.settings, settings
+        model = self._topics.get(AUTO_CREATE_TOPIC)
+        count = settings.defaultTopicQueueNums
+        if model is None and settings.autoCreateTopicEnable:
+            self._put(TopicConfig(AUTO_CREATE_TOPIC, count, count, READ_WRITE | PERMISSION_INHERIT))
+        elif model is not None and count != before.defaultTopicQueueNums:
+            self._put(replace(model, read_queue_nums=count, write_queue_nums=count))
 
     def __len__(self) -> int:
         return len(self._topics)
