@@ -673,6 +673,13 @@ class AuditResult:
     wrong: list[WrongUnit]
     """Records that their queue does not name."""
 
+class BitTest:
+    """The bits of one filter. A record's bit map without one of them excludes the record."""
+
+    def __init__(self, positions: Sequence[int], map_bytes: int, valid_from: int) -> None:
+        """Maps of another length, and those of records before the position `valid_from`, exclude no record.
+        ValueError: a bit outside of the map."""
+
 class Dispatch:
     """The derived files of a store: ConsumeQueues and index, built from the log and read. Threads may share it.
 
@@ -765,6 +772,22 @@ class Dispatch:
         """The store is closing: from now on `audit` and `repair` return soon, and `repair` returns None."""
 
     def destroy_queues(self) -> None: ...
+    def set_filters(
+        self,
+        topics: list[bytes],
+        calculate: Callable[[list[tuple[bytes, bytes]]], list[bytes]],
+        require: Callable[[list[tuple[bytes, bytes, int]]], list[bytes]],
+    ) -> int:
+        """From now on `run` stores a bit map in the extension of each new record of these topics. Replaces earlier
+        filters. Returns the position in the log from which on the bits of the filters that `calculate` knows now are
+        valid.
+
+        `calculate([(topic, properties)])` returns the bit map of each record; b"": no filter. The thread of `run` calls
+        it. It must not raise: an error costs the bit maps of one run. `require([(topic, properties, position)])`
+        returns the bits that each record's map must have; comparisons of units with the log call it."""
+    def raise_floor(self, topic: bytes, queue: int, offset: int) -> int:
+        """The queue begins at `offset` at least from now on, or at its end if that is lower; also after `delete_below`.
+        It is not stored. Returns the queue's first offset; 0 if there is no such queue."""
     def correct_min_offsets(self, min_pos: int) -> None:
         """Moves each queue's first entry to the first one of a record at or after `min_pos`."""
     def drop_index_after(self, timestamp_ms: int) -> int:
@@ -815,6 +838,7 @@ class Dispatch:
         accept: Callable[[int, bytes], bool] | None = None,
         stop_at_damage: bool = False,
         stop_at_wrong: bool = False,
+        bits: BitTest | None = None,
     ) -> tuple[int, int, int, int, int, bytes, bool, int]:
         """(status, next offset, min, max, count, records, whether the reader reads from disk, wrong): RocketMQ's
         getMessage.
@@ -825,8 +849,8 @@ class Dispatch:
         status: `GetStatus` in its order, from 0 (FOUND). `codes`: wanted tag hashes, None: all. `max_pos`: records that
         end after it are not served. `memory_bytes`: length of the log's end that counts as in memory. `limits`: (bytes,
         count) of a batch in memory, then on disk. `correct`: return a better next offset when the requested one is out
-        of range. `accept(tags code, properties)` decides last on each record. `stop_at_damage`: stop before a damaged
-        record instead of skipping it."""
+        of range. `accept(tags code, properties)` decides last on each record. `bits`: records that their bit map
+        excludes are skipped unread. `stop_at_damage`: stop before a damaged record instead of skipping it."""
     def get_frame(
         self,
         topic: bytes,

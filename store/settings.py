@@ -88,17 +88,18 @@ class StoreSettings:
         change=Change.NEVER,
     )
     enableConsumeQueueExt: bool = setting(
-        False, "Write extension units (tags code, store time) beside the ConsumeQueues."
+        False,
+        "Write extension units (tags code, store time, bit map of SQL92 filters) beside the ConsumeQueues.",
     )
     mappedFileSizeConsumeQueueExt: int = setting(
         48 << 20, "Size of a segment of a ConsumeQueue extension.", unit="bytes", range=(64, _INT), change=Change.NEVER
     )
     bitMapLengthConsumeQueueExt: int = setting(
         64,
-        "Length of the filter bit map of an extension unit. 0: no bit map.",
+        "Length of the filter bit map of an extension unit.",
         unit="bits",
         range=(0, 8 * 32_000),
-        no_effect="extension units have no bit map; the broker evaluates expressions when messages are pulled",
+        no_effect="`expectConsumerNumUseFilter` and `maxErrorRateOfBloomFilter` determine the length, in RocketMQ too",
     )
     maxMessageSize: int = setting(
         4 << 20,

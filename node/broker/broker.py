@@ -24,6 +24,7 @@ from tallystick.node.broker.group.membership import GroupPlan, forget_derived
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
 from tallystick.node.broker.role import Alone, Role
+from tallystick.node.broker.services.bit_maps import BitMaps
 from tallystick.node.broker.services.holds import HoldTable
 from tallystick.node.broker.services.registration import Registration
 from tallystick.node.broker.services.schedule import ScheduleService
@@ -88,6 +89,7 @@ class Broker:
         self.filters = files.open(
             "consumerFilter.json", lambda file: ConsumerFilterTable(file, settings, self.now_ms), picture=False
         )
+        self._bit_maps = BitMaps(self.filters, store)
         self.producers = ProducerTable()
         self.consumers = ConsumerTable()
         self.consumers.on_subscribed.append(self.filters.register)
@@ -270,6 +272,7 @@ class Broker:
         self.topics.on_change.append(self._topic_changed)
         self.topics.gate.on_open.append(self._topic_opened)
         self.store.queues.on_arrival = self.holds.on_arrival
+        self._bit_maps.start(wanted=self.settings.enableCalcFilterBitMap)
         self._set_hot()
         await self._role.start()
         self._every(lambda: 1_000, "each second", self._each_second)
@@ -293,6 +296,7 @@ class Broker:
         for timer in self._timers:
             timer.cancel()
         await self._role.save()
+        self._bit_maps.stop()
         await self._client.close()
         await self.store.close()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
     from tallystick.replication.member.status import PeerProgress
-    from tallystick.store._kernel import ExtensionUnit
+    from tallystick.store._kernel import BitTest, ExtensionUnit
     from tallystick.store.settings import StoreSettings
 
 
@@ -51,9 +51,10 @@ class ReadsView(Protocol):
         *,
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
+        bits: BitTest | None = None,
     ) -> GetResult:
         """Returns records of a queue from `offset` on. `codes`: accepted hashes of tags (None: all).
-        `accept(tags_code, properties)`: whether one record is accepted."""
+        `accept(tags_code, properties)`: whether one record is accepted. `bits`: of the filter in bit maps."""
 
     def get_frame(
         self,

@@ -398,8 +398,8 @@ class BrokerSettings:
     )
     enableCalcFilterBitMap: bool = setting(
         False,
-        "Evaluate SQL92 expressions when messages are dispatched.",
-        no_effect="the broker evaluates expressions when messages are pulled",
+        "Evaluate SQL92 expressions when messages are dispatched, and store the result in a bit map in the extension "
+        "of the ConsumeQueue. Pulls skip messages by it, and do not read them. It needs `enableConsumeQueueExt`.",
     )
     forceRegister: bool = setting(
         True,

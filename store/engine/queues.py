@@ -39,6 +39,15 @@ class Queues:
         """The offset of the oldest message that is not deleted; 0 if there is no such queue."""
         return self._dispatch.offsets(topic.encode(), queue_id)[0]
 
+    def set_filters(
+        self,
+        topics: list[bytes],
+        calculate: Callable[[list[tuple[bytes, bytes]]], list[bytes]],
+        require: Callable[[list[tuple[bytes, bytes, int]]], list[bytes]],
+    ) -> int:
+        """See `Dispatch.set_filters`."""
+        return self._dispatch.set_filters(topics, calculate, require)
+
     # -- arrivals ------------------------------------------------------------------------------------------------------
 
     @property

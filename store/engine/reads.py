@@ -14,7 +14,7 @@ from tallystick.store.formats.record import store_timestamp
 from tallystick.store.settings import BrokerRole
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Dispatch, ExtensionUnit, Log
+    from tallystick.store._kernel import BitTest, Dispatch, ExtensionUnit, Log
     from tallystick.store.engine.dispatcher import Dispatcher
     from tallystick.store.engine.durability import Durability
     from tallystick.store.engine.index_repair import IndexRepair
@@ -86,21 +86,23 @@ class Reads:
         *,
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
+        bits: BitTest | None = None,
     ) -> GetResult:
         """Records of a queue from `offset` on, as many as RocketMQ returns in one answer.
 
         `codes`: accepted tag hashes (None: all). `accept(tags_code, properties)` makes the final decision per record.
+        `bits`: records that their bit map excludes are skipped before that, unread.
         """
         begin_ms = steady_ms()
         name = topic.encode(errors="surrogatepass")
-        found = self._get(name, queue_id, offset, max_messages, codes, accept)
+        found = self._get(name, queue_id, offset, max_messages, codes, accept, bits)
         if found[0] != 0 and offset >= found[3] and self._dispatcher.catch_up():
             # Acknowledged messages can be read, even if they were not dispatched yet.
-            found = self._get(name, queue_id, offset, max_messages, codes, accept)
+            found = self._get(name, queue_id, offset, max_messages, codes, accept, bits)
         looks = 0
         while found[7] >= 0 and looks < _MOST_LOOKS and self._queue_repair.look_at(name, queue_id, found[7]):
             looks += 1
-            found = self._get(name, queue_id, offset, max_messages, codes, accept)
+            found = self._get(name, queue_id, offset, max_messages, codes, accept, bits)
         if self._dispatch.damaged > self._damaged:
             self._damaged = self._dispatch.damaged
             met = self._dispatch.take_damaged()
@@ -109,7 +111,7 @@ class Reads:
             if any(self._media.is_being_repaired(pos) for pos, _ in met):
                 # The copy of another member will replace it soon: the reader waits before it.
                 self._log_repair.wait_for(topic, queue_id)
-                found = self._get(name, queue_id, offset, max_messages, codes, accept, stop_at_damage=True)
+                found = self._get(name, queue_id, offset, max_messages, codes, accept, bits, stop_at_damage=True)
                 self._damaged = self._dispatch.damaged
                 self._dispatch.take_damaged()
         status, next_offset, minimum, maximum, count, body, behind, _ = found
@@ -157,6 +159,7 @@ class Reads:
         max_messages: int,
         codes: frozenset[int] | None,
         accept: Callable[[int, bytes], bool] | None,
+        bits: BitTest | None,
         *,
         stop_at_damage: bool = False,
     ) -> tuple[int, int, int, int, int, bytes, bool, int]:
@@ -174,6 +177,7 @@ class Reads:
             accept,
             stop_at_damage,
             stop_at_wrong=not stop_at_damage,
+            bits=bits,
         )
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:

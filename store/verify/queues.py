@@ -249,9 +249,12 @@ class _QueueCheck:
             data = self.extension.read(address, _EXT_UNIT.size)
             if data is None:
                 return f"names an extension unit at {address}, which is not there"
-            size, code, _, map_bytes = _EXT_UNIT.unpack(data)
+            size, code, store_ms, map_bytes = _EXT_UNIT.unpack(data)
             if size != _EXT_UNIT.size + max(0, map_bytes):
                 return f"names an extension unit at {address} that is not valid (size {size}, map {map_bytes})"
+            if store_ms != record.store_timestamp_ms:
+                wanted_ms = record.store_timestamp_ms
+                return f"names an extension unit at {address} with store time {store_ms}, the record has {wanted_ms}"
         properties = record.property_table()
         level = delay_level(record, properties)
         if level > 0:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from own_parts import OwnParts
 
-from tallystick.store._kernel import string_hash
+from tallystick.store._kernel import BitTest, string_hash
 from tallystick.store.formats import properties
 from tallystick.store.formats.message import (
     TRANSACTION_MASK,
@@ -164,6 +164,7 @@ class FakeStore(OwnParts):
         *,
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
+        bits: BitTest | None = None,
     ) -> GetResult:
         low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         if high == 0:

@@ -121,21 +121,33 @@ class Client:
         return await self.call(address, RequestCode.SEND_MESSAGE, ext, message.body, timeout_s)
 
     async def pull(
-        self, address: str, group: str, topic: str, queue_id: int, offset: int, *, wait_s: float = 0.0, count: int = 32
+        self,
+        address: str,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        wait_s: float = 0.0,
+        count: int = 32,
+        filtered_by: dict[str, str] | None = None,
+        version: int = 0,
     ) -> Read:
-        """RecordError: what came back is no sequence of records."""
+        """`filtered_by`: the subscription; empty: the one of the group's heartbeat. RecordError: what came back is no
+        sequence of records."""
+        if filtered_by is None:
+            filtered_by = {"subscription": "*", "expressionType": "TAG"}
         ext = {
             "consumerGroup": group,
             "topic": topic,
             "queueId": str(queue_id),
             "queueOffset": str(offset),
             "maxMsgNums": str(count),
-            "sysFlag": "6" if wait_s else "4",
+            "sysFlag": str((2 if wait_s else 0) | (4 if filtered_by else 0)),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(int(wait_s * 1000)),
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
+            "subVersion": str(version),
+            **filtered_by,
         }
         answer = await self.call(address, RequestCode.PULL_MESSAGE, ext, timeout_s=3.0 + wait_s)
         fields = answer.ext or {}

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from simulation import damage
+from simulation import damage, filtered
 from simulation.nodes import Node
 from simulation.violation import ViolationError
 
@@ -226,10 +226,11 @@ class Faults:
         node, dice = self._broker(), self.dice
         if node.up:
             await self.simulation.stop(node) if dice.random() < 0.6 else node.kill()
-        names = dice.sample(sorted(_CHANGES), dice.randrange(1, 4))
+        changes = _CHANGES | (filtered.CHANGES if filtered.is_filtered(self.simulation.seed) else {})
+        names = dice.sample(sorted(changes), dice.randrange(1, 4))
         if self.cluster.is_group(self.cluster.broker_of(node) or "") or self.simulation.profile.rot:
             names = [name for name in names if name != "flushDiskType"]  # what a group acknowledges is on their disks
-        chosen = {name: dice.choice(_CHANGES[name]) for name in names}
+        chosen = {name: dice.choice(changes[name]) for name in names}
         self.loop.trace.note(self.loop.now, f"{node.name} gets the settings {chosen}")
         node.change(chosen)
         await self._again(node)

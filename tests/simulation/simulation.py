@@ -22,6 +22,7 @@ from simulation.audit import audit
 from simulation.clients import Client, Outgoing
 from simulation.cluster import Cluster
 from simulation.faults import Faults
+from simulation.filtered import SETTINGS, FilteredConsumer, is_filtered
 from simulation.loop import SimLoop
 from simulation.network import Network
 from simulation.nodes import Node, bury
@@ -146,9 +147,10 @@ class Simulation:
         dice = self._dice()
         self.oracle = Oracle()
         self.locks = Locks()
-        self.cluster = Cluster(
-            self.loop, self.root, self.profile.shape(dice), self.profile.settings(dice), self._dice()
-        )
+        shape, settings = self.profile.shape(dice), self.profile.settings(dice)
+        if is_filtered(self.seed) and not self.profile.rot:
+            settings |= SETTINGS
+        self.cluster = Cluster(self.loop, self.root, shape, settings, self._dice())
         self.struck: dict[str, Node] = {}
         self.older_tables: set[str] = set()
         """Brokers that may have gone back to the tables before their last change."""
@@ -167,6 +169,7 @@ class Simulation:
         self.tables = Tables(list(self.cluster.brokers), self.cluster.address)
         administrator = self.clients[0].run(self.tables.work(self.clients[0], self._dice(), habits.admin_pause_s))
         ordered = [self._ordered(number, habits.admin_pause_s) for number in range(habits.ordered)]
+        ordered += self._filtered(habits.topics) if is_filtered(self.seed) and not self.profile.rot else []
         faults = Faults(self, self._dice())
         kinds = self.profile.draw_faults(dice)
         for _ in range(dice.randrange(1, 8)):
@@ -201,6 +204,18 @@ class Simulation:
         consumer = OrderedConsumer(self.auditor, f"ordered{number}", self._dice(), self.locks, self._server)
         work = consumer.work(list(self.cluster.brokers), lambda: self.tables.stopping, pause_s)
         return self.auditor.run(work)
+
+    def _filtered(self, topics: int) -> list[asyncio.Task[None]]:
+        clients = [Client(self.loop, f"filtered{n}", f"10.0.2.{n + 1}", Random(self.seed + n)) for n in range(2)]
+        self.clients += clients
+        return [
+            client.run(
+                FilteredConsumer(client, client.host.name, client.dice, self.cluster.address).work(
+                    list(self.cluster.brokers), topics, lambda: self.tables.stopping
+                )
+            )
+            for client in clients
+        ]
 
     def _server(self, broker: str) -> tuple[Process | None, str]:
         node = self.cluster.leader(broker)

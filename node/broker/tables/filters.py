@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tallystick.node.broker import sql92
 from tallystick.node.broker.tables.bloom import BloomFilter
@@ -30,6 +30,9 @@ from tallystick.node.core.settings import BrokerSettings
 from tallystick.store.clock import wall_ms
 from tallystick.store.formats import properties
 from tallystick.store.formats.properties import RETRY_TOPIC
+
+if TYPE_CHECKING:
+    from tallystick.store._kernel import BitTest
 
 _logger = logging.getLogger("tallystick.broker.filters")
 
@@ -45,6 +48,8 @@ class MessageFilter(NamedTuple):
 
     codes: frozenset[int] | None = None
     accept: Accept | None = None
+    bits: BitTest | None = None
+    """Excludes records by the bit maps that dispatch made (`services/bit_maps.py`)."""
 
 
 EVERYTHING = MessageFilter()
@@ -129,10 +134,15 @@ class FilterData:
     client_version: int
     bloom_positions: tuple[int, ...]
     dead_time: int = 0
+    valid_from: int = -1
+    """Bit maps of records from this position of the log on have the group's bits; -1: none has."""
     filter: MessageFilter = field(init=False)
+    bloom_mask: int = field(init=False)
+    """The group's bits; bit p of the number is bit p of a map."""
 
     def __post_init__(self) -> None:
         self.filter = MessageFilter(accept=accepting(self.expression))
+        self.bloom_mask = sum(1 << position for position in set(self.bloom_positions))
 
     @property
     def dead(self) -> bool:
@@ -163,6 +173,8 @@ class ConsumerFilterTable(SavedTable):
     def __init__(self, file: TableFile, settings: BrokerSettings, now_ms: Callable[[], int] = wall_ms) -> None:
         """What `file` holds. ValueError: it holds no table of filters."""
         super().__init__(file)
+        self.on_change: Callable[[FilterData | None], None] = lambda added: None
+        """Called with each new expression, and with None after a removal."""
         self.settings = settings  # replaced when settings change while the broker runs
         self._now_ms = now_ms
         self.bloom = BloomFilter.create(settings.maxErrorRateOfBloomFilter, settings.expectConsumerNumUseFilter)
@@ -193,6 +205,10 @@ class ConsumerFilterTable(SavedTable):
         """Returns the group's expression, also after its consumers left; None if the group never sent an expression."""
         groups = self._topics.get(topic)
         return None if groups is None else groups.get(group)
+
+    def topics(self) -> list[str]:
+        """The topics with expressions."""
+        return list(self._topics)
 
     def of_topic(self, topic: str) -> list[FilterData]:
         """Every group's expression for the topic."""
@@ -276,6 +292,7 @@ class ConsumerFilterTable(SavedTable):
     def _put(self, data: FilterData) -> None:
         self._topics.setdefault(data.topic, {})[data.consumer_group] = data
         self._groups.setdefault(data.consumer_group, set()).add(data.topic)
+        self.on_change(data)
 
     def _remove(self, data: FilterData) -> None:
         groups, topics = self._topics[data.topic], self._groups[data.consumer_group]
@@ -285,6 +302,7 @@ class ConsumerFilterTable(SavedTable):
             del self._topics[data.topic]
         if not topics:
             del self._groups[data.consumer_group]
+        self.on_change(None)
         self.changed()
 
     def _bury(self, data: FilterData) -> None:

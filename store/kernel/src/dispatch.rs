@@ -17,6 +17,7 @@
 //! the files of 50 000 queues were created. No thread holds a lock during a sync. A thread releases Python's GIL before
 //! it waits for one of these locks.
 
+mod bit_maps;
 mod claims;
 mod compare;
 mod places;
@@ -32,6 +33,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bit_maps::Calculated;
 use claims::claim;
 pub use compare::{Differs, Expected};
 use parking_lot::{Mutex, MutexGuard};
@@ -70,6 +72,9 @@ pub struct Core {
     queues: Mutex<Queues>,
     index: Mutex<Index>,
     ext: Mutex<ExtFiles>,
+    bit_maps: bit_maps::BitMaps,
+    /// New units get an extension.
+    is_extended: bool,
     position: AtomicU64,
     /// The largest position so far: records below it were dispatched to the queues, also while the index is rebuilt.
     reached: AtomicU64,
@@ -155,6 +160,10 @@ impl Core {
             pass_damaged: !check_crc,
         };
         let mut run = Run::default();
+        let mut bit_maps = match self.is_extended {
+            true => self.calculate(&bounds, max_bytes)?,
+            false => Calculated::default(),
+        };
         let mut tables = Some(self.tables());
         let end = walk(&self.log, &bounds, |visit| {
             if run.records % LOOK_EVERY == 0 {
@@ -168,7 +177,8 @@ impl Core {
                     // Dispatched before: a wrong unit, or a queue that was removed since, must not count as a new
                     // queue.
                     run.index_alone = pos < self.reached.load(Ordering::Acquire);
-                    self.dispatch(held, record, pos, &mut run)?;
+                    let bits = bit_maps.of(pos);
+                    self.dispatch(held, record, pos, bits.as_deref().unwrap_or(&[]), &mut run)?;
                     next
                 }
                 Visit::Damaged { pos, size, bad } => {
@@ -250,7 +260,7 @@ impl Core {
         let mut held = self.tables();
         let end = walk(&self.log, &bounds, |visit| {
             if let Visit::Record { record, pos, .. } = visit {
-                self.dispatch(&mut held, record, pos, &mut run)?;
+                self.dispatch(&mut held, record, pos, &[], &mut run)?;
                 run.records += 1;
             }
             Ok(ControlFlow::Continue(()))
@@ -292,7 +302,14 @@ impl Core {
     }
 
     #[inline]
-    fn dispatch(&self, tables: &mut Tables<'_>, record: &Record<'_>, pos: u64, run: &mut Run) -> Outcome<()> {
+    fn dispatch(
+        &self,
+        tables: &mut Tables<'_>,
+        record: &Record<'_>,
+        pos: u64,
+        bits: &[u8],
+        run: &mut Run,
+    ) -> Outcome<()> {
         let (queues, index) = (&mut *tables.queues, &mut *tables.index);
         let Some(topic) = queues.topic(record.topic()) else {
             run.skip(pos, u64::from(record.size()), Bad::Topic);
@@ -336,7 +353,7 @@ impl Core {
                 put @ (Put::Added | Put::Misplaced) => {
                     run.misplaced += u64::from(put == Put::Misplaced);
                     if queues.is_extended() {
-                        queues.extend_last(queue, tags_code, store_timestamp, &[]);
+                        queues.extend_last(queue, tags_code, store_timestamp, bits);
                     }
                 }
                 Put::BadOffset => run.skip(pos as u64, u64::from(record.size()), Bad::QueueOffset),

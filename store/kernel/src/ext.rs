@@ -70,9 +70,54 @@ pub fn decode(bytes: &[u8]) -> Option<ExtUnit> {
     })
 }
 
+/// The file of a queue's extension that was read last, and some of its bytes.
+struct OpenFile {
+    path: PathBuf,
+    file: File,
+    start: u64,
+    end: u64,
+    /// Where `bytes` begin in the file.
+    at: u64,
+    bytes: Vec<u8>,
+    /// `bytes` were read while no writer was known, which may have changed them since.
+    unbounded: bool,
+}
+
+impl OpenFile {
+    /// Pulls read unit after unit.
+    const PIECE: u64 = 1 << 14;
+
+    /// The unit at byte `at` of the extension. Bytes from `limit` on may still change, and are not kept.
+    fn unit(&mut self, at: u64, limit: u64) -> Outcome<Option<ExtUnit>> {
+        let at = at - self.start;
+        let from = at.checked_sub(self.at).and_then(|from| usize::try_from(from).ok());
+        if let Some(bytes) = from.and_then(|from| self.bytes.get(from..)) {
+            if let Some(unit) = decode(bytes).filter(|_| !self.unbounded || limit == u64::MAX) {
+                return Ok(Some(unit));
+            }
+        }
+        let most = limit
+            .saturating_sub(self.start)
+            .min(self.end - self.start)
+            .saturating_sub(at);
+        for piece in [Self::PIECE, MOST_BYTES] {
+            self.bytes.resize(piece.min(most) as usize, 0);
+            let n = self.file.read_at(&mut self.bytes, at).at(&self.path)?;
+            self.bytes.truncate(n);
+            (self.at, self.unbounded) = (at, limit == u64::MAX);
+            if let Some(unit) = decode(&self.bytes) {
+                return Ok(Some(unit));
+            }
+        }
+        self.bytes.clear();
+        Ok(None)
+    }
+}
+
 pub struct ExtFiles {
     folder: PathBuf,
-    open: HashMap<PathBuf, File>,
+    open: HashMap<Box<[u8]>, HashMap<i32, OpenFile>>,
+    open_count: usize,
 }
 
 impl ExtFiles {
@@ -80,44 +125,69 @@ impl ExtFiles {
         ExtFiles {
             folder,
             open: HashMap::new(),
+            open_count: 0,
         }
     }
 
     pub fn close(&mut self) {
         self.open.clear();
+        self.open_count = 0;
     }
 
-    /// The unit at `address`; None if `address` is not valid or no sound unit lies there.
-    pub fn unit(&mut self, topic: &[u8], queue: i32, address: i64) -> Outcome<Option<ExtUnit>> {
+    /// The unit at `address`; None if `address` is not valid or no sound unit lies there. Bytes of the extension from
+    /// `limit` on may still be written.
+    pub fn unit(&mut self, topic: &[u8], queue: i32, address: i64, limit: u64) -> Outcome<Option<ExtUnit>> {
         if !is_address(address) {
             return Ok(None);
         }
         let at = place_of(address);
+        let open = self.open.get_mut(topic).and_then(|queues| queues.get_mut(&queue));
+        if let Some(open) = open.filter(|open| (open.start..open.end).contains(&at)) {
+            if let Some(unit) = open.unit(at, limit)? {
+                return Ok(Some(unit));
+            }
+        }
+        let Some(mut open) = self.find(topic, queue, at)? else {
+            return Ok(None);
+        };
+        let unit = open.unit(at, limit)?;
+        if self.open_count >= MOST_OPEN {
+            self.close();
+        }
+        let queues = match self.open.get_mut(topic) {
+            Some(queues) => queues,
+            None => self.open.entry(topic.into()).or_default(),
+        };
+        self.open_count += usize::from(queues.insert(queue, open).is_none());
+        Ok(unit)
+    }
+
+    /// The file that has byte `at`. The size of the files is a setting that is not needed here: the file is the last one
+    /// that begins at or before the byte.
+    fn find(&self, topic: &[u8], queue: i32, at: u64) -> Outcome<Option<OpenFile>> {
         let folder = self
             .folder
             .join(std::ffi::OsStr::from_bytes(topic))
             .join(queue.to_string());
-        // The size of the files is a setting that is not needed here: the file is the last one that begins at or before
-        // the byte.
         let starts = segment_starts(&folder)?;
         let Some(&start) = starts[..starts.partition_point(|&start| start <= at)].last() else {
             return Ok(None);
         };
         let path = folder.join(segment_name(start));
-        if !self.open.contains_key(&path) {
-            if self.open.len() >= MOST_OPEN {
-                self.open.clear();
-            }
-            self.open.insert(path.clone(), File::open(&path).at(&path)?);
-        }
-        let file = &self.open[&path];
-        let mut bytes = vec![0; 256];
-        let mut n = file.read_at(&mut bytes, at - start).at(&path)?;
-        if decode(&bytes[..n]).is_none() && n == bytes.len() {
-            bytes.resize(MOST_BYTES as usize, 0); // a long bit map
-            n = file.read_at(&mut bytes, at - start).at(&path)?;
-        }
-        Ok(decode(&bytes[..n]))
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None), // removed in the meantime
+            file => file.at(&path)?,
+        };
+        let end = start + file.metadata().at(&path)?.len();
+        Ok((at < end).then_some(OpenFile {
+            path,
+            file,
+            start,
+            end,
+            at: 0,
+            bytes: vec![],
+            unbounded: false,
+        }))
     }
 }
 

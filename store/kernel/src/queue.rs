@@ -38,6 +38,7 @@ use std::path::PathBuf;
 pub use ahead::register;
 pub use append::Put;
 pub use chain::Claim;
+pub use ext_tail::PendingExt;
 pub use files::ToSync;
 pub use hold::Stray;
 pub use names::FastMap;
@@ -69,6 +70,8 @@ struct Queue {
     pending: Vec<u8>,
     /// Bytes; units below are not readable (their records were deleted, or they are blank).
     min_logic: u64,
+    /// Bytes; units below have expired by the retention of their topic, although the log may still have their records.
+    floor: u64,
     /// End of the last record that has a unit here; -1: no record has one.
     max_physic: i64,
     dirty: bool,
@@ -261,6 +264,7 @@ impl Queues {
             written: 0,
             pending: vec![],
             min_logic: 0,
+            floor: 0,
             max_physic: -1,
             dirty: false,
             watched,
@@ -313,6 +317,20 @@ impl Queues {
             min_logic: queue.min_logic,
             max_physic,
         }
+    }
+
+    /// The queue begins at this offset at least from now on, or at its end if that is lower. Returns its first offset.
+    pub fn raise_floor(&mut self, q: u32, offset: i64) -> i64 {
+        let queue = &mut self.queues[q as usize];
+        let place = (offset.max(0) as u64).saturating_mul(UNIT).min(queue.end);
+        queue.floor = queue.floor.max(place);
+        queue.min_logic = queue.min_logic.max(queue.floor);
+        (queue.min_logic / UNIT) as i64
+    }
+
+    /// Whether the unit of this offset has expired by the retention of its topic.
+    pub fn is_expired(&self, q: u32, offset: i64) -> bool {
+        offset < (self.queues[q as usize].floor / UNIT) as i64
     }
 
     /// The number of queues that have had messages, and the sum of their max offsets.

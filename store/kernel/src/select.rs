@@ -140,7 +140,7 @@ pub fn window(extent: &Extent, ask: &Ask<'_>, segment_bytes: u64) -> (u64, u64) 
 }
 
 /// Reads the units of the window. `units(from)` reads some of them from byte `from` on (None: unreadable),
-/// `real_tags_code` reads an extension's address, `wanted` filters by tags code (None: unknown, which passes), `accept`
+/// `extension` reads the tags code of a unit with an address, and whether the record may pass the filter by its bits; `wanted` filters by tags code (None: unknown, which passes), `accept`
 /// filters by the record. `dispatched` is the position below which units can name records. `passes` says whether a
 /// wrong unit at an offset was compared with the log: then it is skipped, otherwise reading stops there.
 /// `belongs(offset, unit, claimed)` is called in rare cases: whether the unit may point to a record of its queue that
@@ -151,7 +151,7 @@ pub fn select<E: From<crate::fault::Fault>>(
     (from, to): (u64, u64),
     log: &LogMaps,
     mut units: impl FnMut(u64, u64) -> Result<Option<Vec<u8>>, E>,
-    mut real_tags_code: impl FnMut(i64) -> Result<Option<i64>, E>,
+    mut extension: impl FnMut(&Unit) -> Result<Option<(i64, bool)>, E>,
     wanted: impl Fn(i64) -> bool,
     mut accept: impl FnMut(i64, &Record<'_>) -> Result<bool, E>,
     dispatched: impl Fn() -> i64,
@@ -205,15 +205,15 @@ pub fn select<E: From<crate::fault::Fault>>(
             }
             at += UNIT;
             let empty = answer.picks.bytes == 0;
-            let (tags_code, known) = match is_address(unit.tags_code) {
-                false => (unit.tags_code, true),
-                true => match real_tags_code(unit.tags_code)? {
-                    Some(tags_code) => (tags_code, true),
-                    None => (unit.tags_code, false),
+            let (tags_code, known, may_pass) = match is_address(unit.tags_code) {
+                false => (unit.tags_code, true, true),
+                true => match extension(&unit)? {
+                    Some((tags_code, may_pass)) => (tags_code, true, may_pass),
+                    None => (unit.tags_code, false, true),
                 },
             };
             // The record of a refused unit is not read, unless the units around it show that its position is wrong.
-            if known && !wanted(tags_code) && is_in_order(&bytes, place, &unit) {
+            if known && !(wanted(tags_code) && may_pass) && is_in_order(&bytes, place, &unit) {
                 if empty {
                     answer.status = Status::NoMatchedMessage;
                 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::{Core, Dispatch};
-use crate::ext::{is_address, place_of, ExtWindow};
+use crate::ext::{is_address, place_of, ExtUnit, ExtWindow};
 use crate::fault::{Fault, Outcome};
 use crate::index::Header;
-use crate::queue::{Queues, Unit, UNIT};
+use crate::queue::{PendingExt, Queues, Unit, UNIT};
 use crate::record::{is_schedule_topic, Known, Record, UNREADABLE};
 
 /// The unit that a record requires.
@@ -15,6 +15,14 @@ pub struct Expected {
     queue: i32,
     offset: i64,
     unit: Unit,
+    ext: ExpectedExt,
+}
+
+/// What the extension of a record's unit must have.
+pub struct ExpectedExt {
+    pub store_timestamp: i64,
+    /// Of the record, if its topic has filters.
+    pub properties: Option<Box<[u8]>>,
 }
 
 /// Topic, queue, queue offset, and how the queue's unit differs.
@@ -42,6 +50,7 @@ impl Dispatch {
                 size: record.size() as i32,
                 tags_code,
             },
+            ext: core.expected_ext(record),
         })
     }
 
@@ -56,10 +65,20 @@ impl Dispatch {
             let mut differs = |expected: &Expected, reason| {
                 found.push((expected.topic.to_vec(), expected.queue, expected.offset, reason));
             };
+            let mut mapped = vec![];
             for (expected, address) in looks.extended {
-                if let Some(reason) = ext_flaw(ext, expected, address)? {
-                    differs(expected, reason);
+                match ext_flaw(ext, expected, address)? {
+                    Ok(unit) if expected.ext.properties.is_some() => mapped.push((expected, unit)),
+                    Ok(_) => {}
+                    Err(reason) => differs(expected, reason),
                 }
+            }
+            for expected in lacking_bits(self.core(), &mapped) {
+                let pos = expected.unit.pos;
+                differs(
+                    expected,
+                    format!("names an extension unit that lacks bits of filters that the record at {pos} passes"),
+                );
             }
             for (expected, unit) in looks.later {
                 let Expected {
@@ -95,21 +114,54 @@ impl Dispatch {
     }
 }
 
-/// What is wrong with the extension that a record's unit points to.
-fn ext_flaw(ext: &mut ExtWindow, expected: &Expected, address: i64) -> Outcome<Option<String>> {
+impl Core {
+    pub(super) fn expected_ext(&self, record: &Record<'_>) -> ExpectedExt {
+        let has_filters = self.bit_maps.has_filters(record.topic());
+        ExpectedExt {
+            store_timestamp: record.store_timestamp(),
+            properties: has_filters.then(|| record.properties().into()),
+        }
+    }
+}
+
+fn lacking_bits<'a>(core: &Core, units: &[(&'a Expected, ExtUnit)]) -> Vec<&'a Expected> {
+    let properties = |expected: &'a Expected| expected.ext.properties.as_deref().unwrap_or_default();
+    let record = |(expected, _): &(&'a Expected, ExtUnit)| {
+        let expected: &'a Expected = expected;
+        (&*expected.topic, properties(expected), expected.unit.pos as u64)
+    };
+    let records: Vec<_> = units.iter().map(record).collect();
+    let maps: Vec<_> = units.iter().map(|(_, unit)| unit.bit_map.as_slice()).collect();
+    let holds = core.bit_maps.hold_bits(&records, &maps);
+    let lacks = units.iter().zip(holds).filter(|(_, holds)| !holds);
+    lacks.map(|((expected, _), _)| *expected).collect()
+}
+
+/// The extension unit that a record's unit points to, or what is wrong with it.
+fn ext_flaw(ext: &mut ExtWindow, expected: &Expected, address: i64) -> Outcome<Result<ExtUnit, String>> {
     let place = place_of(address);
     let Some(unit) = ext.unit(&expected.topic, expected.queue, place)? else {
-        return Ok(Some(format!(
+        return Ok(Err(format!(
             "names byte {place} of the extension, where no sound unit begins"
         )));
     };
+    let (time, store_timestamp) = (unit.store_timestamp, expected.ext.store_timestamp);
+    if time != store_timestamp {
+        let pos = expected.unit.pos;
+        return Ok(Err(format!(
+            "names an extension unit with store time {time} at byte {place}, the record at {pos} has {store_timestamp}"
+        )));
+    }
     let (code, wanted) = (unit.tags_code, expected.unit.tags_code);
     // The meaning of a delay level is a setting.
     let differs = code != wanted && !is_schedule_topic(&expected.topic);
     let pos = expected.unit.pos;
-    Ok(differs.then(|| {
-        format!("names an extension unit with tags code {code} at byte {place}, the record at {pos} has {wanted}")
-    }))
+    Ok(match differs {
+        false => Ok(unit),
+        true => Err(format!(
+            "names an extension unit with tags code {code} at byte {place}, the record at {pos} has {wanted}"
+        )),
+    })
 }
 
 /// Comparisons that cannot be finished while the queues are locked.
@@ -160,8 +212,10 @@ fn compare<'a>(core: &Core, run: &'a [Expected], found: &mut Vec<Differs>) -> Ou
                     unit.tags_code, expected.unit.pos, expected.unit.tags_code
                 ));
             }
-            Ok(Some(unit)) if is_address(unit.tags_code) && queues.pending_ext(q, unit.tags_code).is_none() => {
-                looks.extended.push((expected, unit.tags_code));
+            Ok(Some(unit)) if is_address(unit.tags_code) => {
+                if let PendingExt::Written(_) = queues.pending_ext(&first.topic, first.queue, unit.tags_code) {
+                    looks.extended.push((expected, unit.tags_code));
+                }
             }
             Ok(Some(_)) => {}
             Ok(None) => differs("has no file for the unit".to_owned()),

@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet};
 
+use super::bit_maps::{BitMaps, BitTest};
 use super::repair::Wrong;
 use super::Core;
 use crate::door::Door;
@@ -20,7 +21,7 @@ use crate::index::Index;
 use crate::maps::LogMaps;
 use crate::named::named_tuples;
 use crate::pull::found_head;
-use crate::queue::{self, Extent, Queues, Short, Unit, UNIT};
+use crate::queue::{self, Extent, PendingExt, Queues, Short, Unit, UNIT};
 use crate::record::{Bad, Delays};
 use crate::scan::check_geometry;
 use crate::select::{out_of_range, select, window, Answer, Ask, Picks, Status};
@@ -137,12 +138,10 @@ impl Dispatch {
         if !is_address(address) {
             return Ok(None);
         }
-        let pending = self.with(py, &self.0.queues, |queues| {
-            queues.find(topic, queue).and_then(|q| queues.pending_ext(q, address))
-        });
+        let pending = self.with(py, &self.0.queues, |queues| queues.pending_ext(topic, queue, address));
         match pending {
-            Some(unit) => Ok(Some(unit)),
-            None => Ok(self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address))?),
+            PendingExt::Unit(unit) => Ok(Some(unit)),
+            PendingExt::Written(end) => Ok(self.with(py, &self.0.ext, |ext| ext.unit(topic, queue, address, end))?),
         }
     }
 
@@ -156,6 +155,7 @@ impl Dispatch {
         ask: &Ask<'_>,
         codes: Option<&Bound<'py, PyFrozenSet>>,
         accept: Option<&Bound<'py, PyAny>>,
+        bits: Option<&BitTest>,
         stop_at_wrong: bool,
     ) -> PyResult<(i64, i64, Answer)> {
         let codes = codes.map(Codes::new).transpose()?;
@@ -183,7 +183,13 @@ impl Dispatch {
                 unreadable |= units.is_none() && from == ask.offset as u64 * UNIT;
                 Ok::<_, PyErr>(units)
             },
-            |address| Ok(self.ext(py, topic, queue, address)?.map(|unit| unit.tags_code)),
+            |unit| {
+                let ext = self.ext(py, topic, queue, unit.tags_code)?;
+                Ok(ext.map(|ext| {
+                    let may_pass = bits.is_none_or(|bits| bits.may_pass(unit.pos, &ext.bit_map));
+                    (ext.tags_code, may_pass)
+                }))
+            },
             // the source compares the lower 32 bits
             |code| {
                 codes
@@ -296,6 +302,8 @@ impl Dispatch {
                 read_only,
             )),
             ext: Mutex::new(ExtFiles::new(ext_folder)),
+            bit_maps: BitMaps::default(),
+            is_extended: ext_segment_bytes > 0,
             position: AtomicU64::new(0),
             reached: AtomicU64::new(0),
             last_store_timestamp: AtomicI64::new(0),
@@ -390,10 +398,12 @@ impl Dispatch {
     fn remove_queue(&self, py: Python<'_>, topic: &[u8], queue: i32) -> PyResult<()> {
         Ok(py.detach(|| {
             let mut queues = self.0.wait_for(&self.0.queues);
-            match queues.find(topic, queue) {
+            let removed = match queues.find(topic, queue) {
                 Some(q) => queues.remove_all(q),
                 None => Ok(()),
-            }
+            };
+            self.0.wait_for(&self.0.ext).close();
+            removed
         })?)
     }
 
@@ -406,6 +416,13 @@ impl Dispatch {
             let q = queues.queue(topic, queue);
             queues.reserve(q, end, most)
         })?)
+    }
+
+    fn raise_floor(&self, py: Python<'_>, topic: &[u8], queue: i32, offset: i64) -> i64 {
+        self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
+            Some(q) => queues.raise_floor(q, offset),
+            None => 0,
+        })
     }
 
     fn hold(&self, py: Python<'_>, table: &[u8], pos: i64) -> PyResult<()> {
@@ -503,7 +520,18 @@ impl Dispatch {
     }
 
     fn destroy_queues(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.0.each_queue(|queues, q| queues.remove(q)))?)
+        Ok(py.detach(|| {
+            let removed = self.0.each_queue(|queues, q| queues.remove(q));
+            self.0.wait_for(&self.0.ext).close();
+            removed
+        })?)
+    }
+
+    fn set_filters(&self, topics: Vec<Vec<u8>>, calculate: Py<PyAny>, require: Py<PyAny>) -> u64 {
+        let topics = topics.into_iter().map(Vec::into_boxed_slice).collect();
+        // Units of records before this position may be those of an earlier process.
+        let reached = self.0.reached.load(Ordering::Acquire);
+        self.0.bit_maps.set(topics, calculate, require, reached)
     }
 
     fn correct_min_offsets(&self, py: Python<'_>, min_pos: i64) -> PyResult<()> {
@@ -590,7 +618,7 @@ impl Dispatch {
 
     // ------------------------------------------------------------------ reads
 
-    #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None, stop_at_damage = false, stop_at_wrong = false))]
+    #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None, stop_at_damage = false, stop_at_wrong = false, bits = None))]
     #[allow(clippy::too_many_arguments)] // the arguments of one question, asked once per pull
     fn get<'py>(
         &self,
@@ -607,7 +635,9 @@ impl Dispatch {
         accept: Option<&Bound<'py, PyAny>>,
         stop_at_damage: bool,
         stop_at_wrong: bool,
+        bits: Option<&Bound<'py, BitTest>>,
     ) -> PyResult<Found<'py>> {
+        let bits = bits.map(Bound::get);
         let ask = Ask {
             topic,
             queue,
@@ -622,7 +652,7 @@ impl Dispatch {
         };
         let (min, max, answer, body) = loop {
             let faults = faults();
-            let (min, max, answer) = self.look(py, topic, queue, &ask, codes, accept, stop_at_wrong)?;
+            let (min, max, answer) = self.look(py, topic, queue, &ask, codes, accept, bits, stop_at_wrong)?;
             let body = joined(py, b"", &answer.picks)?;
             // The guard now knows each page that could not be read during the search or the copy: skip these records.
             if faults == crate::guard::faults() {
@@ -669,7 +699,7 @@ impl Dispatch {
             stop_at_damage: false,
         };
         let faults = faults();
-        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, None, true)?;
+        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, None, None, true)?;
         let sound = answer.damaged == 0 && answer.wrong.is_none();
         let plain = answer.status == Status::Found && !answer.behind && sound;
         let bytes = answer.picks.bytes;
@@ -845,9 +875,12 @@ impl Dispatch {
 
     fn remove_topic(&self, py: Python<'_>, topic: &[u8]) -> PyResult<()> {
         Ok(py.detach(|| {
-            self.0.wait_for(&self.0.ext).close();
             self.0.shifted.lock().clear();
-            self.0.wait_for(&self.0.queues).remove_topic(topic)
+            let mut queues = self.0.wait_for(&self.0.queues);
+            let removed = queues.remove_topic(topic);
+            // Before a new queue of this name gives out the same addresses.
+            self.0.wait_for(&self.0.ext).close();
+            removed
         })?)
     }
 
@@ -888,6 +921,7 @@ impl Dispatch {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     register_named(module)?;
     module.add_class::<Dispatch>()?;
+    module.add_class::<BitTest>()?;
     module.add_class::<RunResult>()?;
     module.add_class::<AuditResult>()
 }

@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use parking_lot::MutexGuard;
 
+use super::compare::ExpectedExt;
 use super::Core;
 use crate::ext::is_address;
 use crate::fault::Outcome;
-use crate::queue::{Queues, Unit, UNIT};
+use crate::queue::{PendingExt, Queues, Unit, UNIT};
 use crate::record::{Known, Record};
 use crate::scan::range::{Damage, Found, RangeReader, Stretch};
 
@@ -176,7 +177,10 @@ impl Core {
         };
         let (extent, offset) = (queues.extent(q), record.queue_offset());
         if offset < extent.min_offset {
-            return certain("the queue begins behind the record");
+            return match queues.is_expired(q, offset) {
+                true => Ok(None),
+                false => certain("the queue begins behind the record"),
+            };
         }
         if offset >= extent.max_offset {
             // A topic that was removed and created again has records of its earlier life in the log.
@@ -295,7 +299,8 @@ impl Core {
                         let known = Known::find(record.properties());
                         let tags_code = self.delays.tags_code(is_schedule, &known, record.store_timestamp());
                         let (pos, size) = (pos as i64, record.size() as i32);
-                        units.entry(place).or_insert(Unit { pos, size, tags_code });
+                        let unit = Unit { pos, size, tags_code };
+                        units.entry(place).or_insert_with(|| (unit, self.expected_ext(record)));
                     }
                 }
             }
@@ -337,7 +342,7 @@ impl Core {
         id: i32,
         (first, last): (i64, i64),
         stretch: (u64, u64),
-        units: &std::collections::BTreeMap<i64, Unit>,
+        units: &std::collections::BTreeMap<i64, (Unit, ExpectedExt)>,
     ) -> Outcome<Option<Repaired>> {
         let mut repaired = Repaired {
             first,
@@ -355,11 +360,11 @@ impl Core {
                 queues.unit(q, offset as u64 * UNIT)?
             };
             let unit = match units.get(&offset) {
-                Some(unit) if there == Some(*unit) => continue,
+                Some((unit, _)) if there == Some(*unit) => continue,
                 // It names the record; only its tags code is wrong, or the extension that holds the code.
-                Some(unit) if there.is_some_and(|there| (there.pos, there.size) == (unit.pos, unit.size)) => {
+                Some((unit, ext)) if there.is_some_and(|there| (there.pos, there.size) == (unit.pos, unit.size)) => {
                     let code = there.map_or(0, |there| there.tags_code);
-                    if self.code_is_sound(topic, id, code, unit.tags_code)? {
+                    if self.code_is_sound(topic, id, code, unit, ext)? {
                         continue;
                     }
                     *unit
@@ -367,7 +372,7 @@ impl Core {
                 // Two records have the same queue offset, or the queue was shifted: the record that it names may have
                 // no other unit.
                 Some(_) if self.is_right_at(topic, id, offset, there)? => continue,
-                Some(unit) => *unit,
+                Some((unit, _)) => *unit,
                 // The unit of a damaged record says where the record was: the unit stays, and is not served.
                 None if self.is_right_at(topic, id, offset, there)? => continue,
                 None if self.may_be_damaged(topic, id, offset, there, stretch)? => continue,
@@ -387,22 +392,28 @@ impl Core {
     }
 
     /// A tags code that is not the record's may stay in two cases: the code of a delay level (its meaning is a
-    /// setting), and an address of a sound extension unit with the record's tags code.
-    fn code_is_sound(&self, topic: &[u8], id: i32, code: i64, wanted: i64) -> Outcome<bool> {
+    /// setting), and an address of a sound extension unit with the record's tags code and time, and with the bits of the
+    /// filters that the record passes.
+    fn code_is_sound(&self, topic: &[u8], id: i32, code: i64, wanted: &Unit, ext: &ExpectedExt) -> Outcome<bool> {
         let is_schedule = crate::record::is_schedule_topic(topic);
         if !is_address(code) {
             return Ok(is_schedule);
         }
-        let pending = {
-            let queues = self.wait_for(&self.queues);
-            let q = queues.find(topic, id);
-            q.and_then(|q| queues.pending_ext(q, code))
-        };
+        let pending = self.wait_for(&self.queues).pending_ext(topic, id, code);
         let unit = match pending {
-            Some(unit) => Some(unit),
-            None => self.ext.lock().unit(topic, id, code)?,
+            PendingExt::Unit(unit) => Some(unit),
+            PendingExt::Written(end) => self.ext.lock().unit(topic, id, code, end)?,
         };
-        Ok(unit.is_some_and(|unit| is_schedule || unit.tags_code == wanted))
+        let Some(unit) = unit.filter(|unit| {
+            (is_schedule || unit.tags_code == wanted.tags_code) && unit.store_timestamp == ext.store_timestamp
+        }) else {
+            return Ok(false);
+        };
+        let properties = ext.properties.as_deref().unwrap_or_default();
+        let holds = self
+            .bit_maps
+            .hold_bits(&[(topic, properties, wanted.pos as u64)], &[&unit.bit_map]);
+        Ok(ext.properties.is_none() || holds == [true])
     }
 
     fn is_right_at(&self, topic: &[u8], id: i32, offset: i64, unit: Option<Unit>) -> Outcome<bool> {

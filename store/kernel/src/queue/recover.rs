@@ -8,7 +8,6 @@ use std::path::Path;
 use super::files::Segment;
 use super::unit::{Unit, UNIT};
 use super::{Queues, NO_QUEUE};
-use crate::ext::{is_address, place_of};
 use crate::fault::{At, Fault, Outcome};
 use crate::maps::{segment_name, segment_starts};
 
@@ -143,11 +142,13 @@ impl Queues {
         let queue = &mut self.queues[q as usize];
         let dropped = queue.pending.len();
         queue.pending.clear();
-        queue.ext = None; // found again from the files when needed
         self.pending_bytes -= dropped;
         queue.end = end;
         queue.written = end;
         queue.min_logic = queue.min_logic.min(end);
+        queue.floor = queue.floor.min(end);
+        self.drop_ext_tail(q); // found again from the files when needed
+        let queue = &mut self.queues[q as usize];
         let Some(start) = queue.segments.last().map(|segment| segment.start) else {
             return Ok(());
         };
@@ -308,7 +309,7 @@ impl Queues {
             Some(damaged.unwrap_or(end + at as u64 * UNIT))
         };
         if let Some(found) = found.or_else(in_memory) {
-            queue.min_logic = found;
+            queue.min_logic = found.max(queue.floor);
         }
         Ok(())
     }
@@ -328,12 +329,7 @@ impl Queues {
             removed += 1;
         }
         self.correct_min(q, min_pos)?;
-        if self.is_extended() {
-            let first = self.queues[q as usize].min_logic;
-            if let Some(unit) = self.unit(q, first)?.filter(|unit| is_address(unit.tags_code)) {
-                self.remove_ext(q, Some(place_of(unit.tags_code)))?;
-            }
-        }
+        self.trim_ext(q)?;
         Ok(removed)
     }
 

@@ -134,7 +134,7 @@ impl Queues {
         let queue = &mut self.queues[q as usize];
         self.pending_bytes -= queue.pending.len();
         queue.pending.clear();
-        (queue.end, queue.written, queue.min_logic) = (0, 0, 0);
+        (queue.end, queue.written, queue.min_logic, queue.floor) = (0, 0, 0, 0);
         Ok(())
     }
 
