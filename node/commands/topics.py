@@ -69,7 +69,8 @@ async def _create(args: argparse.Namespace) -> int:
         masters = await _masters(client)
         for address in masters.values():
             await client.create_topic(address, args.topic, args.queues, perm=args.perm)
-    _say(args, f"{args.topic}: {args.queues} queues on each of {', '.join(masters)}", {"brokers": list(masters)})
+    queues = "1 queue" if args.queues == 1 else f"{args.queues} queues"
+    _say(args, f"{args.topic}: {queues} on each of {', '.join(masters)}", {"brokers": list(masters)})
     return 0
 
 
