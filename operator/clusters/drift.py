@@ -64,7 +64,10 @@ def covers(live: Any, wanted: Any) -> bool:
 
 def _projection(live: Any, wanted: Any) -> Any:
     if isinstance(wanted, dict) and isinstance(live, dict):
-        return {key: _projection(live.get(key), value) for key, value in wanted.items()}
+        return {
+            key: _projection(live.get(key), value) if isinstance(value, dict | list) else live.get(key)
+            for key, value in wanted.items()
+        }
     if isinstance(wanted, list) and isinstance(live, list):
         key = _key(wanted)
         if key is not None:
