@@ -7,12 +7,12 @@ outlives it until its machine lets go, dependents go with their owners, an evict
 
 from __future__ import annotations
 
-import copy
 import itertools
-import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+import orjson
 
 from tallystick.operator.core import kube
 
@@ -60,8 +60,8 @@ class SimulatedApi:
         try:
             answer = self._answer(method, resource, namespace, name, subresource, query, body, content_type)
         except RefusalError as refusal:
-            return refusal.status, json.dumps(refusal.body).encode()
-        return 200, json.dumps(answer).encode()
+            return refusal.status, orjson.dumps(refusal.body)
+        return 200, orjson.dumps(answer)
 
     def _answer(
         self,
@@ -82,7 +82,7 @@ class SimulatedApi:
             name = body["metadata"].get("name") or f"{body['metadata']['generateName']}{next(self._numbers)}"
         key = (resource.plural, namespace, name)
         if method == "GET":
-            return self._found(key)
+            return self._kept(key)
         self.hook(method, resource, key, body, subresource or "")
         self.writes.append(f"{method} {resource.plural}/{name}" + (f"/{subresource}" if subresource else ""))
         if subresource == "eviction":
@@ -111,9 +111,8 @@ class SimulatedApi:
         unwanted = {part[1:] for part in parts if part.startswith("!")}
         items = [
             {key: value for key, value in body.items() if key not in ("kind", "apiVersion")}
-            for (plural, where, _), body in sorted(self.objects.items())
-            if plural == resource.plural
-            and namespace in (None, where)
+            for (_, where, _), body in sorted(item for item in self.objects.items() if item[0][0] == resource.plural)
+            if namespace in (None, where)
             and all((body["metadata"].get("labels") or {}).get(label) == value for label, value in wanted)
             and not unwanted & set(body["metadata"].get("labels") or {})
         ]
@@ -121,14 +120,17 @@ class SimulatedApi:
 
     # -- what writes do ------------------------------------------------------------------------------------------------
 
-    def _found(self, key: Key) -> Json:
+    def _kept(self, key: Key) -> Json:
         if key not in self.objects:
             raise RefusalError(404, "NotFound", f"{key[0]} {key[2]!r} not found")
-        return copy.deepcopy(self.objects[key])
+        return self.objects[key]
+
+    def _found(self, key: Key) -> Json:
+        return copied(self._kept(key))
 
     def _store(self, key: Key, body: Json) -> Json:
         old = self.objects.get(key)
-        body = copy.deepcopy(body)
+        body = copied(body)
         metadata = body["metadata"] = {**body["metadata"], "namespace": key[1]}
         resource = next(each for each in kube.RESOURCES if each.plural == key[0])
         body |= {"apiVersion": resource.api_version, "kind": resource.kind}
@@ -141,17 +143,17 @@ class SimulatedApi:
             metadata["generation"] = generation + (old.get("spec") != body.get("spec"))
             same = {**metadata, "resourceVersion": ""} == {**old["metadata"], "resourceVersion": ""}
             if same and {**old, "metadata": 0} == {**body, "metadata": 0}:
-                return copy.deepcopy(old)
+                return copied(old)
         metadata["resourceVersion"] = str(next(self._numbers))
         self.objects[key] = body
-        return copy.deepcopy(body)
+        return copied(body)
 
     def _apply(self, key: Key, resource: kube.Resource, body: Json, subresource: str | None, manager: str) -> Json:
         if subresource == "status":
             return self._store(key, {**self._found(key), "status": body["status"]})
         before = self.applied.get((key, manager), {})
-        self.applied[key, manager] = copy.deepcopy(body)
-        live = copy.deepcopy(self.objects.get(key)) or {
+        self.applied[key, manager] = copied(body)
+        live = copied(self.objects.get(key)) or {
             "apiVersion": resource.api_version,
             "kind": resource.kind,
             "metadata": {},
@@ -214,7 +216,7 @@ class SimulatedApi:
 
     def all(self, plural: str) -> list[Json]:
         """The objects themselves, by name."""
-        return [body for key, body in sorted(self.objects.items()) if key[0] == plural]
+        return [body for _, body in sorted(item for item in self.objects.items() if item[0][0] == plural)]
 
     def get(self, plural: str, name: str, namespace: str = "shop") -> Json | None:
         return self.objects.get((plural, namespace, name))
@@ -249,6 +251,11 @@ def parsed(path: str) -> tuple[kube.Resource, str | None, str | None, str | None
             rest = [*parts[1:], None, None]
             return resource, namespace, rest[0], rest[1]
     raise AssertionError(f"unknown path {path}")
+
+
+def copied(value: Any) -> Any:
+    """As it comes back from the server: a copy, and an error if it is no JSON."""
+    return orjson.loads(orjson.dumps(value))
 
 
 def stamp(seconds: float) -> str:
@@ -300,7 +307,7 @@ def overlaid(live: Any, wanted: Any) -> Any:
                 return [added.get(each, item) for each, item in have.items()] + [
                     item for each, item in added.items() if each not in have
                 ]
-    return copy.deepcopy(wanted)
+    return copied(wanted)
 
 
 def without(live: Any, before: Any, wanted: Any) -> Any:
