@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from datetime import datetime
+from functools import cache
 from itertools import product
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -80,20 +81,23 @@ MINUTES = {"0": {0}, "45": {45}, "0,30": {0, 30}, "*/15": {0, 15, 30, 45}, "*": 
 HOURS = {"*": set(range(24)), "*/4": set(range(0, 24, 4)), "1-3": {1, 2, 3}, "2": {2}, "0": {0}, "1,2,23": {1, 2, 23}}
 
 
+@cache
+def read(zone: str, begin: int, end: int) -> list[int]:
+    """What the clock on the wall reads at each minute, in minutes."""
+    local = ZoneInfo(zone)
+    walls = [datetime.fromtimestamp(now, local) for now in range(begin, end, 60)]
+    return [(wall.toordinal() * 24 + wall.hour) * 60 + wall.minute for wall in walls]
+
+
 def watched(minute: str, hour: str, zone: str, begin: int, end: int) -> list[float]:
     """The slow twin: someone watches the clock on the wall from minute to minute, and notes when it is time.
 
     For what is fixed he looks at what the clock reads for the first time, or has passed over; else at what it reads.
     """
-    local, fixed = ZoneInfo(zone), "*" not in minute[0] + hour[0]
-
-    def reading(now: int) -> int:
-        wall = datetime.fromtimestamp(now, local)
-        return (wall.toordinal() * 24 + wall.hour) * 60 + wall.minute
-
-    times, highest = [], reading(begin - 60)
-    for now in range(begin, end, 60):
-        reads = reading(now)
+    fixed = "*" not in minute[0] + hour[0]
+    highest, *readings = read(zone, begin - 60, end)
+    times = []
+    for now, reads in zip(range(begin, end, 60), readings, strict=True):
         looked_at = range(highest + 1, reads + 1) if fixed else [reads]
         if any(each % 60 in MINUTES[minute] and each // 60 % 24 in HOURS[hour] for each in looked_at):
             times.append(float(now))
