@@ -18,11 +18,12 @@ SEGMENT = 4096
 
 
 def record_number(n: int, pos: int) -> Record:
-    """Stored some 700 ms after the previous one, sometimes after a long pause; in a separate queue."""
+    """Stored some 700 ms after the previous one, sometimes after a long pause, in one of five queues."""
     keys = {0: "", 1: f"UNIQ_KEY\x01u{n}\x02", 2: f"KEYS\x01k{n} shared\x02UNIQ_KEY\x01u{n}\x02"}[n % 3]
     return Record(
         topic="T",
-        queue_id=n,
+        queue_id=n % 5,
+        queue_offset=n // 5,
         body=b"x" * (n % 50),
         properties=keys,
         sys_flag=TRANSACTION_ROLLBACK if n % 20 == 4 else 0,
