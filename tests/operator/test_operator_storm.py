@@ -84,13 +84,22 @@ MISTAKES: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
     ),
 }
 
+FINDS = {
+    "the quorum is not asked": 3,
+    "others that are away do not count": 7,
+    "a member leaves without a majority": 1,
+    "a node goes before its member has left": 2,
+    "members that were not let go are forgotten": 4,
+}
+"""The seed to begin with, if it is not 0: those before it find nothing."""
+
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong, conditions = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     with pytest.raises(AssertionError):
-        for seed in range(10):
+        for seed in range(FINDS.get(mistake, 0), 10):
             run(seed, turns=30, **conditions)
 
 

@@ -88,6 +88,7 @@ MUTATIONS = (
             Edit(_SAVING, "SavedTable.row_durable", "return row not in self._unsaved", "return True"),
             Edit(_SAVING, "SavedTable._save_quietly", "while self.dirty:", "if self.dirty:"),
         ),
+        first=2,
     ),
     Mutation(
         "SYNC_FLUSH answers what is written",
@@ -101,6 +102,7 @@ MUTATIONS = (
                 "            self._request_sync()\n            self._deliver(self.log.release(written))\n",
             ),
         ),
+        first=3,
     ),
     Mutation(
         "recovery believes queues that lack units",
@@ -114,14 +116,14 @@ MUTATIONS = (
                 "pass",
             ),
         ),
-        first=20,
+        first=24,
     ),
     Mutation(
         "recovery ends the log at a damaged record",
         ("A1", "A2", "A3", "A4"),
         "rot",
         (Edit("tallystick.store.engine.recovery", "_Recovery._behind_damage", "return step.pos", "return None"),),
-        first=20,
+        first=27,
     ),
     Mutation(
         "a lock is granted to every client",
@@ -135,6 +137,7 @@ MUTATIONS = (
                 "if True:",
             ),
         ),
+        first=1,
     ),
     Mutation(
         "an offset is never set back",
@@ -148,6 +151,7 @@ MUTATIONS = (
                 "self._set(group, topic, queue_id, max(offset, self.query(group, topic, queue_id)))",
             ),
         ),
+        first=5,
     ),
     Mutation(
         "a leader does not tell name servers that it leads",
@@ -161,6 +165,7 @@ MUTATIONS = (
                 "self.settings = with_role(",
             ),
         ),
+        first=2,
     ),
     Mutation(
         "a delayed message loses its properties",
@@ -174,6 +179,7 @@ MUTATIONS = (
                 'properties=record.properties.replace("TAGS", "GATS"),',
             ),
         ),
+        first=5,
     ),
     Mutation(
         "pulls of a closed connection stay",
@@ -206,6 +212,7 @@ MUTATIONS = (
                 "except ZeroDivisionError as error:",
             ),
         ),
+        first=1,
     ),
     Mutation(
         "recovery cuts an index in front of the mark",
@@ -219,7 +226,7 @@ MUTATIONS = (
                 "self._restore_index(point._replace(index_count=point.index_count * 3 // 4), cache_lost)",
             ),
         ),
-        first=50,
+        first=58,
     ),
 )
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
