@@ -34,7 +34,7 @@ def consume(process: TallyProcess, topic: str) -> list[str]:
 
 
 def test_it_tells_where_it_is_and_serves_there(tmp_path: Path) -> None:
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         assert set(process.places) == {"name server", "broker", "http"}
         assert all(re.fullmatch(r"127\.0\.0\.1:[1-9][0-9]*", place) for place in process.places.values())
         produce(process, "Greetings", "hello", "world")
@@ -46,7 +46,7 @@ def test_it_tells_where_it_is_and_serves_there(tmp_path: Path) -> None:
 
 
 def test_probes_and_metrics(tmp_path: Path) -> None:
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         assert process.get("/healthz") == (200, "ok\n")
         assert process.get("/readyz") == (200, "ok\n")
         assert process.get("/nothing")[0] == 404
@@ -63,28 +63,28 @@ def test_probes_and_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(tmp_path: Path, number: int) -> None:
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         produce(process, "Kept", "a", "b")
         assert (process.store / "abort").exists()
         assert process.end(number) == 0
     assert not (process.store / "abort").exists()
     assert "Traceback" not in process.log.read_text()
     assert tally("store", "verify", str(process.store)).returncode == 0
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         assert sorted(consume(process, "Kept")) == ["a", "b"]
 
 
 def test_a_kill_leaves_the_mark_and_the_next_start_serves_what_was_answered(tmp_path: Path) -> None:
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         produce(process, "Kept", "a", "b")
         process.end(signal.SIGKILL)
     assert (process.store / "abort").exists()
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         assert sorted(consume(process, "Kept")) == ["a", "b"]
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         # Its loop sees both signals at once, or the second while it stops: never in order, unless it was quicker.
         process.process.send_signal(signal.SIGSTOP)
         process.process.send_signal(signal.SIGINT)
@@ -94,7 +94,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
-    with TallyProcess(tmp_path) as process:
+    with TallyProcess(tmp_path, fresh=True) as process:
         ports = ("--port", "0", "--nameserver-port", "0", "--http-port", "0")
         result = tally("run", "--dir", str(tmp_path / "data"), *ports)
         assert result.returncode == 2
@@ -132,13 +132,13 @@ def test_broker_and_name_server_apart(tmp_path: Path) -> None:
     kv = f"nameserver.kvConfigPath={tmp_path / 'kv.json'}"
     names = ("--host", "127.0.0.1", "--port", "0", "--set", kv)
     broker = ("--host", "localhost", "--port", "0", "--dir", "store", "--set", "brokerName=b")
-    with TallyProcess(tmp_path / "ns", *names, what="nameserver") as nameserver:
+    with TallyProcess(tmp_path / "ns", *names, what="nameserver", fresh=True) as nameserver:
         assert set(nameserver.places) == {"name server", "http"}
         assert nameserver.get("/readyz") == (200, "ok\n")
         status, metrics = nameserver.get("/metrics")
         assert status == 200 and "tally_nameserver_brokers 0.0" in metrics and "rocketmq_" not in metrics
         known = ("--nameserver", nameserver.nameserver)
-        with TallyProcess(tmp_path / "broker", *broker, *known, what="broker") as process:
+        with TallyProcess(tmp_path / "broker", *broker, *known, what="broker", fresh=True) as process:
             assert set(process.places) == {"broker", "http"}
             produce(nameserver, "T", "through the name server")
             assert process.end() == 0
