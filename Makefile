@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PARTS := node operator replication spark store
+unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes: each of them would compile the product again
 KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) store/kernel/Cargo.toml store/kernel/Cargo.lock
 
 .DEFAULT_GOAL := help
@@ -32,15 +33,20 @@ run: build ## name server, broker and HTTP in one process, in ./tally-data
 	$(BIN)/tally run
 
 # Most tests wait for processes, timers and disks for a part of their time: more of them run at once than there are cores.
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --dist=worksteal
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),3)
 
 test: $(VENV)/.dev $(VENV)/s3-server ## all tests that need no Docker: PART=store ARGS='-k recovery' JOBS=3
 	$(PYTEST) tests/$(PART) $(ARGS)
 
-.PHONY: check
-check: lint types ## what each commit must pass, in about a minute: ruff, mypy, rustfmt, clippy, and tests without processes
+.PHONY: check check-format check-quick
+check: $(VENV)/.dev build/types ## what each commit must pass, in about a minute: ruff, mypy, rustfmt, clippy, and the quick tests
+	$(MAKE) --jobs=2 --output-sync=target --no-print-directory lint types check-format check-quick
+
+check-format:
 	cd store/kernel && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings
-	$(PYTEST) -m 'not process and not spark and not simulation' --quiet $(ARGS)
+
+check-quick: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --quiet -m 'not process and not spark and not simulation and not slow' $(ARGS)
 
 loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen/target/release/loadgen
 	cd benchmarks/loadgen && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo build --release --quiet

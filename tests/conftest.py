@@ -6,8 +6,10 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import scheduling
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,6 +22,27 @@ settings.load_profile("untimed")
 # A script's `make test &` has its shell ignore SIGINT, and the processes that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first, so that at the end no process is left alone with one of them."""
+    for item in items:
+        if item.nodeid.partition("::")[0] in scheduling.SLOW:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if item.nodeid.startswith(scheduling.SHARED):
+        return 0
+    names = {mark.name for mark in item.iter_markers()}
+    order = ("spark", "simulation", "process", "slow")
+    return next((turn for turn, name in enumerate(order, 1) if name in names), len(order) + 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return scheduling.InTurn(config, log)
 
 
 @pytest.fixture(scope="session")

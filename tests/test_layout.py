@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import scheduling
 from scripts import loaded
 
 from tallystick.store import _kernel
@@ -294,3 +295,8 @@ def test_the_stub_is_true(name: str) -> None:
 def test_the_installed_package_is_this_one() -> None:
     assert importlib.metadata.version("tallystick") == PROJECT["project"]["version"]
     assert _kernel.__file__ is not None and Path(_kernel.__file__).parent == ROOT / "store"
+
+
+def test_the_slow_files_exist() -> None:
+    assert len(scheduling.SLOW) > 20
+    assert [name for name in sorted(scheduling.SLOW) if not (ROOT / name).is_file()] == []

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 from s3_lab import S3Lab
 
+# All Java processes of these tests live for seconds: they compile little, and collect garbage with one thread.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ |= {"SPARK_SUBMIT_OPTS": _SHORT_LIVED, "SPARK_LAUNCHER_OPTS": _SHORT_LIVED}
 
+
+@pytest.hookimpl(tryfirst=True)  # the order of all tests goes by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that use the session below; files whose tests start Spark themselves say so at their top."""
     for item in items:

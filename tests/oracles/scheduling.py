@@ -1,0 +1,80 @@
+"""Which tests `make check` leaves out, and which of the processes of `make test` runs which test, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScheduling
+from xdist.workermanage import WorkerController
+
+SHARED = "tests/spark/test_"
+"""Tests whose names begin so share a Spark and an S3 server, which take long to start: one process runs all of them."""
+
+
+SLOW = frozenset(
+    {
+        "tests/node/test_cli.py",
+        "tests/node/test_feed_fuzz.py",
+        "tests/node/test_remoting_server.py",
+        "tests/operator/jobs/test_jobs_runs.py",
+        "tests/operator/jobs/test_jobs_schedule.py",
+        "tests/operator/test_operator_passes.py",
+        "tests/operator/topics/test_topics_deleted.py",
+        "tests/operator/topics/test_topics_model.py",
+        "tests/operator/topics/test_topics_mutations.py",
+        "tests/replication/test_ledger_log.py",
+        "tests/replication/test_ledger_recovery.py",
+        "tests/replication/test_member_chaos.py",
+        "tests/replication/test_member_crashes.py",
+        "tests/replication/test_member_faults.py",
+        "tests/replication/test_member_strangers.py",
+        "tests/replication/test_metadata_patches.py",
+        "tests/replication/test_transport_faults.py",
+        "tests/spark/cluster/test_broker_files.py",
+        "tests/spark/cluster/test_mirror.py",
+        "tests/spark/test_audit_index.py",
+        "tests/spark/test_export.py",
+        "tests/spark/test_jobs.py",
+        "tests/spark/test_rebuild.py",
+        "tests/spark/test_scan_golden.py",
+        "tests/spark/test_scan_twin.py",
+        "tests/store/test_checkers_agree.py",
+        "tests/store/test_dispatch_golden.py",
+        "tests/store/test_dispatch_twin.py",
+        "tests/store/test_every_start_rebuilds.py",
+        "tests/store/test_golden.py",
+        "tests/store/test_queues_are_compared.py",
+        "tests/store/test_rebuilt_queues.py",
+        "tests/store/test_recovery.py",
+        "tests/store/test_repair.py",
+        "tests/store/test_scrub.py",
+        "tests/store/test_units_are_compared_with_records.py",
+        "tests/store/test_verify.py",
+        "tests/store/test_zeroing.py",
+    }
+)
+"""Files whose tests start no processes and still need seconds: `make check` leaves them out."""
+
+
+class InTurn(LoadScheduling):
+    """Each process gets the next test when it has only one left. The tests that share come first and go to one process.
+
+    The schedulers of xdist hand out many tests at once: a process with the long ones among them ends last. Its groups
+    of tests go by names that newer versions of pytest do not let it change.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self.maxschedchunk = 1
+
+    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
+        if len(self.node2pending[node]) < 2 or not self.pending:
+            super().check_schedule(node, duration)
+
+    def _send_tests(self, node: WorkerController, num: int) -> None:
+        assert self.collection is not None
+        shared = 0
+        while shared < len(self.pending) and self.collection[self.pending[shared]].startswith(SHARED):
+            shared += 1
+        super()._send_tests(node, max(num, shared))
