@@ -56,7 +56,7 @@ class World:
     async def ask(
         self, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b"", *, version: int = 373
     ) -> Command:
-        return await self.client.call(self.address, Command(code, ext=ext, body=body, version=version))
+        return await self.client.call(self.address, Command(code, ext=ext, body=body, version=version), 60.0)
 
     async def json(self, code: RequestCode, ext: dict[str, str] | None = None) -> Any:
         answer = await self.ask(code, ext)

@@ -93,12 +93,15 @@ async def test_the_server_s_requests_are_answered_by_routes(world: World) -> Non
 
 
 async def test_no_answer_in_time(world: World) -> None:
+    assert await world.ask(ECHO, b"connected") == b"connected"
+    world.arrived.clear()
     with pytest.raises(RemotingTimeout) as caught:
         await world.ask(NEVER, timeout_s=0.02)
     assert (caught.value.code, caught.value.timeout_s < 0.021) == (NEVER, True)
     assert caught.value.address == world.address
+    await world.arrived.wait()
     (connection,) = world.server.connections
-    connection.send(world.seen[0].reply(body=b"too late"))
+    connection.send(world.seen[-1].reply(body=b"too late"))
     assert await world.ask(ECHO, b"in time") == b"in time"
 
 

@@ -89,9 +89,9 @@ async def test_no_member_leads_by_an_older_membership_if_all_have_lost_the_newes
         flip(node, pos + BODY)  # and the disk gives it again
         node.up.damaged(pos, pos + 10)
         await group.put_somehow(1)
-        await group.level()
         for each in group.nodes:  # a repair that found no copy is tried again later
             await until(lambda each=each: not each.up.status().unrepaired, "it has a copy again")  # type: ignore[misc]
+        await group.level()
 
 
 async def test_the_first_membership_is_known_without_its_entry(tmp_path: Path) -> None:
