@@ -275,7 +275,8 @@ class Log:
         """Sets the size of the largest record and batch, from the next message on."""
 
     def lock_buffers(self) -> None:
-        """Keeps staged bytes in locked memory from now on. OSError: the system does not lock it."""
+        """Keeps staged bytes in locked memory from now on. OSError: the system does not lock it; MemoryError:
+        the limit of the process forbids it. Staged bytes are then in memory that can be swapped out."""
 
     def set_answers(self, region: str, trace_on: bool) -> None:
         """Sets what all answers to sends tell producers (MSG_REGION, TRACE_ON)."""

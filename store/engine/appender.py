@@ -109,7 +109,7 @@ class Appender:
         reason = locking.forbidden(self._pool_bytes)
         try:
             self.log.lock_buffers()
-        except OSError as error:
+        except (OSError, MemoryError) as error:  # ENOMEM: above the limit of the process
             reason = reason or str(error)
         if reason:
             _logger.warning(

@@ -507,7 +507,7 @@ async def test_other_settings_are_read_at_each_use(load: Load) -> None:
     broker = load.broker
     await load.changed(filterDataCleanTimeSpan="5", registerNameServerPeriod="50000", enablePropertyFilter="true")
     for part in (broker.filters, broker.registration, broker.topics, broker.groups):
-        assert part.settings is broker.settings  # type: ignore[attr-defined]
+        assert part.settings is broker.settings
 
 
 @pytest.mark.process

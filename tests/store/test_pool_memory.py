@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import resource
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from engine_lab import HOST, opened, small
 
 from tallystick.store._kernel import Door, Log
 from tallystick.store.engine import locking
+from tallystick.store.engine.appender import Appender
 
 BUFFER = 64 << 20
 RIGHT = "CapEff:\t0000000000004000\n"  # CAP_IPC_LOCK is bit 14
@@ -86,6 +89,25 @@ def test_the_limit_of_the_process_decides(
     path.write_text(f"Name:\tpython\n{status}Threads:\t1\n")
     told = locking.forbidden(BUFFER, path)
     assert reason in told and bool(told) is bool(reason)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Cannot allocate memory"), PermissionError(1, "Operation not permitted")]
+)
+def test_a_refusal_of_the_system_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """ENOMEM, which comes above RLIMIT_MEMLOCK, is a MemoryError for Python."""
+
+    def lock_buffers() -> None:
+        raise error
+
+    monkeypatch.setattr(locking, "forbidden", lambda size: "")
+    appender: Any = SimpleNamespace(log=SimpleNamespace(lock_buffers=lock_buffers), _pool_bytes=1)
+    Appender._lock_buffers(appender)
+    assert caplog.messages == [
+        f"the buffers of transientStorePoolEnable are not locked in memory, the system can swap them out: {error}"
+    ]
 
 
 async def test_a_start_warns_once_if_memory_cannot_be_locked(
