@@ -209,8 +209,8 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
     volumes: list[Json] = [
         {"name": "data", "persistentVolumeClaim": {"claimName": names.claim(group, member)}},
         {"name": "config", "configMap": {"name": names.config}},
-        {"name": "admin", "secret": {"secretName": names.admin}},
-        {"name": "reader", "secret": {"secretName": names.reader}},
+        {"name": "admin", "secret": {"secretName": names.admin(cluster.uid)}},
+        {"name": "reader", "secret": {"secretName": names.reader(cluster.uid)}},
     ]
     pod = pod_spec(spec, spec.placement, names.account, container, volumes)
     pod["affinity"] = spec.placement.affinity or apart(group_selector)

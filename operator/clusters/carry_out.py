@@ -38,7 +38,7 @@ async def carry_out(context: Context, cluster: Cluster, objects: Objects, observ
         (each for each in observed.members if (each.group, each.number) == (step.group, step.member)),
         Member(step.group, step.member),
     )
-    work = _Work(context, cluster, names, observed, member, step)
+    work = _Work(context, cluster, names, objects, observed, member, step)
     match step.action:
         case Action.RESTART:
             await work.stop_pod()
@@ -68,11 +68,19 @@ async def _tell(context: Context, objects: Objects, name: str, step: Step) -> No
 
 class _Work:
     def __init__(
-        self, context: Context, cluster: Cluster, names: Names, observed: Observed, member: Member, step: Step
+        self,
+        context: Context,
+        cluster: Cluster,
+        names: Names,
+        objects: Objects,
+        observed: Observed,
+        member: Member,
+        step: Step,
     ) -> None:
         self._context = context
         self._cluster = cluster
         self._names = names
+        self._objects = objects
         self._observed = observed
         self._member = member
         self._step = step
@@ -123,18 +131,16 @@ class _Work:
         await self.stop_pod()
 
     async def take_back_wish(self) -> None:
-        if self._member.replace:
-            body = {"metadata": {"annotations": {REPLACE: None}}}
-            name = self._names.node(self._member.group, self._member.number)
-            await self._context.kube.patch(kube.BROKER_NODES, self._cluster.namespace, name, body)
+        live = self._objects.get("BrokerNode", self._names.node(self._member.group, self._member.number))
+        if self._member.replace and live is not None:
+            await self._context.kube.patch_live(live, {"metadata": {"annotations": {REPLACE: None}}})
 
     async def delete_node(self) -> None:
         """Annotates the claim before: without the BrokerNode only the claim records that the member has left."""
         member, namespace = self._member, self._cluster.namespace
-        if member.claim is not None:
-            body = {"metadata": {"annotations": {LEFT: "true"}}}
-            name = self._names.claim(member.group, member.number)
-            await self._context.kube.patch(kube.CLAIMS, namespace, name, body)
+        live = self._objects.get("PersistentVolumeClaim", self._names.claim(member.group, member.number))
+        if live is not None:
+            await self._context.kube.patch_live(live, {"metadata": {"annotations": {LEFT: "true"}}})
         name = self._names.node(member.group, member.number)
         try:
             await self._context.kube.delete(kube.BROKER_NODES, namespace, name, uid=self._step.uid)

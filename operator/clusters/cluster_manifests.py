@@ -70,12 +70,12 @@ def service_account(cluster: Cluster) -> Json:
 
 def admin_secret(cluster: Cluster, token: str) -> Json:
     """Returns the Secret with the admin token. It is created once and never read; the operator can derive the token."""
-    return _token_secret(cluster, names_of(cluster).admin, token)
+    return _token_secret(cluster, names_of(cluster).admin(cluster.uid), token)
 
 
 def reader_secret(cluster: Cluster, token: str) -> Json:
     """Returns the Secret with the token with which jobs read files of stores."""
-    return _token_secret(cluster, names_of(cluster).reader, token)
+    return _token_secret(cluster, names_of(cluster).reader(cluster.uid), token)
 
 
 def _token_secret(cluster: Cluster, name: str, token: str) -> Json:

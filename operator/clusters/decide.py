@@ -106,6 +106,9 @@ def decide(observed: Observed, wanted: Wanted) -> Decision:
             holds.append(found)
         elif wanted.paused:
             holds.append(Hold(found.action, found.group, found.member, "Paused", f"paused: {found.message}"))
+        elif observed.taken:
+            message = f"{found.message}; names of the cluster are taken: {'; '.join(observed.taken[:3])}"
+            holds.append(Hold(found.action, found.group, found.member, "NameTaken", message))
         else:
             return Decision(found, tuple(holds))
     return Decision(None, tuple(holds))

@@ -1,12 +1,17 @@
 """Whether an object must be written. Pure. A pass over a cluster that matches its spec writes nothing.
 
-The API server changes objects: it sets defaults and writes `1024Mi` as `1Gi`. So an object is compared only in the
-fields of its manifest, and the result of the last apply counts as equal. A field that was removed from the manifest
-changes the digest of the manifest, which is an annotation of the object.
+The API server changes objects: it sets defaults and writes `1024Mi` as `1Gi`, and admission webhooks add fields. So an
+object is compared in the fields of its manifest, and the result of the last apply counts as equal. A field that was
+removed from the manifest changes the digest of the manifest, which is an annotation of the object.
+
+Some parts belong to the operator as a whole (`WHOLE`): a field that another client adds there changes what runs or who
+is reached. An apply does not remove such a field. A merge patch does (`pruning`): it removes all fields that the
+manifest does not have, and the server sets its defaults again. A patch that changes nothing is not a write.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tallystick.operator.core.kube import Json
@@ -16,6 +21,17 @@ from tallystick.operator.core.quantity import same
 
 KEYS = ("name", "mountPath", "containerPort", "port", "uid", "type", "key", "topologyKey")
 """Fields that identify the elements of a list: the first one that all elements have."""
+
+WHOLE: Mapping[str, tuple[str, ...]] = {
+    "StatefulSet": ("spec", "template"),
+    "Service": ("spec", "selector"),
+    "PodDisruptionBudget": ("spec",),
+    "NetworkPolicy": ("spec",),
+    "ConfigMap": ("data",),
+}
+"""By kind, the path of the part in which no other client may add fields."""
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+"""The annotation of `kubectl rollout restart` is kept: it asks for a restart and changes nothing else."""
 
 
 def stamped(manifest: Json) -> Json:
@@ -39,8 +55,20 @@ def differs(live: Json | None, wanted: Json, settled: str | None) -> bool:
 
 
 def mark(live: Json, wanted: Json) -> str:
-    """Returns a digest of an object, limited to the fields of a manifest."""
-    return digest(_projection(live, wanted))
+    """Returns a digest of an object, limited to the fields of a manifest and to `WHOLE`."""
+    return digest([_projection(live, wanted), _without_restart(_part(live, WHOLE.get(live.get("kind", ""), ())))])
+
+
+def pruning(live: Json, wanted: Json) -> Json | None:
+    """Returns the merge patch that removes all fields of `WHOLE` that a manifest lacks; None: it has no such part."""
+    path = WHOLE.get(wanted["kind"])
+    if path is None:
+        return None
+    patch = _pruned(_part(live, path), _part(wanted, path))
+    for key in reversed(path):
+        patch = {key: patch}
+    assert isinstance(patch, dict)
+    return patch
 
 
 def covers(live: Any, wanted: Any) -> bool:
@@ -84,3 +112,34 @@ def _key(items: list[Any]) -> str | None:
         if None not in values and len({str(value) for value in values}) == len(values):
             return key
     return None
+
+
+def _part(body: Json, path: tuple[str, ...]) -> Any:
+    """Returns the part of an object at a path; None: it has none, or the path is empty."""
+    found: Any = body if path else None
+    for key in path:
+        found = (found or {}).get(key)
+    return found
+
+
+def _pruned(live: Any, wanted: Any) -> Any:
+    """Returns `wanted` as a merge patch for `live`. Lists are replaced as a whole."""
+    if not (isinstance(live, dict) and isinstance(wanted, dict)):
+        return wanted
+    if RESTARTED in (live.get("annotations") or {}):  # a manifest may have no annotations
+        wanted = {"annotations": {}} | wanted
+    patch: Json = {key: _pruned(live.get(key), value) for key, value in wanted.items()}
+    return patch | {key: None for key in live if key not in wanted and key != RESTARTED}
+
+
+def _without_restart(value: Any) -> Any:
+    return dict(_kept(value)) if isinstance(value, dict) else value
+
+
+def _kept(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if key == "metadata" and isinstance(inner, dict):  # only the metadata of a pod template has this annotation
+            notes = {name: text for name, text in (inner.get("annotations") or {}).items() if name != RESTARTED}
+            yield key, inner | {"annotations": notes}
+        else:
+            yield key, inner

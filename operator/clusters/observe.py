@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from tallystick.operator.clusters.reading import Objects, running_members
+from tallystick.operator.clusters.reading import Objects, objects_of, running_members
 from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
@@ -30,7 +30,10 @@ class Sight:
 
 
 async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
-    """Reads a cluster. KubeError: the API server did not respond. Errors of nodes are values of `answers`."""
+    """Reads a cluster; objects with its labels that do not belong to it are left out.
+
+    KubeError: the API server did not respond. Errors of nodes are values of `answers`.
+    """
     names = Names(cluster.namespace, cluster.name)
     lists = await asyncio.gather(
         *(context.kube.list(resource, cluster.namespace, names.selector()) for resource in KINDS)
@@ -39,7 +42,7 @@ async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
         resource.kind: {item["metadata"]["name"]: item for item in found}
         for resource, found in zip(KINDS, lists, strict=True)
     }
-    objects = Objects(body, by_kind)
+    objects = objects_of(cluster, body, by_kind)
     members = running_members(cluster, objects)
     asked = [
         context.nodes.ask(

@@ -98,6 +98,8 @@ class Member:
     answer: Answer | None = None
     refused: str = ""
     """Why its answer cannot be used; empty: it answered, or it did not respond."""
+    unauthorized: bool = False
+    """It rejected the token of the operator."""
     stuck_restarts: int = 0
     """Number of restarts because it was stuck, since it was last ready."""
 
@@ -172,6 +174,8 @@ class Observed:
     refusals: tuple[str, ...] = field(default=())
     """Errors of the API server for objects that it rejected."""
     resize_refusals: tuple[str, ...] = field(default=())
+    taken: tuple[str, ...] = field(default=())
+    """Objects that have a name of the cluster and do not belong to it."""
 
     @property
     def members(self) -> Iterator[Member]:

@@ -68,6 +68,27 @@ def without(group: Group, number: int) -> str:
     return ""
 
 
+def blind(group: Group) -> str:
+    """Returns why nothing is known about the leader of a group: `Unauthorized` or `Unreachable`; empty: it is known.
+
+    A running member that gives no usable answer may lead, unless a majority of the voters answers and names no such
+    member. A member whose container is not running does not lead.
+    """
+    if group.leader is not None:
+        return ""
+    silent = [each for each in group.members if each.answer is None and each.pod is not None and each.pod.running]
+    if not silent:
+        return ""
+    answers = {each.number: each.answer for each in group.members if each.answer is not None}
+    newest = max(answers.values(), key=lambda answer: answer.term, default=None)
+    voters = newest.voters if newest is not None else ()
+    heard = [answer for number, answer in answers.items() if number in voters]
+    named = {answer.leader for answer in heard} & {each.number for each in silent}
+    if voters and len(heard) >= majority(len(voters)) and not named:
+        return ""
+    return "Unauthorized" if any(each.unauthorized for each in silent) else "Unreachable"
+
+
 def takes_no_part(group: Group, member: Member) -> bool:
     """Whether stopping a member does not weaken its group: it is not running, not a voter, or not connected.
 

@@ -5,7 +5,7 @@ Pure. A missing field counts as "no", because every decision then waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.status import DISRUPTIVE, HELD
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import (
+    CLUSTER,
     FIRST_MEMBERS,
     FORMED,
     GROUP_LABEL,
@@ -34,9 +35,11 @@ from tallystick.operator.core.names import (
     REPLACE,
     TEMPLATE,
     Names,
+    is_claim_of,
     is_set,
 )
-from tallystick.operator.core.node_api import NodeError, UnreachableError
+from tallystick.operator.core.node_api import NodeError, UnauthorizedError, UnreachableError
+from tallystick.operator.core.ownership import owned
 from tallystick.operator.core.pods import Pod, pod_of
 from tallystick.operator.core.quantity import quantity
 from tallystick.operator.core.times import seconds
@@ -56,6 +59,38 @@ class Objects:
         return self.by_kind.get(kind, {}).values()
 
 
+def objects_of(cluster: Cluster, body: Json, by_kind: Mapping[str, Mapping[str, Json]]) -> Objects:
+    """Returns the objects that belong to a cluster, of those with its labels.
+
+    The cluster owns its shared objects and BrokerNodes, these own the objects of a member, and StatefulSets own pods.
+    """
+    nodes = _owned(by_kind, "BrokerNode", {cluster.uid})
+    owners = {cluster.uid, *(each["metadata"]["uid"] for each in nodes.values())}
+    found = {kind: _owned(by_kind, kind, owners) for kind in by_kind}
+    sets = {each["metadata"]["uid"] for each in found.get("StatefulSet", {}).values()}
+    claims = by_kind.get("PersistentVolumeClaim", {})
+    found |= {
+        "BrokerNode": nodes,
+        "Pod": _owned(by_kind, "Pod", sets),
+        "PersistentVolumeClaim": {name: each for name, each in claims.items() if is_claim_of(cluster.name, each)},
+    }
+    return Objects(body, found)
+
+
+def belongs(live: Json, wanted: Json) -> bool:
+    """Whether an object with the name of a manifest belongs to the owner that the manifest names.
+
+    A claim has no owner: see `is_claim_of`.
+    """
+    if wanted["kind"] == "PersistentVolumeClaim":
+        return is_claim_of(wanted["metadata"]["labels"][CLUSTER], live)
+    return owned(live, {owner["uid"] for owner in wanted["metadata"]["ownerReferences"]})
+
+
+def _owned(by_kind: Mapping[str, Mapping[str, Json]], kind: str, uids: Collection[str]) -> dict[str, Json]:
+    return {name: body for name, body in by_kind.get(kind, {}).items() if owned(body, uids)}
+
+
 Answers = Mapping[tuple[int, int], Any]
 """By group and member: the body of GET /group, or the NodeError. Members that were not asked are missing."""
 
@@ -69,6 +104,7 @@ def read(
     stuck_restarts: Mapping[str, int] | None = None,
     refusals: tuple[str, ...] = (),
     resize_refusals: tuple[str, ...] = (),
+    taken: tuple[str, ...] = (),
 ) -> Observed:
     """Returns the observed state. `stuck_restarts`: by node, the number of restarts that did not help."""
     names = Names(cluster.namespace, cluster.name)
@@ -90,6 +126,7 @@ def read(
         underway=underway_of(objects.cluster.get("status") or {}),
         refusals=refusals,
         resize_refusals=resize_refusals,
+        taken=taken,
     )
 
 
@@ -149,6 +186,7 @@ def _member(
         external=_external(cluster, objects.get("Service", names.external(group, member)), REMOTING, pod),
         answer=answer,
         refused=refused,
+        unauthorized=isinstance(answers.get((group, member)), UnauthorizedError),
         stuck_restarts=stuck_restarts.get(name, 0),
     )
 

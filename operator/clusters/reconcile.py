@@ -6,7 +6,8 @@
     4. write the status; a disruptive step is recorded before it is carried out
     5. observe again; carry out the step if the decision is still the same
 
-The next pass, of this operator or another one, continues an interrupted pass.
+The next pass, of this operator or another one, continues an interrupted pass. A pass that fails writes why to the
+status and to an event, and leaves the rest of the status as it was.
 """
 
 from __future__ import annotations
@@ -21,12 +22,18 @@ from tallystick.operator.clusters.observe import Sight, look
 from tallystick.operator.clusters.observed import Observed
 from tallystick.operator.clusters.reading import read
 from tallystick.operator.clusters.spec import Cluster, SpecError
-from tallystick.operator.clusters.status import cluster_status, failed_status, next_underway, node_status
+from tallystick.operator.clusters.status import (
+    cluster_status,
+    failed_pass_status,
+    failed_status,
+    next_underway,
+    node_status,
+)
 from tallystick.operator.clusters.writing import Outcome, Writer
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
-from tallystick.operator.core.kube import Json, NotFoundError
+from tallystick.operator.core.kube import ConflictError, Json, KubeError, NotFoundError, UnavailableError
 from tallystick.operator.core.names import LEFT, REPLACE, Names
 from tallystick.operator.core.node_api import NodeError
 from tallystick.operator.core.work_queue import Key
@@ -38,6 +45,9 @@ ROUNDS = 4
 MOVING_SECONDS = 1.0
 """Interval of passes during a change: no event reports that a member has caught up."""
 STEPPED_SECONDS = 0.3
+SILENT_FAILURE_SECONDS = 20.0
+"""A pass that fails because the API server does not answer, or because an object changed meanwhile, is retried for so
+long before the status reports it."""
 
 
 @dataclass(slots=True)
@@ -47,6 +57,10 @@ class _Memory:
     stuck_restarts: dict[str, int] = field(default_factory=dict)
     blocked: str = ""
     """Why the last step failed; empty: it did not."""
+    failing_since: float | None = None
+    """Since when every pass has failed, in seconds since 1970; None: the last one did not."""
+    told: frozenset[tuple[str, str]] = frozenset()
+    """Reasons and messages of the last pass, to record an event for each once."""
 
 
 class ClusterReconciler:
@@ -68,21 +82,30 @@ class ClusterReconciler:
         except SpecError as error:
             await self._refuse(body, str(error))
             return self._context.settings.resync_seconds
-        return await self._pass(cluster, body)
-
-    async def _pass(self, cluster: Cluster, body: Json) -> float:
         memory = self._memory.setdefault((cluster.namespace, cluster.name), _Memory())
+        try:
+            again = await self._pass(cluster, body, memory)
+        except Exception as error:
+            await self._tell_failure(cluster, body, memory, error)
+            raise
+        memory.failing_since = None
+        return again
+
+    async def _pass(self, cluster: Cluster, body: Json, memory: _Memory) -> float:
         refusals = await self._writer.ensure_secrets(cluster)
         for _ in range(ROUNDS):
             sight = await look(self._context, cluster, body)
             observed = self._read(cluster, sight, memory, Outcome())
             plan = layout(cluster, observed)
             outcome = await self._writer.write(cluster, sight.objects, plan)
-            changed = await self._clear_marks(cluster, observed)
+            changed = await self._clear_marks(cluster, sight, observed)
             if not outcome.written and not changed:
                 break
+        if any(each.exists and not each.ready for each in observed.members):
+            refusals = await self._writer.ensure_secrets(cluster, awaited=True) or refusals
         outcome.refusals += refusals
         observed = self._read(cluster, sight, memory, outcome)
+        await self._tell_refusals(body, observed, memory)
         self._count_stuck(cluster, observed, memory)
         decision = decide(observed, wanted_of(cluster, plan))
         await self._write_status(cluster, sight, observed, plan, decision, memory)
@@ -102,22 +125,25 @@ class ClusterReconciler:
             stuck_restarts=memory.stuck_restarts,
             refusals=tuple(outcome.refusals),
             resize_refusals=tuple(outcome.resize_refusals),
+            taken=tuple(outcome.taken),
         )
 
-    async def _clear_marks(self, cluster: Cluster, observed: Observed) -> bool:
+    async def _clear_marks(self, cluster: Cluster, sight: Sight, observed: Observed) -> bool:
         """Removes outdated annotations: `replace` after its claim was deleted, `left` of a wanted member."""
         names, changed = Names(cluster.namespace, cluster.name), False
         for member in observed.members:
-            claim = member.claim
+            claim, marks = member.claim, []
             if member.replace and (claim is None or claim.deleting):
-                patch: Json = {"metadata": {"annotations": {REPLACE: None}}}
-                name = names.node(member.group, member.number)
-                await self._context.kube.patch(kube.BROKER_NODES, cluster.namespace, name, patch)
-                changed = True
+                marks.append((sight.objects.get("BrokerNode", names.node(member.group, member.number)), REPLACE))
             if claim is not None and claim.left and member.number < cluster.spec.replicas:
-                patch = {"metadata": {"annotations": {LEFT: None}}}
-                name = names.claim(member.group, member.number)
-                await self._context.kube.patch(kube.CLAIMS, cluster.namespace, name, patch)
+                live = sight.objects.get("PersistentVolumeClaim", names.claim(member.group, member.number))
+                marks.append((live, LEFT))
+            for live, annotation in marks:
+                assert live is not None, "the mark was read from it"
+                try:
+                    await self._context.kube.patch_live(live, {"metadata": {"annotations": {annotation: None}}})
+                except (ConflictError, NotFoundError):
+                    pass  # the next round reads it again
                 changed = True
         return changed
 
@@ -152,7 +178,7 @@ class ClusterReconciler:
         before = sight.objects.cluster.get("status") or {}
         status = cluster_status(cluster, observed, plan, decision, underway, before)
         if status != before:
-            await self._context.kube.apply_status(kube.CLUSTERS, cluster.namespace, cluster.name, status)
+            await self._context.kube.apply_status(kube.CLUSTERS, sight.objects.cluster, status)
             sight.objects.cluster["status"] = status
         for group in observed.groups:
             for member in group.members:
@@ -165,10 +191,8 @@ class ClusterReconciler:
                 if new == old:
                     continue
                 try:
-                    await self._context.kube.apply_status(
-                        kube.BROKER_NODES, cluster.namespace, node["metadata"]["name"], new
-                    )
-                except NotFoundError:
+                    await self._context.kube.apply_status(kube.BROKER_NODES, node, new)
+                except (NotFoundError, ConflictError):
                     pass  # the next pass observes that it was deleted
         self._context.metrics.saw_cluster(
             cluster.namespace, cluster.name, status["phase"], status["nodes"], status["ready"]
@@ -178,9 +202,43 @@ class ClusterReconciler:
         metadata, before = body["metadata"], body.get("status") or {}
         status = failed_status(metadata.get("generation", 0), self._context.now(), "InvalidSpec", reason, before)
         if status != before:
-            await self._context.kube.apply_status(kube.CLUSTERS, metadata["namespace"], metadata["name"], status)
+            await self._context.kube.apply_status(kube.CLUSTERS, body, status)
             await self._context.events.post(Reference.to(body), "InvalidSpec", reason, warning=True)
         self._context.metrics.saw_cluster(metadata["namespace"], metadata["name"], "Failed", 0, 0)
+
+    async def _tell_refusals(self, body: Json, observed: Observed, memory: _Memory) -> None:
+        """Records an event for each new rejection of the API server and each name that is taken."""
+        told = [("NameTaken", message) for message in observed.taken]
+        told += [("Refused", message) for message in observed.refusals]
+        told += [("ResizeRefused", message) for message in observed.resize_refusals]
+        for reason, message in told:
+            if (reason, message) not in memory.told:
+                await self._context.events.post(Reference.to(body), reason, message, warning=True)
+        memory.told = frozenset(told)
+
+    async def _tell_failure(self, cluster: Cluster, body: Json, memory: _Memory, error: Exception) -> None:
+        """Writes to the status and to an event why a pass failed. The error of the pass is raised afterwards."""
+        now = self._context.now()
+        if memory.failing_since is None:
+            memory.failing_since = now
+        passing = isinstance(error, UnavailableError | ConflictError | NodeError)
+        if passing and now - memory.failing_since < SILENT_FAILURE_SECONDS:
+            return
+        message = error.said if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"
+        before = body.get("status") or {}
+        status = failed_pass_status(cluster, now, message, before)
+        self._context.metrics.saw_cluster(
+            cluster.namespace, cluster.name, "Unknown", status.get("nodes", 0), status.get("ready", 0)
+        )
+        try:
+            if status != before:
+                await self._context.kube.apply_status(kube.CLUSTERS, body, status)
+                body["status"] = status
+            if ("PassFailed", message) not in memory.told:
+                await self._context.events.post(Reference.to(body), "PassFailed", message, warning=True)
+                memory.told |= {("PassFailed", message)}
+        except KubeError as failure:
+            _logger.warning("could not report a failed pass: %s", failure)
 
     def _count_stuck(self, cluster: Cluster, observed: Observed, memory: _Memory) -> None:
         names = Names(cluster.namespace, cluster.name)

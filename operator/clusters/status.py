@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, outdated
 from tallystick.operator.clusters.layout import Layout, wanted_of
 from tallystick.operator.clusters.observed import Group, Member, Observed, Underway
-from tallystick.operator.clusters.quorum import majority, sound, voters_of
+from tallystick.operator.clusters.quorum import blind, majority, sound, voters_of
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
@@ -42,7 +42,7 @@ def cluster_status(
         "nodes": count,
         "ready": ready,
         "readyNodes": f"{ready}/{count}",
-        "leaders": f"{led}/{len(observed.groups)}",
+        "leaders": f"{'?' if _unseen(observed) else led}/{len(observed.groups)}",
         "image": cluster.spec.image,
         "nameServers": {
             "ready": observed.name_servers.ready,
@@ -69,6 +69,22 @@ def failed_status(generation: int, now: float, reason: str, message: str, before
     kept = [each for each in before.get("conditions") or () if each.get("type") not in told]
     changed = merged(before.get("conditions") or (), now, generation, conditions)
     return {**before, "observedGeneration": generation, "phase": "Failed", "conditions": [*changed, *kept]}
+
+
+def failed_pass_status(cluster: Cluster, now: float, message: str, before: Json) -> Json:
+    """Returns the status after a pass that failed: the state of the cluster is unknown, and the message says why."""
+    told = f"the operator cannot reconcile the cluster: {message}"
+    conditions = [
+        Condition("Ready", None, "PassFailed", told),
+        Condition("Progressing", False, "PassFailed", told),
+        Condition("Degraded", None, "PassFailed", told),
+        Condition("QuorumAtRisk", None, "PassFailed", told),
+    ]
+    types = {condition.type for condition in conditions}
+    old = before.get("conditions") or ()
+    kept = [each for each in old if each.get("type") not in types]
+    changed = merged(old, now, cluster.generation, conditions)
+    return {**before, "observedGeneration": cluster.generation, "phase": "Unknown", "conditions": [*changed, *kept]}
 
 
 def next_underway(observed: Observed, names: Names, step: Step | None) -> Underway | None:
@@ -158,7 +174,7 @@ def _phase(cluster: Cluster, observed: Observed, layout: Layout, decision: Decis
     if any(hold.reason == "Paused" for hold in decision.holds):
         return "Paused"
     if not all(group.formed for group in observed.groups) or len(observed.groups) < cluster.spec.groups:
-        return "Creating"
+        return "Failed" if observed.taken or observed.refusals else "Creating"
     if any(hold.reason == "LastCopy" for hold in decision.holds):
         return "Failed"
     names = Names(cluster.namespace, cluster.name)
@@ -171,8 +187,12 @@ def _phase(cluster: Cluster, observed: Observed, layout: Layout, decision: Decis
         and names.node(member.group, member.number) != target
         and ((member.group, member.number) in voting or not voting)
     ]
-    if broken or any(group.leader is None for group in observed.groups):
+    if broken or any(group.leader is None and not blind(group) for group in observed.groups):
         return "Degraded"
+    if _unseen(observed):
+        return "Unknown"
+    if observed.taken or observed.refusals:
+        return "Failed"
     if _scaling(cluster, observed):
         return "Scaling"
     if target or _updating(cluster, observed, layout):
@@ -212,13 +232,17 @@ def _ready(cluster: Cluster, observed: Observed) -> Condition:
     names = Names(cluster.namespace, cluster.name)
     unformed = [names.group(group.number) for group in observed.groups if not group.formed]
     if unformed or len(observed.groups) < cluster.spec.groups:
+        if obstacle := _obstacle(observed):
+            return Condition("Ready", False, *obstacle)
         return Condition("Ready", False, "NotFormed", f"no leader has been elected yet{_of(unformed)}")
-    leaderless = [names.group(group.number) for group in observed.groups if group.leader is None]
+    leaderless = [names.group(each.number) for each in observed.groups if each.leader is None and not blind(each)]
     if leaderless:
         return Condition("Ready", False, "NoLeader", f"no leader{_of(leaderless)}")
     absent = _absent(cluster, observed)
     if absent:
         return Condition("Ready", False, "NodesNotReady", f"not ready: {_listed(absent)}")
+    if unknown := _unknown(cluster, observed):
+        return Condition("Ready", None, *unknown)
     if observed.name_servers.ready == 0:
         return Condition("Ready", False, "NoNameServer", "no name server is ready")
     few = [names.group(group.number) for group in observed.groups if len(voters_of(group)) < cluster.spec.replicas]
@@ -227,13 +251,40 @@ def _ready(cluster: Cluster, observed: Observed) -> Condition:
     return Condition("Ready", True, "AllReady", "all groups accept messages and all nodes are ready")
 
 
+def _obstacle(observed: Observed) -> tuple[str, str] | None:
+    """Returns reason and message of objects that cannot be written; None: all are."""
+    if observed.taken:
+        return "NameTaken", f"{'; '.join(observed.taken)}. The operator does not change it: delete or rename it"
+    return ("Refused", "; ".join(observed.refusals)) if observed.refusals else None
+
+
+def _unseen(observed: Observed) -> list[Group]:
+    """Returns the groups about whose leader nothing is known."""
+    return [group for group in observed.groups if group.formed and blind(group)]
+
+
+def _unknown(cluster: Cluster, observed: Observed) -> tuple[str, str] | None:
+    """Returns why the state of a group is unknown, even if its pods are ready; None: that of all groups is known."""
+    names = Names(cluster.namespace, cluster.name)
+    unseen = _unseen(observed)
+    if not unseen:
+        return None
+    told = "; ".join(text for group in unseen for text in _complaints(names, group)[:1])
+    if any(blind(group) == "Unauthorized" for group in unseen):
+        secrets = f"{names.admin(cluster.uid)} and {names.reader(cluster.uid)}"
+        advice = f"if the key of the operator was replaced, delete the Secrets {secrets}"
+        return "Unauthorized", f"the brokers reject the token of the operator; {advice} ({told})"
+    groups = [names.group(group.number) for group in unseen]
+    return "Unreachable", f"the operator cannot reach the brokers{_of(groups)}" + (f" ({told})" if told else "")
+
+
 def _progressing(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision) -> Condition:
     if decision.step is not None:
         step = decision.step
         node = Names(cluster.namespace, cluster.name).node(step.group, step.member)
         return Condition("Progressing", True, step.action.value, f"{node}: {step.message}")
-    if observed.refusals:
-        return Condition("Progressing", False, "Refused", "; ".join(observed.refusals))
+    if obstacle := _obstacle(observed):
+        return Condition("Progressing", False, *obstacle)
     if layout.waits:
         told = [f"{node}: {what}" for node, what in layout.waits]
         address = any("address" in what for _, what in layout.waits)
@@ -260,9 +311,12 @@ def _degraded(cluster: Cluster, observed: Observed) -> Condition:
     ]
     if told:
         return Condition("Degraded", True, "NodesNotReady", _listed(told))
-    leaderless = [names.group(group.number) for group in observed.groups if group.formed and group.leader is None]
+    formed = [group for group in observed.groups if group.formed]
+    leaderless = [names.group(group.number) for group in formed if group.leader is None and not blind(group)]
     if leaderless:
-        return Condition("Degraded", True, "NoLeader", f"no leader is reachable{_of(leaderless)}")
+        return Condition("Degraded", True, "NoLeader", f"no member leads{_of(leaderless)}")
+    if unknown := _unknown(cluster, observed):
+        return Condition("Degraded", None, *unknown)
     servers = observed.name_servers
     if servers.ready < servers.wanted and all(group.formed for group in observed.groups):
         message = f"{servers.ready} of {servers.wanted} name servers are ready"
@@ -273,7 +327,7 @@ def _degraded(cluster: Cluster, observed: Observed) -> Condition:
 def _quorum_at_risk(cluster: Cluster, observed: Observed) -> Condition:
     names, told = Names(cluster.namespace, cluster.name), []
     for group in observed.groups:
-        if not group.formed:
+        if not group.formed or blind(group):
             continue
         voters = voters_of(group)
         good = sum(sound(group, voter) for voter in voters)
@@ -283,6 +337,8 @@ def _quorum_at_risk(cluster: Cluster, observed: Observed) -> Condition:
             told.append(f"{names.group(group.number)}: {good} of {len(voters)} voters are healthy")
     if told:
         return Condition("QuorumAtRisk", True, "TooFewSound", _listed(told))
+    if unknown := _unknown(cluster, observed):
+        return Condition("QuorumAtRisk", None, *unknown)
     if cluster.spec.replicas == 1:
         return Condition("QuorumAtRisk", False, "SingleMember", "a single-member group tolerates no failure")
     return Condition("QuorumAtRisk", False, "MajoritySound", "every group can lose one member and keep its quorum")
@@ -295,6 +351,8 @@ def _update_blocked(cluster: Cluster, observed: Observed, decision: Decision) ->
             f"{present} groups hold messages; with {cluster.spec.groups} groups, some messages would be unreachable"
         )
         return Condition("UpdateBlocked", True, "GroupsNotRemoved", message)
+    if obstacle := _obstacle(observed):
+        return Condition("UpdateBlocked", True, *obstacle)
     held = [hold for hold in decision.holds if hold.reason not in ("CatchingUp", "TemplateNotApplied")]
     if held and (decision.step is None or held[0].reason == "Refused"):
         return Condition("UpdateBlocked", True, held[0].reason, _told(cluster, held))

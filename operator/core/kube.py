@@ -7,6 +7,9 @@ Desired state is written with server-side apply, one field manager and `force`: 
 it sets and leaves all other fields to their managers. Transient changes (an annotation, `storage` of a claim) are merge
 patches, which an apply does not remove.
 
+A write names the version of the object that the caller has read, or that there is none. If another client was faster,
+the server refuses the write (ConflictError). So the operator changes exactly the objects that it has checked.
+
 The client blocks, so it runs in its own thread pool. The size of the pool limits the concurrent requests.
 """
 
@@ -28,6 +31,8 @@ GROUP = "tallystick.dev"
 VERSION = "v1beta1"
 PAGE = 500
 """Objects in one response to a list. It limits the memory for a response."""
+NO_VERSION = "1"
+"""A resource version that no object has. An apply with it creates an object, and is refused if the name exists."""
 TIMEOUT_SECONDS = (5.0, 20.0)
 """Timeouts for connecting, and between two bytes of a response."""
 
@@ -84,6 +89,8 @@ BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in RESOU
 class KubeError(Exception):
     """A request failed. `status`: the HTTP status, 0 without a response. `reason`: the reason of the API server.
 
+    `said`: the message of the server in its words, for users. The text of the error contains the request too.
+
     KubeError
       NotFoundError      the object or its kind does not exist
       ConflictError      the object already exists, or it has changed
@@ -92,10 +99,11 @@ class KubeError(Exception):
       UnavailableError   no response, too many requests, or a server error; retrying may help
     """
 
-    def __init__(self, message: str, *, status: int, reason: str = "") -> None:
+    def __init__(self, message: str, *, status: int, reason: str = "", said: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.said = said or message
 
 
 class NotFoundError(KubeError):
@@ -118,6 +126,10 @@ class UnavailableError(KubeError):
     pass
 
 
+REJECTED = ("failed to create typed patch object", "failed calling webhook", "field not declared in schema")
+"""Rejections of an object that the server sends as an internal error (500): only the object or a user can end them."""
+
+
 def error_of(status: int, body: bytes, about: str) -> KubeError:
     """Returns the error for a response. Its message contains the request and the message of the server."""
     try:
@@ -127,9 +139,12 @@ def error_of(status: int, body: bytes, about: str) -> KubeError:
     message, reason = body[:200].decode(errors="replace"), ""
     if isinstance(answer, dict):
         message, reason = str(answer.get("message") or message), str(answer.get("reason") or "")
+    said = message or f"HTTP status {status}"
     kinds = {404: NotFoundError, 409: ConflictError, 410: ConflictError, 401: ForbiddenError, 403: ForbiddenError}
     fallback = UnavailableError if status >= 500 or status in (408, 429) else InvalidError
-    return kinds.get(status, fallback)(f"{about}: {message or status}", status=status, reason=reason)
+    if status == 500 and any(words in said for words in REJECTED):
+        fallback = InvalidError
+    return kinds.get(status, fallback)(f"{about}: {said}", status=status, reason=reason, said=said)
 
 
 class Connection(Protocol):
@@ -184,22 +199,42 @@ class Kube:
         answer: Json = await self._ask("POST", resource.path(namespace), query, body)
         return answer
 
-    async def apply(self, body: Json, *, subresource: str | None = None) -> Json:
-        """Creates or changes an object by server-side apply. The object contains kind, namespace and name.
+    async def apply(self, body: Json, live: Json | None) -> Json:
+        """Changes the object `live`, or creates one (None), by server-side apply. `body`: kind, namespace and name too.
 
-        Fields of an earlier apply that are missing in this one are removed.
+        Fields of an earlier apply that are missing in this one are removed. ConflictError: the object is no longer
+        `live`; with None: the name already exists.
         """
+        version = {"resourceVersion": NO_VERSION} if live is None else _version_of(live)
+        return await self._apply(body | {"metadata": body["metadata"] | version}, None)
+
+    async def apply_status(self, resource: Resource, body: Json, status: Json) -> Json:
+        """Applies the complete status of the object `body` in any version of it.
+
+        NotFoundError: the object does not exist. ConflictError, InvalidError: the name belongs to another object.
+        """
+        metadata = {key: body["metadata"][key] for key in ("namespace", "name", "uid")}
+        return await self._apply(
+            {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status},
+            "status",
+        )
+
+    async def apply_status_of(self, body: Json) -> Json:
+        """Applies the status in `body`. ConflictError: its metadata.resourceVersion is outdated."""
+        return await self._apply(body, "status")
+
+    async def _apply(self, body: Json, subresource: str | None) -> Json:
         resource, metadata = BY_KIND[body["kind"]], body["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         answer: Json = await self._ask("PATCH", path, query, body, "application/apply-patch+yaml")
         return answer
 
-    async def apply_status(self, resource: Resource, namespace: str, name: str, status: Json) -> Json:
-        """Applies the complete status of an object. NotFoundError: the object does not exist."""
-        metadata = {"namespace": namespace, "name": name}
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}
-        return await self.apply(body, subresource="status")
+    async def patch_live(self, live: Json, body: Json) -> Json:
+        """Sends a JSON merge patch for an object that was read. ConflictError: it has changed since."""
+        metadata = live["metadata"]
+        body = body | {"metadata": (body.get("metadata") or {}) | _version_of(live)}
+        return await self.patch(BY_KIND[live["kind"]], metadata["namespace"], metadata["name"], body)
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """Sends a JSON merge patch; null removes a field. ConflictError: its metadata.resourceVersion is outdated."""
@@ -220,16 +255,16 @@ class Kube:
         namespace: str,
         name: str,
         *,
-        uid: str | None = None,
+        uid: str,
+        version: str | None = None,
         grace_seconds: int | None = None,
     ) -> None:
         """Deletes an object; dependents are deleted in the background. NotFoundError: it does not exist.
 
-        With `uid`, ConflictError if an object with another UID has this name.
+        ConflictError: an object with another UID has this name, or (`version`) the object has changed.
         """
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+        body["preconditions"] = {"uid": uid} | ({"resourceVersion": version} if version is not None else {})
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         await self._ask("DELETE", resource.path(namespace, name), {}, body)
@@ -262,6 +297,10 @@ class Kube:
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _version_of(live: Json) -> Json:
+    return {key: live["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
 def connect(threads: int = 8) -> Connection:

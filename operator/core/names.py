@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tallystick.operator.core.kube import FIELD_MANAGER, GROUP
+from tallystick.operator.core.kube import FIELD_MANAGER, GROUP, Json
+from tallystick.operator.core.ownership import controller_of, suffix
 
 CLUSTER = f"{GROUP}/cluster"
 GROUP_LABEL = f"{GROUP}/group"
@@ -22,6 +23,8 @@ FIRST_MEMBERS = f"{GROUP}/first-members"
 LEFT = f"{GROUP}/left"
 TEMPLATE = f"{GROUP}/template"
 APPLIED = f"{GROUP}/applied"
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
 
 REMOTING, VIP, RAFT, HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE = 10911, 10909, 10912, 8080, 9876, 9877
 """Ports of the pods, as in RocketMQ. Raft uses the port of its HA service."""
@@ -52,14 +55,13 @@ class Names:
     def config(self) -> str:
         return f"{self.cluster}-config"
 
-    @property
-    def admin(self) -> str:
-        return f"{self.cluster}-admin"
+    def admin(self, uid: str) -> str:
+        """Returns the Secret with the admin token. `uid` of the cluster: the operator cannot read whose a Secret is."""
+        return f"{self.cluster}-admin-{suffix(uid)}"
 
-    @property
-    def reader(self) -> str:
-        """Secret with the token with which jobs read files of stores over HTTP."""
-        return f"{self.cluster}-reader"
+    def reader(self, uid: str) -> str:
+        """Returns the Secret with the token with which jobs read files of stores over HTTP."""
+        return f"{self.cluster}-reader-{suffix(uid)}"
 
     @property
     def account(self) -> str:
@@ -100,7 +102,7 @@ class Names:
         labels = {
             "app.kubernetes.io/name": "tallystick",
             "app.kubernetes.io/instance": self.cluster,
-            "app.kubernetes.io/managed-by": FIELD_MANAGER,
+            MANAGED_BY: FIELD_MANAGER,
             CLUSTER: self.cluster,
         }
         return labels | ({"app.kubernetes.io/component": component} if component else {})
@@ -113,7 +115,7 @@ class Names:
 
     def selector(self) -> str:
         """Returns the label selector of the objects of the cluster, without those of jobs."""
-        return f"{CLUSTER}={self.cluster},app.kubernetes.io/managed-by={FIELD_MANAGER},!{JOB_LABEL}"
+        return f"{CLUSTER}={self.cluster},{MANAGED_BY}={FIELD_MANAGER},!{JOB_LABEL}"
 
     def broker_selector(self) -> dict[str, str]:
         """Returns labels that only broker pods have."""
@@ -125,6 +127,20 @@ class Names:
 
     def name_server_selector(self) -> dict[str, str]:
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "nameserver"}
+
+
+def is_claim_of(cluster: str, body: Json) -> bool:
+    """Whether a claim belongs to a member of a cluster of this name.
+
+    A claim has no owner: it is kept when its cluster is deleted, and a new cluster uses it again. Its labels decide,
+    which must fit its name; nobody sets all of them by accident. A claim that a user restored needs these labels.
+    """
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    group, member = str(labels.get(GROUP_LABEL, "")), str(labels.get(MEMBER_LABEL, ""))
+    if (labels.get(CLUSTER), labels.get(MANAGED_BY)) != (cluster, FIELD_MANAGER) or controller_of(body) is not None:
+        return False
+    return metadata["name"] == f"data-{cluster}-{group}-{member}" and group.isdecimal() and member.isdecimal()
 
 
 def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:

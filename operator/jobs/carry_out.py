@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import BY_KIND, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
+from tallystick.operator.core.names import Names
+from tallystick.operator.core.ownership import taken
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.manifests import (
     Frame,
@@ -45,7 +47,7 @@ class Hands:
             refusal = next((each for each in refusals if each is not None), None)
             return refusal or await self._own(job, plan)
         except (ForbiddenError, InvalidError) as error:
-            return Refusal(reasons.REFUSED, str(error))
+            return Refusal(reasons.REFUSED, error.said)
 
     async def _own(self, job: Job, wanted: Json) -> Refusal | None:
         """Creates or updates an object of this job. Objects of other owners are not changed."""
@@ -53,13 +55,13 @@ class Hands:
         live = await self._kube.find(resource, job.namespace, name)
         if live is None:
             try:
-                await self._kube.create(resource, job.namespace, wanted)
+                await self._kube.apply(wanted, None)
             except ConflictError:
-                return Refusal(reasons.REFUSED, f"another client has just created {wanted['kind']} {name}")
+                return Refusal(reasons.NAME_TAKEN, f"another client has just created {wanted['kind']} {name}")
         elif not owns(job, live):
-            return Refusal(reasons.REFUSED, f"{wanted['kind']} {name} exists and does not belong to this StoreJob")
+            return Refusal(reasons.NAME_TAKEN, taken({"kind": wanted["kind"], **live}))
         elif wanted.get("data") != live.get("data"):
-            await self._kube.apply(wanted)
+            await self._kube.apply(wanted, live)
         return None
 
     async def _make_secret(self, job: Job) -> Refusal | None:
@@ -94,9 +96,9 @@ class Hands:
         try:
             await self._kube.create(kube.PODS, metadata["namespace"], pod)
         except ConflictError:  # this pass has listed all pods of the job
-            return Refusal(reasons.REFUSED, f"Pod {metadata['name']} exists and does not belong to this StoreJob")
+            return Refusal(reasons.NAME_TAKEN, f"Pod {metadata['name']} exists and does not belong to this StoreJob")
         except (ForbiddenError, InvalidError) as error:
-            return Refusal(reasons.REFUSED, str(error))
+            return Refusal(reasons.REFUSED, f"Pod {metadata['name']}: {error.said}")
         self._context.metrics.writes.labels("Pod").inc()
         return None
 
@@ -104,7 +106,9 @@ class Hands:
         settings = self._context.settings
         cluster = await self._kube.find(kube.CLUSTERS, job.namespace, job.spec.cluster)
         pull = ((cluster or {}).get("spec") or {}).get("imagePullSecrets") or ()
-        return Frame(settings.jobs_image, settings.jobs_priority_class, tuple(pull))
+        uid = "" if cluster is None else cluster["metadata"]["uid"]
+        reader = Names(job.namespace, job.spec.cluster).reader(uid) if uid else ""
+        return Frame(settings.jobs_image, settings.jobs_priority_class, tuple(pull), reader)
 
     async def delete_pods(self, job: Job, pods: Sequence[JobPod]) -> None:
         """Deletes these very pods. A pod that is gone is no error."""

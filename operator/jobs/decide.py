@@ -210,7 +210,7 @@ def expires_at(job: Job) -> float | None:
 
 
 def _going(seen: Seen) -> tuple[JobPod, ...]:
-    return tuple(pod for pod in seen.pods if not pod.deleting)
+    return tuple(pod for pod in seen.pods if pod.own and not pod.deleting)
 
 
 def _late(job: Job) -> str:

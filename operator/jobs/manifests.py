@@ -24,6 +24,7 @@ from tallystick.operator.core.kube import (
 )
 from tallystick.operator.core.manifests import USER, container_security, environment, manifest, owned_by, port
 from tallystick.operator.core.names import JOB_LABEL, Names
+from tallystick.operator.core.ownership import owned
 from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames, numbers_of
 from tallystick.operator.jobs.plan import OUT, STORES, text_of
 from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
@@ -49,6 +50,8 @@ class Frame:
     priority_class: str = ""
     pull_secrets: tuple[Json, ...] = ()
     """Pull secrets of the cluster, because images of brokers usually come from the same registry."""
+    reader_secret: str = ""
+    """Secret of the cluster with the token for reading files of stores; empty: the cluster does not exist."""
 
 
 def service(job: Job) -> Json:
@@ -142,7 +145,7 @@ def owner_of(job: Job) -> Json:
 
 def owns(job: Job, body: Json) -> bool:
     """Whether this very StoreJob owns an object, and not an earlier one of the same name."""
-    return any(owner.get("uid") == job.uid for owner in body["metadata"].get("ownerReferences") or ())
+    return owned(body, {job.uid})
 
 
 def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Process, cpu_limit: str) -> Json:
@@ -185,8 +188,9 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     _mount(
         pod, "secret", "/etc/tallystick-job-secret", {"secret": {"secretName": names.secret(job.uid)}}, read_only=True
     )
-    reader = {"secretName": Names(job.namespace, job.spec.cluster).reader, "optional": True}
-    _mount(pod, "reader", "/etc/tallystick-reader", {"secret": reader}, read_only=True)
+    if frame.reader_secret:
+        reader = {"secretName": frame.reader_secret, "optional": True}
+        _mount(pod, "reader", "/etc/tallystick-reader", {"secret": reader}, read_only=True)
     if frame.priority_class:
         pod["priorityClassName"] = frame.priority_class
     if frame.pull_secrets:

@@ -13,7 +13,8 @@ from typing import Protocol
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.names import Names
+from tallystick.operator.core.names import Names, is_claim_of
+from tallystick.operator.core.ownership import owned
 from tallystick.operator.jobs.manifests import names_of, owns
 from tallystick.operator.jobs.observed import Progress, Seen, seen_of
 from tallystick.operator.jobs.sources import Scene
@@ -60,7 +61,7 @@ class Observer:
         )
         if config is not None and not owns(job, config):
             config = None
-        seen = seen_of(self._context.now(), pods, config)
+        seen = seen_of(self._context.now(), pods, config, uid=job.uid)
         driver = seen.driver
         if driver is None or not driver.running or driver.deleting or not driver.address:
             return seen
@@ -80,6 +81,9 @@ class Observer:
             self._kube.list(kube.BROKER_NODES, job.namespace, names.selector()),
             self._kube.list(kube.CLAIMS, job.namespace, names.selector()),
         )
+        owner = set() if cluster is None else {cluster["metadata"]["uid"]}
+        nodes = [node for node in nodes if owned(node, owner)]
+        claims = [each for each in claims if is_claim_of(job.spec.cluster, each)]
         claim = None
         if isinstance(output, ClaimOutput):
             claim = await self._kube.find(kube.CLAIMS, job.namespace, output.name)

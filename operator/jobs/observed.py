@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.ownership import owned
 from tallystick.operator.core.pods import pod_of
 from tallystick.operator.jobs.manifests import PLAN_KEY, WITHOUT_CLAIM
 from tallystick.operator.jobs.names import ATTEMPT_LABEL, DRIVER, NODE_LABEL, ROLE_LABEL
@@ -42,6 +43,8 @@ class JobPod:
     """Why it is not running, as reported by Kubernetes."""
     ended: Ended | None = None
     """How a driver ended; None: it has not ended, or the pod is a worker."""
+    own: bool = True
+    """Whether the StoreJob owns it. Another pod with its labels is waited for and never deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,11 @@ class Seen:
 
     @property
     def driver(self) -> JobPod | None:
-        return next((pod for pod in self.pods if pod.role == DRIVER), None)
+        return next((pod for pod in self.pods if pod.role == DRIVER and pod.own), None)
 
     @property
     def workers(self) -> tuple[JobPod, ...]:
-        return tuple(pod for pod in self.pods if pod.role != DRIVER)
+        return tuple(pod for pod in self.pods if pod.role != DRIVER and pod.own)
 
     def planned(self, attempt: int) -> bool:
         """Whether the plan of this attempt exists."""
@@ -77,22 +80,27 @@ class Seen:
 
     def unfinished(self) -> tuple[JobPod, ...]:
         """Returns the pods to delete when the run has ended: all except an ended driver, which keeps its log."""
-        return tuple(pod for pod in self.pods if not pod.deleting and pod.ended is None)
+        return tuple(pod for pod in self.pods if pod.own and not pod.deleting and pod.ended is None)
 
 
-def seen_of(now: float, pods: Iterable[Json], config_map: Json | None, progress: Progress | None = None) -> Seen:
+def seen_of(
+    now: float, pods: Iterable[Json], config_map: Json | None, progress: Progress | None = None, uid: str | None = None
+) -> Seen:
+    """Returns the state. `uid` of the StoreJob: pods of other owners are not its own; None: all pods are."""
     data, metadata = (config_map or {}).get("data") or {}, (config_map or {}).get("metadata") or {}
     without = str((metadata.get("annotations") or {}).get(WITHOUT_CLAIM, ""))
     return Seen(
         now=now,
-        pods=tuple(sorted((job_pod_of(body) for body in pods), key=lambda pod: pod.name)),
+        pods=tuple(
+            sorted((job_pod_of(body, own=uid is None or owned(body, {uid})) for body in pods), key=lambda pod: pod.name)
+        ),
         plan=plan_of(str(data.get(PLAN_KEY, ""))),
         without_claim=frozenset(node for node in without.split(",") if node),
         progress=progress,
     )
 
 
-def job_pod_of(body: Json) -> JobPod:
+def job_pod_of(body: Json, *, own: bool = True) -> JobPod:
     metadata, status = body["metadata"], body.get("status") or {}
     labels = metadata.get("labels") or {}
     common, attempt, role = pod_of(body), str(labels.get(ATTEMPT_LABEL, "")), str(labels.get(ROLE_LABEL, ""))
@@ -107,6 +115,7 @@ def job_pod_of(body: Json) -> JobPod:
         address=str(status.get("podIP") or ""),
         waiting=": ".join(part for part in (common.waiting, common.message) if part),
         ended=_ended(status) if role == DRIVER else None,
+        own=own,
     )
 
 

@@ -15,7 +15,9 @@ OUTPUT_CLAIM_MISSING = "OutputClaimMissing"
 OUTPUT_IS_STORE = "OutputIsStore"
 NO_IMAGE = "NoImage"
 REFUSED = "Refused"
-"""The API server rejected an object: a quota, an admission policy, an existing name."""
+"""The API server rejected an object: a quota, an admission policy, a missing permission."""
+NAME_TAKEN = "NameTaken"
+"""An object that does not belong to the StoreJob has a name that the StoreJob needs."""
 
 # Why an attempt failed.
 NOT_DONE = "NotDone"

@@ -165,7 +165,7 @@ class JobsReconciler:
         memory.told = {(told.reason, told.message) for told in chosen.told}
         status = template_status(job, runs, chosen, now)
         if status != job.status:
-            await self._kube.apply_status(kube.STORE_JOBS, job.namespace, job.name, status)
+            await self._kube.apply_status(kube.STORE_JOBS, body, status)
         self._metrics.saw(job.namespace, job.name, status["phase"])
         wait = TEMPLATE_SECONDS if chosen.next is None else chosen.next - now
         return min(max(wait, 0.0) + 0.05, TEMPLATE_SECONDS)
@@ -178,7 +178,7 @@ class JobsReconciler:
         if status == job.status:
             self._metrics.saw(job.namespace, job.name, str(decision.phase))
             return job
-        await self._kube.apply_status(kube.STORE_JOBS, job.namespace, job.name, status)
+        await self._kube.apply_status(kube.STORE_JOBS, body, status)
         before, job = job, replace(job, status=status)
         self._metrics.saw(job.namespace, job.name, str(decision.phase))
         if before.phase != job.phase:
@@ -220,7 +220,7 @@ class JobsReconciler:
         if before.get("phase") in OVER and before.get("phase") != Phase.FAILED:
             return None  # an ended run keeps its status when its spec changes
         if status != before:
-            await self._kube.apply_status(kube.STORE_JOBS, metadata["namespace"], metadata["name"], status)
+            await self._kube.apply_status(kube.STORE_JOBS, body, status)
             await self._context.events.post(Reference.to(body), reasons.INVALID_SPEC, message, warning=True)
         self._metrics.saw(metadata["namespace"], metadata["name"], str(Phase.FAILED))
         return None

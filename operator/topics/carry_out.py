@@ -155,7 +155,7 @@ class Pass(Generic[S]):
             "status": status,
         }
         async with self._hands.kube_limit:
-            answer = await self._hands.kube.apply(body, subresource="status")
+            answer = await self._hands.kube.apply_status_of(body)
         work.resource_version = answer["metadata"]["resourceVersion"]
 
     async def _conclude(self, work: Work[S]) -> None:
@@ -295,6 +295,7 @@ WARNED = frozenset(
     {
         *(reasons.INVALID_SPEC, reasons.CONFLICT, reasons.ALREADY_EXISTS, reasons.REFUSED_BY_BROKER),
         *(reasons.QUEUES_NOT_LOWERED, reasons.NOT_EMPTY, reasons.GROUP_NOT_FOUND, "SystemTopic", "SystemGroup"),
+        reasons.NAME_TAKEN,
     }
 )
 """Reasons that require a user; each causes a warning event."""

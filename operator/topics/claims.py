@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from tallystick.operator.core import kube
+from tallystick.operator.core.manifests import owned_by
 from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.spec import Declaration
 
@@ -42,14 +43,14 @@ def parse_claims(value: Mapping[str, Any] | None) -> Claims:
 def claims_manifest(kind: Kind[Any], cluster: Mapping[str, Any], claims: Claims) -> dict[str, Any]:
     """Returns the ConfigMap. The cluster owns it. It has no labels that the operator watches."""
     metadata = cluster["metadata"]
-    owner = {"apiVersion": kube.CLUSTERS.api_version, "kind": "BrokerCluster"}
+    owner = owned_by(kube.CLUSTERS, metadata["name"], metadata["uid"])
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
             "namespace": metadata["namespace"],
             "name": claims_name(kind, metadata["name"]),
-            "ownerReferences": [owner | {"name": metadata["name"], "uid": metadata["uid"]}],
+            "ownerReferences": [owner],
         },
         "data": {_KEY: orjson.dumps({uid: sorted(claims[uid]) for uid in sorted(claims)}).decode()},
     }

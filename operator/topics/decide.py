@@ -232,6 +232,20 @@ def _decide_deletion(declaration: Declaration[S], cluster: ClusterView[S]) -> De
     )
 
 
+def without_new_claims(decision: Decision[S], told: str) -> Decision[S]:
+    """Returns a decision that claims no further group: its claims cannot be recorded, for the reason `told`."""
+    declaration = decision.declaration
+    if decision.owned <= declaration.owned:
+        return decision
+    return Decision(
+        declaration,
+        Problem(Phase.PENDING, reasons.NAME_TAKEN, told),
+        finalizer=declaration.marked,
+        owned=declaration.owned,
+        silent=decision.silent,
+    )
+
+
 def kept_while_in_use(decision: Decision[S], cluster: ClusterView[S], deleted: Collection[str]) -> dict[str, S]:
     """Returns what to write while a deletion waits: the object matches its spec until it can be deleted everywhere.
 

@@ -20,6 +20,9 @@ REFUSED_BY_BROKER = "RefusedByBroker"
 QUEUES_NOT_LOWERED = "QueuesNotLowered"
 """Reason of Synced only: the topic works and has more queues than declared."""
 
+NAME_TAKEN = "NameTaken"
+"""The ConfigMap in which ownership is recorded belongs to another owner."""
+
 DELETING = "Deleting"
 NOT_EMPTY = "NotEmpty"
 

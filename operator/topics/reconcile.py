@@ -18,10 +18,11 @@ from typing import Any
 
 from tallystick.operator.core import kube
 from tallystick.operator.core.events import Events
+from tallystick.operator.core.ownership import owned, taken
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.carry_out import FAILED_SECONDS, Hands, Pass
 from tallystick.operator.topics.claims import Claims, claims_manifest, claims_name, needed, parse_claims, with_claims
-from tallystick.operator.topics.decide import Decision, decide, holders
+from tallystick.operator.topics.decide import Decision, decide, holders, without_new_claims
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, Kind, S
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.observe import Observer, addresses_of
@@ -97,6 +98,9 @@ class TopicsReconciler:
             self._turns.pop(key, None)
             return None
         noted = await self._kube.find(kube.CONFIG_MAPS, namespace, claims_name(kind, name))
+        foreign = ""
+        if noted is not None and cluster is not None and not owned(noted, {cluster["metadata"]["uid"]}):
+            foreign, noted = taken(noted), None  # it is not believed, and not changed
         claims = needed(parse_claims(noted), declared)
         declared = [with_claims(each, claims) for each in declared]
         turns = self._turns.setdefault(key, Turns())
@@ -104,6 +108,8 @@ class TopicsReconciler:
         view = await self._observer.observe(kind, namespace, name, cluster, addresses)
         first, now = holders(declared), self._now()
         decisions = [decide(kind, each, view, first.get(each.subject)) for each in declared]
+        if foreign:
+            decisions = [without_new_claims(each, foreign) for each in decisions]
         due = [each for each in decisions if each.acts or _speaks(kind, each, now)]
         chosen, left = turns.take(due, self._clock(), PER_PASS)
         settled = [each for each in decisions if each.problem is None and each.declaration.settled and not each.acts]
@@ -114,7 +120,7 @@ class TopicsReconciler:
 
         async def claim(new: Claims) -> None:
             assert cluster is not None, "a cluster that does not exist has no groups"
-            await self._kube.apply(claims_manifest(kind, cluster, claims | new))
+            await self._kube.apply(claims_manifest(kind, cluster, claims | new), noted)
 
         for work in await Pass(self._hands, kind, view, addresses, now, claim).carry_out(chosen, count):
             turns.tried(work.decision.declaration.uid, work.resource_version, self._clock() + work.wait_seconds)

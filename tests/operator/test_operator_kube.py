@@ -83,15 +83,34 @@ async def test_a_long_list_comes_in_pages() -> None:
 
 
 async def test_an_apply_is_forced_and_in_our_name() -> None:
-    recorder = Recorder((200, {}), (200, {}))
+    recorder = Recorder((200, {}), (200, {}), (200, {}))
     body = {"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": {"namespace": "shop", "name": "orders-0-0"}}
-    await Kube(recorder).apply(body)
+    await Kube(recorder).apply(body, None)
     method, path, query, sent, content_type = recorder.asked[0]
     assert (method, path) == ("PATCH", "/apis/apps/v1/namespaces/shop/statefulsets/orders-0-0")
     assert query == {"fieldManager": "tallystick-operator", "force": "true"}
-    assert (sent, content_type) == (body, "application/apply-patch+yaml")
-    await Kube(recorder).apply_status(kube.CLUSTERS, "shop", "orders", {"phase": "Ready"})
+    assert content_type == "application/apply-patch+yaml"
+    assert sent == {**body, "metadata": {**body["metadata"], "resourceVersion": kube.NO_VERSION}}
+    live = {"metadata": {"namespace": "shop", "name": "orders", "uid": "u", "resourceVersion": "7"}}
+    await Kube(recorder).apply_status(kube.CLUSTERS, live, {"phase": "Ready"})
     assert recorder.asked[1][1].endswith("/brokerclusters/orders/status")
+    assert recorder.asked[1][3]["metadata"] == {"namespace": "shop", "name": "orders", "uid": "u"}
+    await Kube(recorder).apply(body, live)
+    assert recorder.asked[2][3]["metadata"] == body["metadata"] | {"uid": "u", "resourceVersion": "7"}
+
+
+def test_a_rejection_keeps_the_words_of_the_server() -> None:
+    for status, message, kind in (
+        (403, "exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3", kube.ForbiddenError),
+        (403, 'services is forbidden: User "operator" cannot create resource "services"', kube.ForbiddenError),
+        (500, "failed to create typed patch object: .spec.nonsense: field not declared in schema", kube.InvalidError),
+        (500, 'Internal error occurred: failed calling webhook "policy.example": refused', kube.InvalidError),
+        (500, "etcdserver: request timed out", kube.UnavailableError),
+        (400, 'admission webhook "policy.example" denied the request: no label', kube.InvalidError),
+    ):
+        body = json.dumps({"message": message}).encode()
+        error = kube.error_of(status, body, "PATCH /api/v1/x")
+        assert type(error) is kind and error.said == message and str(error) == f"PATCH /api/v1/x: {message}"
 
 
 async def test_a_deletion_is_of_that_very_object() -> None:

@@ -24,6 +24,7 @@ from tallystick.operator.clusters.layout import layout, placed, rebirth_doubt
 from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed
 from tallystick.operator.clusters.spec import Cluster, ClusterSpec, SpecError
 from tallystick.operator.core.admin_token import AdminTokens
+from tallystick.operator.core.names import Names
 from tallystick.operator.core.quantity import larger, quantity, same
 
 SERVERS = NameServers(2, 2, 2, True)
@@ -215,7 +216,8 @@ def test_named_clients_do_not_shut_out_the_cluster() -> None:
 
 
 def test_the_tokens_are_in_their_secrets_and_nowhere_else() -> None:
-    for make, name in ((admin_secret, "orders-admin"), (reader_secret, "orders-reader")):
+    names = Names("shop", "orders")
+    for make, name in ((admin_secret, names.admin("uid-1")), (reader_secret, names.reader("uid-1"))):
         found = make(cluster(), "0123456789abcdef")
         assert "token" in found["data"] and found["metadata"]["name"] == name
         assert name in json.dumps(complete(cluster())), "brokers mount it"

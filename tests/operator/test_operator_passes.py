@@ -57,8 +57,7 @@ def test_a_new_operator_writes_nothing_either(world: Cluster) -> None:
     world.reconciler = None
     before = len(world.api.writes)
     world.one_pass()
-    tried = ["POST secrets/orders-admin", "POST secrets/orders-reader"]
-    assert world.api.writes[before:] == tried, "what it may not see, it tries to create"
+    assert world.api.writes[before:] == []
 
 
 def test_the_leader_of_a_rolling_update_is_last_and_handed_over(world: Cluster) -> None:
@@ -217,6 +216,193 @@ def test_drift_of_everything_is_put_right(world: Cluster) -> None:
     assert steps_of(world) == {}
 
 
+def test_fields_that_others_add_are_removed(world: Cluster) -> None:
+    """They change what runs, or which pods are reached."""
+    world.create()
+    world.settle()
+    template = world.api.objects["statefulsets", NAMESPACE, "orders-0-1"]["spec"]["template"]
+    template["spec"]["containers"][0]["env"].append({"name": "TALLY_FLUSHDISKTYPE", "value": "ASYNC_FLUSH"})
+    template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "1Mi"}}
+    template["spec"]["containers"].append({"name": "side", "image": "car"})
+    template["spec"] |= {"hostNetwork": True, "nodeSelector": {"disk": "none"}}
+    template["metadata"]["labels"]["app"] = "mine"
+    world.api.objects["services", NAMESPACE, "orders-nameserver"]["spec"]["selector"]["app"] = "none"
+    world.api.objects["poddisruptionbudgets", NAMESPACE, "orders-0"]["spec"]["selector"]["matchLabels"]["a"] = "b"
+    rules = world.api.objects["networkpolicies", NAMESPACE, "orders-broker"]["spec"]["ingress"]
+    rules[0]["ports"].append({"port": 22, "protocol": "TCP"})
+    world.api.objects["configmaps", NAMESPACE, "orders-config"]["data"]["more.toml"] = "x"
+    world.one_pass()
+    for key, words in {
+        ("statefulsets", "orders-0-1"): ("FLUSHDISK", "1Mi", "car", "hostNetwork", "nodeSelector", "mine"),
+        ("services", "orders-nameserver"): ("none",),
+        ("poddisruptionbudgets", "orders-0"): ("'a'",),
+        ("networkpolicies", "orders-broker"): ("22",),
+        ("configmaps", "orders-config"): ("more.toml",),
+    }.items():
+        found = str((world.api.get(*key) or {}).get("spec") or (world.api.get(*key) or {}).get("data"))
+        assert not [word for word in words if word in found], key
+    world.settle()
+    assert steps_of(world) == {}, "the template is the old one"
+
+
+def test_fields_that_others_added_before_the_operator_started_are_removed(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    world.reconciler = None
+    env = world.api.objects["statefulsets", NAMESPACE, "orders-0-1"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    env.append({"name": "TALLY_FLUSHDISKTYPE", "value": "ASYNC_FLUSH"})
+    world.one_pass()
+    assert "FLUSHDISK" not in str(world.api.get("statefulsets", "orders-0-1"))
+
+
+def test_fields_that_an_admission_webhook_adds_are_no_drift(world: Cluster) -> None:
+    """It adds them again to whatever is written; to remove them would never end."""
+    store = world.api._store
+
+    def webhook(key: Any, body: Any) -> Any:
+        if key[0] == "statefulsets":
+            body["spec"]["template"]["metadata"].setdefault("annotations", {})["mesh"] = "on"
+        return store(key, body)
+
+    world.api._store = webhook  # type: ignore[method-assign]
+    world.create()
+    world.settle()
+    world.reconciler = None
+    world.settle()
+    before = len(world.api.writes)
+    world.one_pass()
+    assert world.api.writes[before:] == []
+
+
+def test_a_restart_by_kubectl_is_not_taken_back(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    template = world.api.objects["statefulsets", NAMESPACE, "orders-nameserver"]["spec"]["template"]
+    template["metadata"].setdefault("annotations", {})["kubectl.kubernetes.io/restartedAt"] = "now"
+    before = len(world.api.writes)
+    world.one_pass()
+    assert world.api.writes[before:] == []
+    template["spec"]["hostNetwork"] = True
+    world.one_pass()
+    found = world.api.objects["statefulsets", NAMESPACE, "orders-nameserver"]["spec"]["template"]
+    assert "hostNetwork" not in found["spec"]
+    assert found["metadata"]["annotations"]["kubectl.kubernetes.io/restartedAt"] == "now"
+
+
+@pytest.mark.parametrize("secret", ["admin", "reader"])
+def test_a_secret_that_a_pod_waits_for_is_made_within_seconds(world: Cluster, secret: str) -> None:
+    world.create()
+    world.settle()
+    (name,) = [each["metadata"]["name"] for each in world.api.all("secrets") if secret in each["metadata"]["name"]]
+    world.api.remove(("secrets", NAMESPACE, name))
+    world.delete(kube.PODS, "orders-0-1-0")
+    for _ in range(2):
+        world.tick(3.0)
+        world.one_pass()
+    assert world.api.get("secrets", name) is not None
+
+
+def test_a_secret_that_nobody_waits_for_is_made_within_half_a_minute(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    world.one_pass()
+    for secret in world.api.all("secrets"):
+        world.api.remove(("secrets", NAMESPACE, secret["metadata"]["name"]))
+    for _ in range(4):
+        world.tick(10.0)
+        world.one_pass()
+    assert len(world.api.all("secrets")) == 2
+
+
+def refuse_to(world: Cluster, which: Any, status: int, message: str) -> None:
+    def refuse(method: str, resource: kube.Resource, key: Any, body: Any, subresource: str) -> None:
+        if which(resource, key):
+            raise RefusalError(status, "Refused", message)
+
+    world.api.hook = refuse
+
+
+REFUSALS = {
+    "a quota": (403, "exceeded quota: services, requested: services=1, used: services=5, limited: services=5"),
+    "a webhook": (400, 'admission webhook "policy.example" denied the request: no label "team"'),
+    "a webhook that is away": (500, 'Internal error occurred: failed calling webhook "policy.example": EOF'),
+    "a right": (403, 'services is forbidden: User "operator" cannot patch resource "services"'),
+    "a value": (422, "Service is invalid: spec.ports: Required value"),
+    "a misspelled field": (500, "failed to create typed patch object: .spec.x: field not declared in schema"),
+}
+
+
+@pytest.mark.parametrize("formed", [True, False])
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_refusal_is_told_in_the_words_of_the_server(world: Cluster, what: str, formed: bool) -> None:
+    if formed:
+        world.create(image="node:1")
+        world.settle()
+    refuse_to(world, lambda resource, key: resource is kube.SERVICES and "nameserver" in key[2], *REFUSALS[what])
+    if formed:
+        for body in world.api.all("services"):
+            world.api.remove(("services", NAMESPACE, body["metadata"]["name"]))
+    else:
+        world.create(image="node:1")
+    for _ in range(4):
+        world.one_pass()
+        world.tick()
+    told = f"Service orders-nameserver: {REFUSALS[what][1]}"
+    for kind in ("Progressing", "UpdateBlocked"):
+        assert world.condition(kind)["reason"] == "Refused" and told in world.condition(kind)["message"]
+    assert world.status["phase"] == "Failed" and "PATCH" not in str(world.status)
+    assert world.condition("Ready")["status"] == "True" or not formed
+    assert [each["message"] for each in world.api.all("events")].count(told) == 1
+    assert world.api.get("services", "orders-0-1") is not None, "other objects are written"
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_pass_that_cannot_read_is_told(world: Cluster, what: str) -> None:
+    world.create()
+    world.settle()
+    listing = world.api._list
+
+    def refused(resource: kube.Resource, *about: Any) -> Any:
+        if resource is kube.PODS:
+            raise RefusalError(REFUSALS[what][0], "Refused", REFUSALS[what][1])
+        return listing(resource, *about)
+
+    world.api._list = refused  # type: ignore[method-assign]
+    for _ in range(3):
+        world.one_pass()
+        world.tick()
+    assert world.status["phase"] == "Unknown" and world.status["readyNodes"] == "3/3"
+    for kind in ("Ready", "Degraded", "QuorumAtRisk"):
+        condition = world.condition(kind)
+        assert (condition["status"], condition["reason"]) == ("Unknown", "PassFailed")
+        assert REFUSALS[what][1] in condition["message"]
+    assert [reason for _, reason in events(world)].count("PassFailed") == 1
+    world.api._list = listing  # type: ignore[method-assign]
+    world.settle()
+
+
+def test_a_short_silence_of_the_api_server_is_not_told(world: Cluster) -> None:
+    world.create()
+    world.settle()
+    before = dict(world.status)
+    listing = world.api._list
+
+    def silent(*about: Any) -> Any:
+        raise RefusalError(503, "ServiceUnavailable", "the server is overloaded")
+
+    world.api._list = silent  # type: ignore[method-assign]
+    for _ in range(3):
+        world.one_pass()
+        world.tick(5.0)
+    assert world.status == before
+    for _ in range(3):
+        world.one_pass()
+        world.tick(5.0)
+    assert world.condition("Ready")["reason"] == "PassFailed"
+    world.api._list = listing  # type: ignore[method-assign]
+    world.settle()
+
+
 def test_objects_of_a_disabled_feature_are_deleted(world: Cluster) -> None:
     world.create(listeners={"external": {"type": "NodePort"}})
     world.settle()
@@ -289,7 +475,9 @@ def test_a_foreign_process_at_a_members_address_is_not_believed(world: Cluster) 
 
     api.ask = another  # type: ignore[method-assign]
     world.one_pass()
-    assert world.condition("Ready")["reason"] == world.condition("Degraded")["reason"] == "NoLeader"
+    for kind in ("Ready", "Degraded", "QuorumAtRisk"):
+        assert (world.condition(kind)["status"], world.condition(kind)["reason"]) == ("Unknown", "Unreachable")
+    assert (world.status["phase"], world.status["leaders"]) == ("Unknown", "?/1")
     assert "of billing-0 responds at the address of this member" in world.status["groups"][0]["lastError"]
 
 

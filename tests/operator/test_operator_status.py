@@ -13,6 +13,7 @@ from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, 
 from tallystick.operator.clusters.spec import Cluster, ClusterSpec
 from tallystick.operator.clusters.status import (
     cluster_status,
+    failed_pass_status,
     failed_status,
     next_underway,
     node_error,
@@ -55,7 +56,13 @@ def seen(*members: Member, **changes: Any) -> Observed:
 
 
 HEALTHY = seen(leader(), member(1), member(2))
-LEADERLESS = seen(*(member(number, answer=None) for number in range(3)))
+LOST = Answer("follower", 5, None, ready=False, voters=(0, 1, 2), commit_index=7)
+LEADERLESS = seen(*(member(number, answer=LOST) for number in range(3)))
+SILENT = seen(*(member(number, answer=None) for number in range(3)))
+REJECTED = seen(*(member(number, answer=None, refused="a token is needed", unauthorized=True) for number in range(3)))
+NO_LEADER = ("False", "NoLeader", "no leader in orders-0")
+TAKEN = "Service x exists. The operator does not change it: delete or rename it"
+UNREACHABLE = ("Unknown", "Unreachable", "the operator cannot reach the brokers in orders-0")
 UNFORMED = seen(*(member(number, claim=Claim(uid="c"), answer=None) for number in range(3)))
 ONE_DOWN = seen(leader(), member(1, pod=UNREADY_POD, answer=None), member(2))
 RESTART = Step(Action.RESTART, 0, 1, "Outdated", "the pod is outdated", "p")
@@ -84,6 +91,17 @@ def condition(found: dict[str, Any], type_: str) -> tuple[str, str, str]:
         ("Ready", UNFORMED, ("False", "NotFormed", "no leader has been elected yet in orders-0")),
         ("Ready", seen(groups=()), ("False", "NotFormed", "no leader has been elected yet")),
         ("Ready", LEADERLESS, ("False", "NoLeader", "no leader in orders-0")),
+        ("Ready", SILENT, UNREACHABLE),
+        ("Degraded", SILENT, UNREACHABLE),
+        ("QuorumAtRisk", SILENT, UNREACHABLE),
+        ("Ready", seen(member(0, answer=None), member(1), member(2)), UNREACHABLE),
+        ("Ready", seen(member(0, answer=None), member(1, answer=LOST), member(2, answer=LOST)), NO_LEADER),
+        ("Ready", seen(member(0, answer=None, pod=None), member(1, answer=LOST), member(2, answer=LOST)), NO_LEADER),
+        ("Ready", replace(UNFORMED, taken=("Service x exists",)), ("False", "NameTaken", TAKEN)),
+        ("Ready", replace(UNFORMED, refusals=("quota",)), ("False", "Refused", "quota")),
+        ("Progressing", replace(HEALTHY, taken=("Service x exists",)), ("False", "NameTaken", TAKEN)),
+        ("UpdateBlocked", replace(HEALTHY, taken=("Service x exists",)), ("True", "NameTaken", TAKEN)),
+        ("UpdateBlocked", replace(HEALTHY, refusals=("quota",)), ("True", "Refused", "quota")),
         ("Ready", ONE_DOWN, ("False", "NodesNotReady", "not ready: orders-0-1")),
         (
             "Ready",
@@ -102,7 +120,7 @@ def condition(found: dict[str, Any], type_: str) -> tuple[str, str, str]:
         ("Degraded", HEALTHY, ("False", "NodesReady", "all nodes are ready")),
         ("Degraded", UNFORMED, ("False", "NodesReady", "all nodes are ready")),
         ("Degraded", ONE_DOWN, ("True", "NodesNotReady", "orders-0-1 not ready")),
-        ("Degraded", LEADERLESS, ("True", "NoLeader", "no leader is reachable in orders-0")),
+        ("Degraded", LEADERLESS, ("True", "NoLeader", "no member leads in orders-0")),
         (
             "Degraded",
             replace(HEALTHY, name_servers=replace(SERVERS, ready=1)),
@@ -183,6 +201,9 @@ def test_a_single_member_and_removed_groups_have_their_own_reasons() -> None:
         (HEALTHY, Decision(None, (replace(HELD, reason="LastCopy"),)), cluster(), "Failed"),
         (ONE_DOWN, Decision(None), cluster(), "Degraded"),
         (LEADERLESS, Decision(None), cluster(), "Degraded"),
+        (SILENT, Decision(None), cluster(), "Unknown"),
+        (replace(UNFORMED, refusals=("quota",)), Decision(None), cluster(), "Failed"),
+        (replace(UNFORMED, taken=("Service x",)), Decision(None), cluster(), "Failed"),
         (replace(HEALTHY, name_servers=replace(SERVERS, ready=1)), Decision(None), cluster(), "Degraded"),
         (HEALTHY, Decision(None), cluster(replicas=5), "Scaling"),
         (replace(ONE_DOWN, underway=UNDERWAY), Decision(None), cluster(), "Updating"),
@@ -191,6 +212,23 @@ def test_a_single_member_and_removed_groups_have_their_own_reasons() -> None:
 )
 def test_phase_of_a_cluster(observed: Observed, decision: Decision, wanted: Cluster, phase: str) -> None:
     assert status(observed, decision, wanted)["phase"] == phase
+
+
+@pytest.mark.parametrize("type_", ["Ready", "Degraded", "QuorumAtRisk"])
+def test_a_rejected_token_says_nothing_about_the_cluster(type_: str) -> None:
+    found = status(REJECTED)
+    known, reason, message = condition(found, type_)
+    assert (known, reason, found["phase"], found["leaders"]) == ("Unknown", "Unauthorized", "Unknown", "?/1")
+    assert "a token is needed" in message and NAMES.admin("uid") in message
+
+
+def test_a_failed_pass_says_why_and_claims_nothing() -> None:
+    found = failed_pass_status(cluster(), NOW, "pods is forbidden", status(ONE_DOWN))
+    assert (found["phase"], found["nodes"]) == ("Unknown", 3)
+    for type_ in ("Ready", "Degraded", "QuorumAtRisk"):
+        known, reason, message = condition(found, type_)
+        assert (known, reason) == ("Unknown", "PassFailed") and "pods is forbidden" in message
+    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 6
 
 
 def test_a_blocked_step_is_marked_in_the_status_and_a_started_one_is_not() -> None:

@@ -74,12 +74,15 @@ class JobLab(Operated[JobsReconciler]):
         self.machine_up = True
         self.schedulable: Callable[[Json], bool] = lambda pod: True
         self.looked_at: list[WorkKey] = []
+        self.uids: dict[str, str] = {}
+        """Of the clusters, by name."""
         self.make_cluster(groups)
 
     # -- people --------------------------------------------------------------------------------------------------------
 
     def make_cluster(self, groups: int = 1, name: str = CLUSTER) -> None:
-        self.put("brokerclusters", name, {"spec": {"groups": groups, "replicas": 3}})
+        cluster = self.put("brokerclusters", name, {"spec": {"groups": groups, "replicas": 3}})
+        self.uids[name] = cluster["metadata"]["uid"]
         for group in range(groups):
             for member in range(3):
                 self.make_member(group, member, name)
@@ -90,10 +93,12 @@ class JobLab(Operated[JobsReconciler]):
             "tallystick.dev/cluster": cluster,
             "app.kubernetes.io/managed-by": "tallystick-operator",
             "tallystick.dev/group": str(group),
+            "tallystick.dev/member": str(member),
         }
+        owner = {"kind": "BrokerCluster", "name": cluster, "uid": self.uids[cluster], "controller": True}
         status = {"phase": "Ready", "role": "Leader" if member == 0 else "Follower"} | more
         spec = {"clusterName": cluster, "group": group, "member": member}
-        self.put("brokernodes", node, {"spec": spec, "status": status}, labels=labels)
+        self.put("brokernodes", node, {"spec": spec, "status": status}, labels=labels, ownerReferences=[owner])
         self.put(
             "persistentvolumeclaims",
             f"data-{node}",
@@ -398,7 +403,7 @@ class JobJudge:
         labels = pod["metadata"]["labels"]
         assert "tallystick.dev/job" in labels, f"{name} is deleted, and is no job's"
         job = self._lab.api.get("storejobs", labels["tallystick.dev/job"])
-        uid = pod["metadata"]["ownerReferences"][0]["uid"]
+        uid = (pod["metadata"].get("ownerReferences") or [{"uid": ""}])[0]["uid"]
         if job is not None and job["metadata"]["uid"] == uid and labels["tallystick.dev/job-role"] == "driver":
             phase = (job.get("status") or {}).get("phase")
             assert phase not in ("Submitted", "Running"), f"{name} is deleted before the reason was reported"
@@ -407,7 +412,7 @@ class JobJudge:
 
     def ended(self, pod: Json, code: int, message: str) -> None:
         if code == 0:
-            self.said[pod["metadata"]["ownerReferences"][0]["uid"]] = message
+            self.said[(pod["metadata"].get("ownerReferences") or [{"uid": ""}])[0]["uid"]] = message
 
     def look(self) -> None:
         """After each moment: who is not allowed to be there together."""
@@ -415,7 +420,7 @@ class JobJudge:
             found = {
                 pod["metadata"]["labels"]["tallystick.dev/job-attempt"]
                 for pod in self._lab.pods(body["metadata"]["name"]).values()
-                if pod["metadata"]["ownerReferences"][0]["uid"] == body["metadata"]["uid"]
+                if (pod["metadata"].get("ownerReferences") or [{"uid": ""}])[0]["uid"] == body["metadata"]["uid"]
             }
             assert len(found) <= 1, f"{body['metadata']['name']}: pods of attempts {found} are there together"
 

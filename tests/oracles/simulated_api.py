@@ -84,7 +84,25 @@ class SimulatedApi:
         if method == "GET":
             return self._kept(key)
         self.hook(method, resource, key, body, subresource or "")
-        self.writes.append(f"{method} {resource.plural}/{name}" + (f"/{subresource}" if subresource else ""))
+        before, made = self.objects.get(key), f"{method} {resource.plural}/{name}"
+        self.writes.append(made + (f"/{subresource}" if subresource else ""))
+        try:
+            return self._write(method, resource, key, subresource, query, body, content_type)
+        finally:
+            if method in ("PATCH", "POST") and before is not None and self.objects.get(key) is before:
+                self.writes.pop()  # refused, or without an effect
+
+    def _write(
+        self,
+        method: str,
+        resource: kube.Resource,
+        key: Key,
+        subresource: str | None,
+        query: Mapping[str, str],
+        body: Json | None,
+        content_type: str,
+    ) -> Json:
+        name = key[2]
         if subresource == "eviction":
             return self._evict(key, body or {})
         match method:
@@ -100,6 +118,7 @@ class SimulatedApi:
             case "PATCH" if content_type == "application/apply-patch+yaml":
                 return self._apply(key, resource, body or {}, subresource, query["fieldManager"])
             case "PATCH":
+                self._check_version(key, body or {})
                 return self._store(key, merged(self._found(key), body or {}))
             case "DELETE":
                 return self._delete(key, body or {})
@@ -148,9 +167,24 @@ class SimulatedApi:
         self.objects[key] = body
         return copied(body)
 
+    def _check_version(self, key: Key, body: Json) -> None:
+        """Refuses a write that names another version, or another object, than the one that is there."""
+        wanted, live = body.get("metadata") or {}, self.objects.get(key)
+        if live is None and "uid" in wanted:
+            raise RefusalError(409, "Conflict", "uid mismatch: no existing object was found")
+        if live is None:
+            return
+        if wanted.get("resourceVersion", live["metadata"]["resourceVersion"]) != live["metadata"]["resourceVersion"]:
+            raise RefusalError(409, "Conflict", "the object has been modified")
+        if wanted.get("uid", live["metadata"]["uid"]) != live["metadata"]["uid"]:
+            raise RefusalError(422, "Invalid", "metadata.uid: field is immutable")
+
     def _apply(self, key: Key, resource: kube.Resource, body: Json, subresource: str | None, manager: str) -> Json:
         if subresource == "status":
+            self._found(key)
+            self._check_version(key, body)
             return self._store(key, {**self._found(key), "status": body["status"]})
+        self._check_version(key, body)
         before = self.applied.get((key, manager), {})
         self.applied[key, manager] = copied(body)
         live = copied(self.objects.get(key)) or {
@@ -162,9 +196,9 @@ class SimulatedApi:
 
     def _delete(self, key: Key, options: Json) -> Json:
         found = self._found(key)
-        uid = (options.get("preconditions") or {}).get("uid")
-        if uid not in (None, found["metadata"]["uid"]):
-            raise RefusalError(409, "Conflict", "the UID in the precondition does not match")
+        for part, wanted in (options.get("preconditions") or {}).items():
+            if wanted != found["metadata"][part]:
+                raise RefusalError(409, "Conflict", f"the {part} in the precondition does not match")
         plural, namespace, name = key
         if plural == "pods" and options.get("gracePeriodSeconds") != 0:
             grace = (found.get("spec") or {}).get("terminationGracePeriodSeconds", 30)

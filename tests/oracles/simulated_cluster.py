@@ -268,11 +268,12 @@ class Cluster(Operated[ClusterReconciler]):
             replicas = body["spec"]["replicas"]
             body["status"] |= {"readyReplicas": replicas, "updatedReplicas": replicas}
             name = body["metadata"]["name"]
-            if name.endswith("-nameserver"):
+            if name.endswith("-nameserver") or not replicas:
                 continue  # they always run here
             if self.api.get("pods", f"{name}-0") is None:
                 template = body["spec"]["template"]
                 owner = {"uid": body["metadata"]["uid"], "name": name, "kind": "StatefulSet", "apiVersion": "apps/v1"}
+                owner["controller"] = True
                 metadata = {**template["metadata"], "name": f"{name}-0", "ownerReferences": [owner]}
                 self.by_hand(
                     "POST",
@@ -281,7 +282,7 @@ class Cluster(Operated[ClusterReconciler]):
                 )
 
     def _schedule(self) -> None:
-        for pod in self.api.all("pods"):
+        for pod in self._pods():
             if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
                 continue
             claims = [self.api.get("persistentvolumeclaims", name) for name in claims_of(pod)]
@@ -294,8 +295,19 @@ class Cluster(Operated[ClusterReconciler]):
                     size = claim["spec"]["resources"]["requests"]["storage"]
                     claim.setdefault("status", {"phase": "Bound", "capacity": {"storage": size}})
 
+    def _pods(self) -> list[Json]:
+        """Those of StatefulSets that are there."""
+        uids = {body["metadata"]["uid"] for body in self.api.all("statefulsets")}
+        owners = {pod["metadata"]["uid"]: pod["metadata"].get("ownerReferences") for pod in self.api.all("pods")}
+        going = [pod for pod in self.api.all("pods") if "deletionTimestamp" in pod["metadata"]]
+        return going + [
+            pod
+            for pod in self.api.all("pods")
+            if pod not in going and any(owner["uid"] in uids for owner in owners[pod["metadata"]["uid"]] or ())
+        ]
+
     def _kubelets(self) -> None:
-        for pod in self.api.all("pods"):
+        for pod in self._pods():
             metadata, machine = pod["metadata"], pod["spec"].get("nodeName")
             if machine is None:
                 if "deletionTimestamp" in metadata:
@@ -377,7 +389,7 @@ class Cluster(Operated[ClusterReconciler]):
                 return
 
     def _probes(self) -> None:
-        for pod in self.api.all("pods"):
+        for pod in self._pods():
             machine = pod["spec"].get("nodeName")
             if machine is None or not self.machines[machine] or "deletionTimestamp" in pod["metadata"]:
                 continue

@@ -98,7 +98,9 @@ class FakeApi:
         return found
 
     def cluster(self, groups: int = 2, formed: Sequence[int] | None = None, **metadata: Any) -> dict[str, Any]:
-        self.objects.pop(("BrokerCluster", NAMESPACE, CLUSTER), None)
+        old = self.objects.pop(("BrokerCluster", NAMESPACE, CLUSTER), None)
+        if old is not None:
+            metadata = {"uid": old["metadata"]["uid"]} | metadata
         found = self.create("BrokerCluster", CLUSTER, {"groups": groups, "replicas": 3}, **metadata)
         has = range(groups) if formed is None else formed
         rows = [
@@ -166,21 +168,27 @@ class FakeApi:
         assert set(body) == {"metadata"}, "the operator must not write a spec"
         return self._write(old, new)
 
-    async def apply(self, body: dict[str, Any], *, subresource: str | None = None) -> dict[str, Any]:
+    async def apply_status_of(self, body: dict[str, Any]) -> dict[str, Any]:
         metadata = body["metadata"]
-        if body["kind"] == "ConfigMap":
-            return self._apply_claims(body)
-        assert subresource == "status"
         old = self._writable(body["kind"], metadata["namespace"], metadata["name"], body)
         new = copy.deepcopy(old)
         new["status"] = copy.deepcopy(body["status"])
         return self._write(old, new)
 
-    def _apply_claims(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The one other object that is written; the last writer owns it."""
+    async def apply(self, body: dict[str, Any], live: dict[str, Any] | None) -> dict[str, Any]:
+        """Of the one other object that is written: the claims."""
+        assert body["kind"] == "ConfigMap"
         self.fuse.before()
         key = ("ConfigMap", body["metadata"]["namespace"], body["metadata"]["name"])
+        version = {"uid": f"uid-{next(self._uids)}"} if live is None else {"uid": live["metadata"]["uid"]}
+        version["resourceVersion"] = str(next(self._versions))
+        there = self.objects.get(key)
+        if (there is None) != (live is None) or (
+            there is not None and live is not None and there["metadata"] != live["metadata"]
+        ):
+            raise kube.ConflictError("the claims have changed", status=409)
         new = copy.deepcopy(body)
+        new["metadata"] |= version
         for listener in self.on_write:
             listener(self.objects.get(key), new)
         self.objects[key] = new

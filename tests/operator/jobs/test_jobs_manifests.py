@@ -15,7 +15,7 @@ from tallystick.operator.jobs.spec import Job
 
 Json = dict[str, Any]
 URL = "http://{node}.{namespace}.svc:8080"
-FRAME = manifests.Frame("jobs:1", "low", ({"name": "registry"},))
+FRAME = manifests.Frame("jobs:1", "low", ({"name": "registry"},), "orders-reader-1")
 
 
 def job(**spec: Any) -> Job:
@@ -90,7 +90,7 @@ def test_a_brokers_volume_is_mounted_read_only_and_keeps_its_owner() -> None:
 def test_only_the_read_token_is_mounted() -> None:
     for pod in made(job()):
         names = [each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each]
-        assert names == [JobNames("shop", "nightly", "orders").secret("u1"), "orders-reader"]
+        assert names == [JobNames("shop", "nightly", "orders").secret("u1"), "orders-reader-1"]
         assert volumes(pod)["reader"]["secret"]["optional"] is True
 
 

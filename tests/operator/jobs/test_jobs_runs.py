@@ -149,8 +149,8 @@ def test_foreign_objects_are_not_changed(lab: JobLab) -> None:
     lab.put("services", "audit-job", {"spec": {"clusterIP": "None"}})
     lab.job("audit", RUNS)
     lab.one_pass()
-    assert lab.condition("Started")["reason"] == "Refused"
-    assert "does not belong to this StoreJob" in lab.status()["message"]
+    assert lab.condition("Started")["reason"] == "NameTaken"
+    assert "Service audit-job exists and has no owner" in lab.status()["message"]
     lab.delete("services", "audit-job")
     lab.until("Completed")
 
@@ -159,7 +159,20 @@ def test_a_foreign_pod_with_the_same_name_is_reported(lab: JobLab) -> None:
     lab.put("pods", "audit-w-orders-0-1", {"spec": {}}, labels={"tallystick.dev/job-role": "x"})
     lab.job("audit", RUNS)
     lab.one_pass()
-    assert lab.condition("Started")["reason"] == "Refused" and "audit-w-orders-0-1" in lab.status()["message"]
+    assert lab.condition("Started")["reason"] == "NameTaken" and "audit-w-orders-0-1" in lab.status()["message"]
+
+
+def test_pods_of_others_with_our_labels_are_not_deleted(lab: JobLab) -> None:
+    labels = {"tallystick.dev/job": "audit", "app.kubernetes.io/managed-by": "tallystick-operator"}
+    lab.put("pods", "mine", {"spec": {}, "status": {}}, labels=labels | {"tallystick.dev/job-role": "driver"})
+    lab.job("audit", RUNS)
+    for _ in range(5):
+        lab.one_pass()
+        lab.time += 1.0
+    assert lab.api.get("pods", "mine") is not None and "deletionTimestamp" not in str(lab.api.get("pods", "mine"))
+    assert lab.status()["message"] == "waiting for earlier pods to be deleted"
+    lab.delete("pods", "mine")
+    lab.until("Completed")
 
 
 def test_without_an_image_it_says_so(lab: JobLab) -> None:

@@ -1,5 +1,6 @@
 """What is refused, what waits, and what is taken over: each with the reason that its author reads."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -82,6 +83,20 @@ async def test_a_cluster_that_is_not_there_yet() -> None:
     await lab.settle()
     assert lab.api.ready("created") == ("True", "Reconciled")
     assert lab.events.told == []
+
+
+async def test_claims_of_another_owner_are_not_written_and_not_believed(lab: Lab) -> None:
+    uid = lab.api.topic("created")["metadata"]["uid"]
+    there = lab.api.create("ConfigMap", f"{CLUSTER}-topic-claims", {}, ownerReferences=[{"uid": "x", "kind": "App"}])
+    there["data"] = {"claims.json": f'{{"{uid}": ["{CLUSTER}-0"]}}'}
+    before = copy.deepcopy(there)
+    await lab.settle()
+    assert lab.api.ready("created") == ("False", "NameTaken")
+    assert f"ConfigMap {CLUSTER}-topic-claims exists" in lab.api.message("created")
+    assert not lab.topic(0, "created") and lab.api.objects["ConfigMap", NAMESPACE, f"{CLUSTER}-topic-claims"] == before
+    lab.api.remove("ConfigMap", f"{CLUSTER}-topic-claims")
+    await lab.settle()
+    assert lab.api.ready("created") == ("True", "Reconciled")
 
 
 async def test_the_older_of_two_is_heeded(lab: Lab) -> None:
