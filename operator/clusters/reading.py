@@ -39,7 +39,7 @@ from tallystick.operator.core.names import (
     is_set,
 )
 from tallystick.operator.core.node_api import NodeError, UnauthorizedError, UnreachableError
-from tallystick.operator.core.ownership import owned
+from tallystick.operator.core.ownership import controller_of, owned
 from tallystick.operator.core.pods import Pod, pod_of
 from tallystick.operator.core.quantity import quantity
 from tallystick.operator.core.times import seconds
@@ -71,7 +71,11 @@ def objects_of(cluster: Cluster, body: Json, by_kind: Mapping[str, Mapping[str, 
     claims = by_kind.get("PersistentVolumeClaim", {})
     found |= {
         "BrokerNode": nodes,
-        "Pod": _owned(by_kind, "Pod", sets),
+        "Pod": {
+            name: each
+            for name, each in by_kind.get("Pod", {}).items()
+            if owned(each, sets) or _was_made_for(cluster, each)
+        },
         "PersistentVolumeClaim": {name: each for name, each in claims.items() if is_claim_of(cluster.name, each)},
     }
     return Objects(body, found)
@@ -85,6 +89,19 @@ def belongs(live: Json, wanted: Json) -> bool:
     if wanted["kind"] == "PersistentVolumeClaim":
         return is_claim_of(wanted["metadata"]["labels"][CLUSTER], live)
     return owned(live, {owner["uid"] for owner in wanted["metadata"]["ownerReferences"]})
+
+
+def _was_made_for(cluster: Cluster, pod: Json) -> bool:
+    """Whether a StatefulSet of this very cluster, which may be gone, made a pod.
+
+    Its machine may not let go of the pod, which then outlives its StatefulSet. The name of the Secret that it mounts
+    contains a digest of the UID of the cluster, so a pod of an earlier cluster of the same name is none of these.
+    """
+    owner, secret = controller_of(pod), Names(cluster.namespace, cluster.name).admin(cluster.uid)
+    if owner is None or (owner.get("kind"), f"{owner.get('name')}-0") != ("StatefulSet", pod["metadata"]["name"]):
+        return False
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return any((volume.get("secret") or {}).get("secretName") == secret for volume in volumes)
 
 
 def _owned(by_kind: Mapping[str, Mapping[str, Json]], kind: str, uids: Collection[str]) -> dict[str, Json]:

@@ -208,16 +208,15 @@ class Kube:
         version = {"resourceVersion": NO_VERSION} if live is None else _version_of(live)
         return await self._apply(body | {"metadata": body["metadata"] | version}, None)
 
-    async def apply_status(self, resource: Resource, body: Json, status: Json) -> Json:
-        """Applies the complete status of the object `body` in any version of it.
+    async def apply_status(self, resource: Resource, body: Json, status: Json) -> None:
+        """Applies the complete status of the object `body`, which gets the new version.
 
-        NotFoundError: the object does not exist. ConflictError, InvalidError: the name belongs to another object.
+        NotFoundError: the object does not exist. ConflictError: it has changed, or the name belongs to another object.
         """
-        metadata = {key: body["metadata"][key] for key in ("namespace", "name", "uid")}
-        return await self._apply(
-            {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status},
-            "status",
-        )
+        metadata = {key: body["metadata"][key] for key in ("namespace", "name", "uid", "resourceVersion")}
+        found = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}
+        answer = await self._apply(found, "status")
+        body["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
 
     async def apply_status_of(self, body: Json) -> Json:
         """Applies the status in `body`. ConflictError: its metadata.resourceVersion is outdated."""

@@ -83,7 +83,7 @@ async def test_a_long_list_comes_in_pages() -> None:
 
 
 async def test_an_apply_is_forced_and_in_our_name() -> None:
-    recorder = Recorder((200, {}), (200, {}), (200, {}))
+    recorder = Recorder((200, {}), (200, {"metadata": {"resourceVersion": "8"}}), (200, {}))
     body = {"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": {"namespace": "shop", "name": "orders-0-0"}}
     await Kube(recorder).apply(body, None)
     method, path, query, sent, content_type = recorder.asked[0]
@@ -94,9 +94,15 @@ async def test_an_apply_is_forced_and_in_our_name() -> None:
     live = {"metadata": {"namespace": "shop", "name": "orders", "uid": "u", "resourceVersion": "7"}}
     await Kube(recorder).apply_status(kube.CLUSTERS, live, {"phase": "Ready"})
     assert recorder.asked[1][1].endswith("/brokerclusters/orders/status")
-    assert recorder.asked[1][3]["metadata"] == {"namespace": "shop", "name": "orders", "uid": "u"}
+    assert recorder.asked[1][3]["metadata"] == {
+        "namespace": "shop",
+        "name": "orders",
+        "uid": "u",
+        "resourceVersion": "7",
+    }
+    assert live["metadata"]["resourceVersion"] == "8"
     await Kube(recorder).apply(body, live)
-    assert recorder.asked[2][3]["metadata"] == body["metadata"] | {"uid": "u", "resourceVersion": "7"}
+    assert recorder.asked[2][3]["metadata"] == body["metadata"] | {"uid": "u", "resourceVersion": "8"}
 
 
 def test_a_rejection_keeps_the_words_of_the_server() -> None:
