@@ -84,13 +84,14 @@ async def test_a_long_list_comes_in_pages() -> None:
 
 async def test_an_apply_is_forced_and_in_our_name() -> None:
     recorder = Recorder((200, {}), (200, {"metadata": {"resourceVersion": "8"}}), (200, {}))
-    body = {"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": {"namespace": "shop", "name": "orders-0-0"}}
+    metadata = {"namespace": "shop", "name": "orders-0-0"}
+    body = {"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": metadata}
     await Kube(recorder).apply(body, None)
     method, path, query, sent, content_type = recorder.asked[0]
     assert (method, path) == ("PATCH", "/apis/apps/v1/namespaces/shop/statefulsets/orders-0-0")
     assert query == {"fieldManager": "tallystick-operator", "force": "true"}
     assert content_type == "application/apply-patch+yaml"
-    assert sent == {**body, "metadata": {**body["metadata"], "resourceVersion": kube.NO_VERSION}}
+    assert sent == {**body, "metadata": {**metadata, "resourceVersion": kube.NO_VERSION}}
     live = {"metadata": {"namespace": "shop", "name": "orders", "uid": "u", "resourceVersion": "7"}}
     await Kube(recorder).apply_status(kube.CLUSTERS, live, {"phase": "Ready"})
     assert recorder.asked[1][1].endswith("/brokerclusters/orders/status")
@@ -102,7 +103,7 @@ async def test_an_apply_is_forced_and_in_our_name() -> None:
     }
     assert live["metadata"]["resourceVersion"] == "8"
     await Kube(recorder).apply(body, live)
-    assert recorder.asked[2][3]["metadata"] == body["metadata"] | {"uid": "u", "resourceVersion": "8"}
+    assert recorder.asked[2][3]["metadata"] == metadata | {"uid": "u", "resourceVersion": "8"}
 
 
 def test_a_rejection_keeps_the_words_of_the_server() -> None:

@@ -367,7 +367,7 @@ def test_a_pass_that_cannot_read_is_told(world: Cluster, what: str) -> None:
             raise RefusalError(REFUSALS[what][0], "Refused", REFUSALS[what][1])
         return listing(resource, *about)
 
-    world.api._list = refused  # type: ignore[method-assign]
+    world.api._list = refused  # type: ignore[method-assign, assignment]
     for _ in range(3):
         world.one_pass()
         world.tick()
@@ -390,7 +390,7 @@ def test_a_short_silence_of_the_api_server_is_not_told(world: Cluster) -> None:
     def silent(*about: Any) -> Any:
         raise RefusalError(503, "ServiceUnavailable", "the server is overloaded")
 
-    world.api._list = silent  # type: ignore[method-assign]
+    world.api._list = silent  # type: ignore[method-assign, assignment]
     for _ in range(3):
         world.one_pass()
         world.tick(5.0)
