@@ -95,7 +95,7 @@ def _was_made_for(cluster: Cluster, pod: Json) -> bool:
     """Whether a StatefulSet of this very cluster, which may be gone, made a pod.
 
     Its machine may not let go of the pod, which then outlives its StatefulSet. The name of the Secret that it mounts
-    contains a digest of the UID of the cluster, so a pod of an earlier cluster of the same name is none of these.
+    contains a digest of the UID of the cluster, so no pod of an earlier cluster of the same name counts.
     """
     owner, secret = controller_of(pod), Names(cluster.namespace, cluster.name).admin(cluster.uid)
     if owner is None or (owner.get("kind"), f"{owner.get('name')}-0") != ("StatefulSet", pod["metadata"]["name"]):
