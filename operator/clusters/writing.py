@@ -130,7 +130,7 @@ class Writer:
         return _TAKEN
 
     async def _look_for_pods(self, objects: Objects, sets: list[Json], outcome: Outcome) -> None:
-        """Finds pods with the name of a member's pod: a StatefulSet waits for such a name for ever, in silence.
+        """Finds pods with the name of a member's pod: a StatefulSet waits for such a name without an end or a message.
 
         A StatefulSet adopts a pod without a controller that has all its labels. Such a pod is left to it.
         """

@@ -133,7 +133,7 @@ def is_claim_of(cluster: str, body: Json) -> bool:
     """Whether a claim belongs to a member of a cluster of this name.
 
     A claim has no owner: it is kept when its cluster is deleted, and a new cluster uses it again. Its labels decide,
-    which must fit its name; nobody sets all of them by accident. A claim that a user restored needs these labels.
+    which must fit its name; no user sets all of them by accident. A claim that a user restored needs these labels.
     """
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}

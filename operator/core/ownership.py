@@ -1,7 +1,7 @@
 """Which objects belong to which owner. Pure.
 
 An object belongs to the object that its owner reference with `controller: true` names by UID. Labels prove nothing:
-every user can set them. An object of an earlier owner with the same name has another UID, and belongs to nobody here.
+every user can set them. An object of an earlier owner with the same name has another UID and does not count.
 """
 
 from __future__ import annotations
