@@ -17,6 +17,7 @@ from tallystick.operator.core.events import Reference
 from tallystick.operator.core.kube import ConflictError, NotFoundError, UnavailableError
 from tallystick.operator.core.names import LEFT, REPLACE, Names
 from tallystick.operator.core.node_api import NodeName
+from tallystick.operator.core.pods import Pod
 
 _logger = logging.getLogger(__name__)
 
@@ -57,6 +58,24 @@ async def carry_out(context: Context, cluster: Cluster, objects: Objects, observ
         case Action.DELETE:
             await work.delete_node()
     context.metrics.steps.labels(step.action.value).inc()
+
+
+async def restart_name_server(context: Context, objects: Objects, name: str, pod: Pod) -> None:
+    """Stops an outdated name server; its StatefulSet creates a current one. KubeError: it is not done."""
+    namespace = objects.cluster["metadata"]["namespace"]
+    message = f"{name}: the pod is outdated"
+    await context.events.post(Reference.to(objects.cluster), "RestartNameServer", message)
+    try:
+        if pod.ready:
+            await context.kube.evict(namespace, name, uid=pod.uid)
+        else:
+            await context.kube.delete(kube.PODS, namespace, name, uid=pod.uid)
+    except (NotFoundError, ConflictError):
+        pass  # this pod no longer exists
+    except UnavailableError as error:
+        if error.status != 429:
+            raise
+        _logger.info("%s is not restarted now: %s", name, error.said)
 
 
 async def _tell(context: Context, objects: Objects, name: str, step: Step) -> None:

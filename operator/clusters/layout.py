@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tallystick.operator.clusters import broker_manifests, cluster_manifests, name_server_manifests
 from tallystick.operator.clusters.broker_manifests import HOST_ADDRESS, MemberPlan
 from tallystick.operator.clusters.decide import Wanted
+from tallystick.operator.clusters.name_servers import image_of
 from tallystick.operator.clusters.observed import Claim, Group, Member, Observed
 from tallystick.operator.clusters.quorum import majority, voters_of
 from tallystick.operator.clusters.spec import Cluster, External
@@ -36,13 +37,13 @@ def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
     return Wanted(cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused)
 
 
-def shared_manifests(cluster: Cluster) -> list[Json]:
-    """Returns the objects that do not depend on the observed state, except Secrets (see `writing.py`)."""
+def shared_manifests(cluster: Cluster, observed: Observed) -> list[Json]:
+    """Returns the objects that a cluster has once or for each group, except Secrets (see `writing.py`)."""
     found = [
         cluster_manifests.service_account(cluster),
         cluster_manifests.config_map(cluster),
         *name_server_manifests.name_server_services(cluster),
-        name_server_manifests.name_server_set(cluster),
+        name_server_manifests.name_server_set(cluster, image_of(observed, cluster.spec.image)),
     ]
     if cluster.spec.disruption_budget:
         found += [cluster_manifests.disruption_budget(cluster, group) for group in range(cluster.spec.groups)]
@@ -84,7 +85,7 @@ def placed(group: Group, replicas: int) -> tuple[int, ...]:
 
 def layout(cluster: Cluster, observed: Observed) -> Layout:
     """Returns all objects of a cluster."""
-    manifests, waits = shared_manifests(cluster), []
+    manifests, waits = shared_manifests(cluster, observed), []
     templates: dict[tuple[int, int], str | None] = {}
     for group in observed.groups:
         for number in placed(group, cluster.spec.replicas):

@@ -1,6 +1,6 @@
 """Objects of the name servers: a StatefulSet without volumes, a headless Service for brokers, a Service for clients.
 
-Kubernetes updates them one at a time. Their only state is what brokers register every 30 seconds.
+The operator updates them one at a time (`name_servers.py`). Their only state is what brokers register every 30 seconds.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from tallystick.operator.clusters.cluster_manifests import names_of, owner_of, pod_spec
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.kube import SERVICES, STATEFUL_SETS, Json
-from tallystick.operator.core.manifests import apart, container_security, environment, manifest, port, probe
-from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE
+from tallystick.operator.core.manifests import apart, container_security, digest, environment, manifest, port, probe
+from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE, TEMPLATE
 
 SETTLED_SECONDS = 35
 """minReadySeconds: brokers register every 30 s, so a new name server knows all brokers before the next restart."""
@@ -51,12 +51,13 @@ def name_server_services(cluster: Cluster) -> list[Json]:
     return services
 
 
-def name_server_set(cluster: Cluster) -> Json:
+def name_server_set(cluster: Cluster, image: str) -> Json:
+    """Returns the StatefulSet. `image`: see `name_servers.image_of`."""
     names, spec = names_of(cluster), cluster.spec
     placement = spec.name_server_placement
     container: Json = {
         "name": "nameserver",
-        "image": spec.image,
+        "image": image,
         "imagePullPolicy": spec.image_pull_policy,
         "command": ["tally", "nameserver"],
         "env": environment(
@@ -96,9 +97,9 @@ def name_server_set(cluster: Cluster) -> Json:
             "serviceName": names.name_server_headless,
             "podManagementPolicy": "Parallel",
             "minReadySeconds": SETTLED_SECONDS,
-            "updateStrategy": {"type": "RollingUpdate"},
+            "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": names.name_server_selector()},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "template": {"metadata": {"labels": labels, "annotations": {TEMPLATE: digest(pod)}}, "spec": pod},
         }
     }
     return manifest(STATEFUL_SETS, cluster.namespace, names.name_server, labels, content, owner=owner_of(cluster))

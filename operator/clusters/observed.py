@@ -147,10 +147,18 @@ class NameServers:
     wanted: int
     ready: int
     updated: int
-    """Pods with the newest template. Kubernetes updates them."""
+    """Pods with the newest template."""
     current: bool
     """Whether Kubernetes has processed the newest template."""
     external: str = ""
+    available: int = 0
+    """Pods that have been ready for long enough to know all brokers."""
+    template: str = ""
+    """Digest of the template of the StatefulSet; empty: there is none."""
+    image: str = ""
+    """Image in this template."""
+    pods: tuple[tuple[str, Pod], ...] = ()
+    """By name."""
 
 
 @dataclass(frozen=True, slots=True)

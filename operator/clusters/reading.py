@@ -279,19 +279,25 @@ def _external(cluster: Cluster, service: Json | None, target: int, pod: Pod | No
 def _name_servers(cluster: Cluster, names: Names, objects: Objects) -> NameServers:
     body = objects.get("StatefulSet", names.name_server) or {}
     status, metadata = body.get("status") or {}, body.get("metadata") or {}
-    pods = [
-        pod_of(pod)
+    template = (body.get("spec") or {}).get("template") or {}
+    digest = str(((template.get("metadata") or {}).get("annotations") or {}).get(TEMPLATE, ""))
+    pods = tuple(
+        (name, pod_of(pod))
         for name, pod in sorted(objects.by_kind.get("Pod", {}).items())
         if name.rpartition("-")[0] == names.name_server
-    ]
-    placed = next((pod for pod in pods if pod.host_address), None)
+    )
+    placed = next((pod for _, pod in pods if pod.host_address), None)
     external = _external(cluster, objects.get("Service", names.name_server_external), NAME_SERVER, placed)
     return NameServers(
         wanted=cluster.spec.name_servers,
         ready=int(status.get("readyReplicas") or 0),
-        updated=int(status.get("updatedReplicas") or 0),
+        updated=sum(pod.template == digest and not pod.deleting for _, pod in pods) if digest else 0,
         current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         external=external if not external.startswith(":") else "",
+        available=int(status.get("availableReplicas") or 0),
+        template=digest,
+        image=next((str(each.get("image", "")) for each in (template.get("spec") or {}).get("containers") or ()), ""),
+        pods=pods,
     )
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from tallystick.operator.clusters.carry_out import BlockedError, carry_out
+from tallystick.operator.clusters.carry_out import BlockedError, carry_out, restart_name_server
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, decide
 from tallystick.operator.clusters.layout import Layout, layout, wanted_of
+from tallystick.operator.clusters.name_servers import next_restart
 from tallystick.operator.clusters.observe import Sight, look
 from tallystick.operator.clusters.observed import Observed
 from tallystick.operator.clusters.reading import read
@@ -111,6 +112,9 @@ class ClusterReconciler:
         await self._write_status(cluster, sight, observed, plan, decision, memory)
         if decision.step is None:
             memory.blocked = ""
+            stale = next_restart(observed.name_servers)
+            if stale is not None and not cluster.paused and not observed.taken:
+                await restart_name_server(self._context, sight.objects, *stale)
             moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling")
             return MOVING_SECONDS if moving else self._context.settings.resync_seconds
         await self._step(cluster, body, decision.step, memory)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, outdated
 from tallystick.operator.clusters.layout import Layout, wanted_of
+from tallystick.operator.clusters.name_servers import is_updating
 from tallystick.operator.clusters.observed import Group, Member, Observed, Underway
 from tallystick.operator.clusters.quorum import blind, majority, sound, voters_of
 from tallystick.operator.clusters.spec import Cluster, External
@@ -211,10 +212,8 @@ def _scaling(cluster: Cluster, observed: Observed) -> bool:
 
 
 def _updating(cluster: Cluster, observed: Observed, layout: Layout) -> bool:
-    wanted, servers = wanted_of(cluster, layout), observed.name_servers
-    if any(outdated(wanted, member) for member in observed.members):
-        return True
-    return not servers.current or servers.updated < servers.wanted
+    wanted = wanted_of(cluster, layout)
+    return any(outdated(wanted, member) for member in observed.members) or is_updating(observed.name_servers)
 
 
 def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision) -> list[Condition]:
@@ -297,6 +296,10 @@ def _progressing(cluster: Cluster, observed: Observed, layout: Layout, decision:
     absent = _absent(cluster, observed)
     if absent:
         return Condition("Progressing", True, "NodesStarting", f"not ready: {_listed(absent)}")
+    servers = observed.name_servers
+    if is_updating(servers) or servers.image not in ("", cluster.spec.image):
+        message = f"{servers.updated} of {servers.wanted} name servers have the current template"
+        return Condition("Progressing", True, "NameServersUpdating", message)
     return Condition("Progressing", False, "AsSpecified", "the cluster matches its spec")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from simulated_api import RefusalError
-from simulated_cluster import CLUSTER, NAMESPACE, Cluster
+from simulated_cluster import CLUSTER, NAMESPACE, Cluster, set_ready
 
 from tallystick.operator.core import kube
 
@@ -67,7 +67,7 @@ def test_the_leader_of_a_rolling_update_is_last_and_handed_over(world: Cluster) 
     world.settle()
     done = steps_of(world)
     assert done["RestartMember"] == 3 and done["MoveLeader"] >= 1
-    told = [reason for kind, reason in events(world) if kind == "BrokerCluster"]
+    told = [reason for kind, reason in events(world) if kind == "BrokerCluster" and reason != "RestartNameServer"]
     assert told[:2] == ["RestartMember", "RestartMember"] and told[-1] == "RestartMember"
     assert world.status["phase"] == "Ready" and "step" not in world.status
 
@@ -87,6 +87,52 @@ def test_an_image_that_does_not_start_stops_at_the_first_member(world: Cluster) 
     assert "CrashLoopBackOff" in world.condition("Degraded")["message"]
     world.change({"image": "node:3"})
     world.settle()
+
+
+def images_of_name_servers(world: Cluster) -> list[str]:
+    pods = [each for each in world.api.all("pods") if "-nameserver-" in each["metadata"]["name"]]
+    return [pod["spec"]["containers"][0]["image"] for pod in pods]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_name_servers_get_an_image_after_a_broker_is_ready_on_it(world: Cluster, replicas: int) -> None:
+    world.create(image="node:1", nameServers={"replicas": replicas})
+    world.settle()
+    world.broken_images.add("node:2")
+    world.change({"image": "node:2"})
+    for _ in range(60):
+        world.one_pass()
+        world.tick(5.0)
+    assert images_of_name_servers(world) == ["node:1"] * replicas
+    assert world.status["nameServers"]["ready"] == replicas
+    world.change({"image": "node:3"})
+    world.settle()
+    assert images_of_name_servers(world) == ["node:3"] * replicas
+    assert [reason for _, reason in events(world)].count("RestartNameServer") == replicas
+    assert world.condition("Progressing")["reason"] == "AsSpecified"
+
+
+def test_the_last_name_server_that_serves_stays(world: Cluster) -> None:
+    """One of two is not ready when the template changes: the other one waits until it is."""
+    world.create(nameServers={"replicas": 2})
+    world.settle()
+    world.broken_images.add("node:1")
+    world.delete(kube.PODS, "orders-nameserver-0")
+    for _ in range(3):
+        world.tick()
+    pods = {name: world.api.objects["pods", NAMESPACE, name] for name in ("orders-nameserver-0", "orders-nameserver-1")}
+    world.broken_images.clear()
+    for name, ready in (("orders-nameserver-0", False), ("orders-nameserver-1", True)):
+        set_ready(pods[name], ready, world.time)
+    world.change({"nameServers": {"replicas": 2, "nodeSelector": {"disk": "fast"}}})
+    world.one_pass()
+    world.one_pass()
+    kept = world.api.get("pods", "orders-nameserver-1")
+    assert kept is not None and kept["metadata"]["uid"] == pods["orders-nameserver-1"]["metadata"]["uid"]
+    world.settle()
+    for number in range(2):
+        found = world.api.get("pods", f"orders-nameserver-{number}")
+        assert found is not None and found["spec"]["nodeSelector"] == {"disk": "fast"}
 
 
 def test_a_pause_is_reported_and_ended(world: Cluster) -> None:

@@ -265,16 +265,19 @@ class Cluster(Operated[ClusterReconciler]):
     def _stateful_sets(self) -> None:
         for body in self.api.all("statefulsets"):
             body.setdefault("status", {})["observedGeneration"] = body["metadata"].get("generation", 1)
-            replicas = body["spec"]["replicas"]
-            body["status"] |= {"readyReplicas": replicas, "updatedReplicas": replicas}
-            name = body["metadata"]["name"]
-            if name.endswith("-nameserver") or not replicas:
-                continue  # they always run here
-            if self.api.get("pods", f"{name}-0") is None:
+            replicas, name = body["spec"]["replicas"], body["metadata"]["name"]
+            pods = [self.api.get("pods", f"{name}-{number}") for number in range(replicas)]
+            ready = [pod for pod in pods if pod is not None and is_ready(pod)]
+            least = stamp(self.time - body["spec"].get("minReadySeconds", 0))
+            long_ready = [pod for pod in ready if pod["status"]["conditions"][0]["lastTransitionTime"] <= least]
+            body["status"] |= {"readyReplicas": len(ready), "availableReplicas": len(long_ready)}
+            for number, pod in enumerate(pods):
+                if pod is not None:
+                    continue
                 template = body["spec"]["template"]
                 owner = {"uid": body["metadata"]["uid"], "name": name, "kind": "StatefulSet", "apiVersion": "apps/v1"}
                 owner["controller"] = True
-                metadata = {**template["metadata"], "name": f"{name}-0", "ownerReferences": [owner]}
+                metadata = {**template["metadata"], "name": f"{name}-{number}", "ownerReferences": [owner]}
                 self.by_hand(
                     "POST",
                     kube.PODS.path(NAMESPACE),
@@ -288,7 +291,7 @@ class Cluster(Operated[ClusterReconciler]):
             claims = [self.api.get("persistentvolumeclaims", name) for name in claims_of(pod)]
             live = sorted(name for name, up in self.machines.items() if up)
             if live and all(claim is not None and "deletionTimestamp" not in claim["metadata"] for claim in claims):
-                pod["spec"]["nodeName"] = self.random.choice(live)
+                pod["spec"]["nodeName"] = self.random.choice(live) if claims else live[0]
                 pod["status"] |= {"startTime": stamp(self.time), "hostIP": "172.18.0.2"}
                 for claim in claims:
                     assert claim is not None
@@ -319,6 +322,8 @@ class Cluster(Operated[ClusterReconciler]):
             if "deletionTimestamp" in metadata:
                 self.processes.pop(metadata["uid"], None)
                 self.api.remove(("pods", NAMESPACE, metadata["name"]))
+            elif not claims_of(pod):
+                continue  # a name server: see `_probes`
             elif metadata["uid"] not in self.processes and self.random.random() < 0.8:
                 self._start(pod, machine)
         present = {pod["metadata"]["uid"] for pod in self.api.all("pods")}
@@ -395,6 +400,8 @@ class Cluster(Operated[ClusterReconciler]):
                 continue
             process = self.processes.get(pod["metadata"]["uid"])
             ready = process is not None and self._serves(process)
+            if not claims_of(pod):  # a name server
+                ready = pod["spec"]["containers"][0]["image"] not in self.broken_images
             set_ready(pod, ready, self.time)
 
     def _serves(self, process: Process) -> bool:
@@ -405,6 +412,10 @@ class Cluster(Operated[ClusterReconciler]):
         if not process.linked:
             return False
         return leader is not None and leader.disk.length - process.disk.length <= 10 and process.disk.remembers
+
+
+def is_going(pod: Json) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def set_ready(pod: Json, ready: bool, now: float) -> None:
@@ -534,6 +545,9 @@ class Judge:
         cluster, pod = self._cluster, self._cluster.api.get("pods", name)
         if pod is None:
             return
+        if name.startswith(f"{CLUSTER}-nameserver-"):
+            self._name_server(pod)
+            return
         group, member = (int(part) for part in name.split("-")[-3:-1])
         raft, alive = cluster.groups.setdefault(group, RaftGroup()), cluster.alive(group)
         voting = [each for each in raft.voters if each in alive and alive[each].disk.remembers]
@@ -553,6 +567,21 @@ class Judge:
             assert not away, f"{name} was stopped while {away} are not ready"
             assert raft.leader != member or len(raft.voters) == 1, f"{name} was stopped, and it leads"
             self.stopped.add((group, member))
+
+    def _name_server(self, pod: Json) -> None:
+        api = self._cluster.api
+        pods = [each for each in api.all("pods") if each["metadata"]["name"].startswith(f"{CLUSTER}-nameserver-")]
+        others = [each for each in pods if each is not pod and is_ready(each) and not is_going(each)]
+        wanted = self._cluster.spec.get("nameServers", {}).get("replicas", 2)
+        assert not is_ready(pod) or others or wanted == 1, "the last name server was stopped"
+        live = api.get("statefulsets", f"{CLUSTER}-nameserver")
+        assert live is not None
+        (now,), (then,) = live["spec"]["template"]["spec"]["containers"], pod["spec"]["containers"]
+        brokers = [each for each in api.all("pods") if each not in pods and is_ready(each)]
+        proven = any(each["spec"]["containers"][0]["image"] == now["image"] for each in brokers)
+        assert now["image"] == then["image"] or proven, (
+            f"a name server was stopped for {now['image']}, which no broker ran"
+        )
 
     def asked(self, node: NodeName, method: str, path: str, body: Any) -> None:
         cluster = self._cluster
