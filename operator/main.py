@@ -61,6 +61,7 @@ from tallystick.operator.jobs.reconcile import JobsReconciler
 from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler
+from tallystick.operator.topics.release import release_terminating
 
 _logger = logging.getLogger(__name__)
 
@@ -134,7 +135,10 @@ async def run(settings: Settings, kube: Kube) -> int:
             async with node_session() as session:
                 token = AdminTokens(await _key(kube, settings))
                 queue = _queue(settings, kube, session, token, metrics)
-                return await _lead(settings, kube, queue, lease, stop)
+                status = await _lead(settings, kube, queue, lease, stop)
+                if stop.is_set():
+                    await release_terminating(kube, settings.watch_namespaces or (settings.pod_namespace,))
+                return status
         finally:
             await lease.release()
 

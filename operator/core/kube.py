@@ -126,6 +126,8 @@ class UnavailableError(KubeError):
     pass
 
 
+TERMINATING = "because it is being terminated"
+"""Words of the API server in the rejection of a new object in a namespace that is being deleted."""
 REJECTED = ("failed to create typed patch object", "failed calling webhook", "field not declared in schema")
 """Rejections of an object that the server sends as an internal error (500): only the object or a user can end them."""
 
@@ -267,6 +269,27 @@ class Kube:
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         await self._ask("DELETE", resource.path(namespace, name), {}, body)
+
+    async def is_terminating(self, namespace: str) -> bool:
+        """Whether a namespace is being deleted. The operator may not read namespaces, so it tries to create an Event.
+
+        It is only tried: `dryRun` stores nothing. An error with another cause counts as no.
+        """
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": "probe.", "namespace": namespace},
+            "involvedObject": {"kind": "Namespace", "name": namespace, "namespace": namespace},
+            "reason": "Probe",
+            "source": {"component": FIELD_MANAGER},
+        }
+        try:
+            await self._ask("POST", EVENTS.path(namespace), {"dryRun": "All"}, body)
+        except ForbiddenError as error:
+            return TERMINATING in error.said
+        except KubeError:
+            return False
+        return False
 
     async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
         """Evicts a pod with this UID. UnavailableError (429): a PodDisruptionBudget does not permit it now."""

@@ -26,8 +26,9 @@ from tallystick.operator.topics.decide import Decision, decide, holders, without
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, Kind, S
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.observe import Observer, addresses_of
+from tallystick.operator.topics.observed import ClusterView
 from tallystick.operator.topics.ports import Brokers, GroupAddress
-from tallystick.operator.topics.spec import cluster_of, declaration
+from tallystick.operator.topics.spec import Policy, cluster_of, declaration
 from tallystick.operator.topics.status import concluded
 from tallystick.operator.topics.turns import Turns
 
@@ -106,6 +107,9 @@ class TopicsReconciler:
         turns = self._turns.setdefault(key, Turns())
         turns.forget_all_but({each.uid for each in declared})
         view = await self._observer.observe(kind, namespace, name, cluster, addresses)
+        held = any(each.marked or each.policy is not Policy.RETAIN for each in declared)
+        if held and await self._kube.is_terminating(namespace):
+            view = ClusterView(name, deleting=True)  # its finalizers are released while the operator still may
         first, now = holders(declared), self._now()
         decisions = [decide(kind, each, view, first.get(each.subject)) for each in declared]
         if foreign:

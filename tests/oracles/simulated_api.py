@@ -46,6 +46,8 @@ class SimulatedApi:
         self.writes: list[str] = []
         self.failing = 0
         """Requests from now on that get no answer."""
+        self.terminating: set[str] = set()
+        """Namespaces that are being deleted."""
         self._numbers = itertools.count(1)
 
     # -- the wire ------------------------------------------------------------------------------------------------------
@@ -81,6 +83,11 @@ class SimulatedApi:
             assert body is not None and method == "POST"
             name = body["metadata"].get("name") or f"{body['metadata']['generateName']}{next(self._numbers)}"
         key = (resource.plural, namespace, name)
+        if method == "POST" and namespace in self.terminating:
+            message = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise RefusalError(403, "Forbidden", message)
+        if "dryRun" in query:
+            return body or {}
         if method == "GET":
             return self._kept(key)
         self.hook(method, resource, key, body, subresource or "")

@@ -524,6 +524,8 @@ class Judge:
         self._cluster = cluster
         self.stopped: set[tuple[int, int]] = set()
         """Members that the operator made unavailable, until they are ready again."""
+        self.proven: set[str] = set()
+        """Images on which a broker was ready."""
         self.may_lose: set[str] = set()
         """Claims that a user gave up."""
 
@@ -577,9 +579,7 @@ class Judge:
         live = api.get("statefulsets", f"{CLUSTER}-nameserver")
         assert live is not None
         (now,), (then,) = live["spec"]["template"]["spec"]["containers"], pod["spec"]["containers"]
-        brokers = [each for each in api.all("pods") if each not in pods and is_ready(each)]
-        proven = any(each["spec"]["containers"][0]["image"] == now["image"] for each in brokers)
-        assert now["image"] == then["image"] or proven, (
+        assert now["image"] in {then["image"], *self.proven}, (
             f"a name server was stopped for {now['image']}, which no broker ran"
         )
 
@@ -596,6 +596,9 @@ class Judge:
                 assert 2 * len(alive) > len(rest), f"n{member} left, and {alive} are no majority of {sorted(rest)}"
 
     def look(self) -> None:
+        for pod in self._cluster.api.all("pods"):
+            if is_ready(pod) and claims_of(pod):
+                self.proven.add(pod["spec"]["containers"][0]["image"])
         for group, member in list(self.stopped):
             pod = self._cluster.pod(group, member)
             back = pod is not None and is_ready(pod) and "deletionTimestamp" not in pod["metadata"]

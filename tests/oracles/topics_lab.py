@@ -70,6 +70,8 @@ class FakeApi:
     def __init__(self, fuse: Fuse | None = None) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.fuse = fuse or Fuse()
+        self.terminating: set[str] = set()
+        """Namespaces that are being deleted."""
         self.writes = 0
         self.on_write: list[Any] = []
         """Called with (old, new) of each write of the operator; new is None if the object went."""
@@ -152,6 +154,9 @@ class FakeApi:
         return next(row["message"] for row in self.status(name, kind)["conditions"] if row["type"] == type_)
 
     # -- what the operator does
+
+    async def is_terminating(self, namespace: str) -> bool:
+        return namespace in self.terminating
 
     async def find(self, resource: kube.Resource, namespace: str, name: str) -> dict[str, Any] | None:
         self.fuse.check()

@@ -1,8 +1,11 @@
 """A resource is deleted: what becomes of the topic, and that nothing hangs that need not."""
 
 import pytest
+from simulated_api import SimulatedApi
+from simulated_cluster import InlineKube
 from topics_lab import CLUSTER, NAMESPACE, Lab
 
+from tallystick.operator.topics.release import release_terminating
 from tallystick.operator.topics.settings import TopicSettings
 
 pytestmark = pytest.mark.asyncio
@@ -251,3 +254,39 @@ async def test_a_thousand_are_deleted(lab: Lab) -> None:
         pass
     assert lab.api.of("Topic") == []
     assert lab.brokers.groups["orders-0"].topics == {}
+
+
+async def test_a_namespace_that_is_deleted_does_not_wait_for_the_operator(lab: Lab) -> None:
+    """Its rights there go with the namespace, so it releases all resources as soon as it sees this."""
+    lab.api.topic("created", deletionPolicy="DeleteIfEmpty")
+    lab.api.topic("kept", deletionPolicy="Delete")
+    await lab.settle()
+    assert lab.api.objects["Topic", NAMESPACE, "created"]["metadata"]["finalizers"]
+    lab.api.terminating.add(NAMESPACE)
+    await lab.settle()
+    for name in ("created", "kept"):
+        assert not lab.api.objects["Topic", NAMESPACE, name]["metadata"].get("finalizers")
+        lab.api.remove("Topic", name)
+    await lab.settle()
+    assert lab.topic(0, "created") and lab.topic(0, "kept"), "the messages go with the volumes, not before"
+
+
+@pytest.mark.parametrize("terminating", [True, False])
+async def test_an_operator_that_stops_releases_only_a_namespace_that_is_deleted(terminating: bool) -> None:
+    api = SimulatedApi(lambda: 0.0)
+    for plural, name, finalizers in (
+        ("topics", "one", ["tallystick.dev/topic", "other/finalizer"]),
+        ("topics", "two", []),
+        ("consumergroups", "three", ["tallystick.dev/consumergroup"]),
+    ):
+        body = {"metadata": {"name": name, "finalizers": finalizers}, "spec": {}}
+        api._store((plural, "shop", name), body)
+    api.terminating = {"shop"} if terminating else {"bank"}
+    before = dict(api.objects)
+    released = await release_terminating(InlineKube(api), ["shop"])
+    assert released == (2 if terminating else 0)
+    if not terminating:
+        assert api.objects == before
+        return
+    found = {name: body["metadata"]["finalizers"] for (_, _, name), body in api.objects.items()}
+    assert found == {"one": ["other/finalizer"], "two": [], "three": []}
