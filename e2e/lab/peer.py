@@ -1,7 +1,8 @@
 """The peer lab: real RocketMQ 4.8.0 and its clients, as `../shared/peer/peer.sh` runs them.
 
-A lab has its work folder (processes, logs, stores), its ports, and a version, which is the *client's*: a server
-is always 4.8.0 here. So a newer client against RocketMQ 4.8.0 takes two labs, one that is up and one that probes.
+A lab has its work folder (processes, logs, stores), its ports, and a version, which is the *client's*: a server is
+4.8.0 unless `up` is asked for another. So a newer client against RocketMQ 4.8.0 takes two labs, one that is up and one
+that probes.
 """
 
 import json
@@ -42,7 +43,7 @@ def need_peer() -> None:
 
 
 class Peer:
-    """One work folder of the lab. `version` selects the client; `up` always starts RocketMQ 4.8.0."""
+    """One work folder of the lab. `version` selects the client."""
 
     def __init__(self, work: Path, version: str = SERVER_VERSION) -> None:
         need_peer()
@@ -94,15 +95,15 @@ class Peer:
         options += [f"-Duser.home={self.work}", "-Drocketmq.client.logUseSlf4j=true"]
         return ["java", *options, "-cp", path.strip(), str(source), *arguments]
 
-    def up(self, settings: Iterable[str] = (), *, keep: bool = False) -> None:
-        """RocketMQ 4.8.0, one master. ProcessError: it did not start."""
-        arguments = ["up", "--version", SERVER_VERSION, *(["--keep"] if keep else [])]
+    def up(self, settings: Iterable[str] = (), *, keep: bool = False, version: str = SERVER_VERSION) -> None:
+        """RocketMQ of this version, one master. ProcessError: it did not start."""
+        arguments = ["up", "--version", version, *(["--keep"] if keep else [])]
         for setting in settings:
             arguments += ["--set", setting]
         self._running = True  # before it is up: half of it may run when the start fails
         status, _ = self.call(*arguments)
         if status != 0:
-            raise ProcessError(f"RocketMQ {SERVER_VERSION} did not start, see {self.log} and {self.work}/log")
+            raise ProcessError(f"RocketMQ {version} did not start, see {self.log} and {self.work}/log")
 
     def down(self, *, kill: bool = False) -> None:
         """Stops what `up` started, the broker in order or by kill -9; nothing happens when there was none."""

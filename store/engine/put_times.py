@@ -84,6 +84,7 @@ class GetCounts:
         found, missed, messages = (self._rates(column) for column in (1, 2, 3))
         total = [one + other for one, other in zip(found, missed, strict=True)]
         named = {"getFoundTps": found, "getMissTps": missed, "getTotalTps": total, "getTransferedTps": messages}
+        named["getTransferredTps"] = messages  # as RocketMQ 5 spells it: `mqadmin exportMetrics` of 5.5 needs it
         return {name: " ".join(str(rate) for rate in rates) for name, rates in named.items()}
 
     def _rates(self, column: int) -> list[float]:

@@ -111,6 +111,7 @@ def test_rates_of_gets_are_those_of_three_windows() -> None:
         "getMissTps": "1.0 1.0 0.6",
         "getTotalTps": "2.0 2.0 1.6",
         "getTransferedTps": "8.0 8.0 8.0",
+        "getTransferredTps": "8.0 8.0 8.0",
     }
     assert (gets.found, gets.missed, gets.messages, gets.longest_ms) == (100, 60, 800, 3)
     for second in range(101, 1000):
