@@ -30,7 +30,6 @@ _DELAY = re.compile(r"([0-9]{1,9})([smhd])")
 _RUNNING = Change.RUNNING
 _INTERVAL = (1, _INT)
 _COUNT = (0, _INT)
-_NO_SLAVES = "there is no master/slave replication; a replicated group (enableDLegerCommitLog) has copies"
 _ONE_APPENDER = "one thread appends to the log, so there is no lock"
 
 
@@ -416,33 +415,46 @@ class StoreSettings:
     # -- replication ---------------------------------------------------------------------------------------------------
     brokerRole: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER,
-        "Role in master/slave replication. The broker refuses SYNC_MASTER and SLAVE: use a replicated group "
+        "Whether a send waits for a slave. ASYNC_MASTER: it does not. SYNC_MASTER: it is answered with "
+        "FLUSH_SLAVE_TIMEOUT (12) if no slave has the message after syncFlushTimeout, and with SLAVE_NOT_AVAILABLE "
+        "(11) if no slave is near enough. The broker refuses SLAVE, and SYNC_MASTER in a replicated group "
         "(`enableDLegerCommitLog`).",
         operator=True,
     )
-    haListenPort: int = setting(10912, "Port for slaves.", range=(0, 65_535), no_effect=_NO_SLAVES, operator=True)
+    haListenPort: int = setting(
+        -1,
+        "Port at which slaves of RocketMQ 4.8 copy the log. 0: none. The default is the port after `listenPort`; if it "
+        "is in use, the broker starts without it. Who reaches the port can read all messages. A member of a "
+        "replicated group has no such port.",
+        range=(-1, 65_535),
+        operator=True,
+        default_text="`listenPort` + 1",
+    )
     haMasterAddress: str = setting(
         "", "Address of the master (`host:port`). The broker refuses a value: use a replicated group.", operator=True
     )
     haSendHeartbeatInterval: int = setting(
-        5_000, "Time between two reports of a slave.", unit="ms", range=_INTERVAL, no_effect=_NO_SLAVES
+        5_000, "Time without data after which the master sends a heartbeat to a slave.", unit="ms", range=_INTERVAL
     )
     haHousekeepingInterval: int = setting(
         20_000,
-        "Time without data after which master or slave closes the connection.",
+        "Time without a report of a slave after which the master closes its connection.",
         unit="ms",
         range=_INTERVAL,
-        no_effect=_NO_SLAVES,
     )
     haTransferBatchSize: int = setting(
-        32 << 10, "Size of one transfer to a slave.", unit="bytes", range=(1, _INT), no_effect=_NO_SLAVES
+        32 << 10,
+        "Largest part of the log that is sent to a slave at once. RocketMQ's slaves accept at most 4 MiB, so larger "
+        "values mean 4 MiB.",
+        unit="bytes",
+        range=(1, _INT),
     )
     haSlaveFallbehindMax: int = setting(
         256 << 20,
-        "SYNC_MASTER: the master does not wait for a slave that is further behind.",
+        "SYNC_MASTER: sends do not wait for a slave that is this far behind; they are answered with "
+        "SLAVE_NOT_AVAILABLE (11).",
         unit="bytes",
         range=(0, _LONG),
-        no_effect=_NO_SLAVES,
     )
     enableDLegerCommitLog: bool = setting(
         False,
@@ -527,12 +539,13 @@ class StoreSettings:
     def transient_pool_enabled(self) -> bool:
         """Whether the write buffer is used: it is enabled, and the broker has neither SYNC_FLUSH nor the role SLAVE.
 
-        RocketMQ ignores the setting in those cases.
+        RocketMQ ignores the setting in those cases. A SYNC_MASTER does not use it here: what is only in the buffer
+        cannot be sent to a slave.
         """
         return (
             self.transientStorePoolEnable
             and self.flushDiskType is FlushDiskType.ASYNC_FLUSH
-            and self.brokerRole is not BrokerRole.SLAVE
+            and self.brokerRole is BrokerRole.ASYNC_MASTER
         )
 
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -579,8 +592,13 @@ _USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on oth
 
 def refuse_unsupported(settings: StoreSettings) -> None:
     """SettingsError: names the first setting of RocketMQ that a broker cannot have here, and what to use instead."""
-    if settings.brokerRole is not BrokerRole.ASYNC_MASTER:
-        raise SettingsError("brokerRole", f"{settings.brokerRole.name} is not supported: {_USE_A_GROUP}")
+    if settings.brokerRole is BrokerRole.SLAVE:
+        raise SettingsError("brokerRole", f"SLAVE is not supported: {_USE_A_GROUP}")
+    if settings.brokerRole is BrokerRole.SYNC_MASTER:
+        if settings.enableDLegerCommitLog:
+            raise SettingsError("brokerRole", "SYNC_MASTER is not supported in a replicated group, which has no slaves")
+        if settings.haListenPort == 0:
+            raise SettingsError("haListenPort", "must not be 0 with brokerRole=SYNC_MASTER: no slave could connect")
     for key, unset in (("duplicationEnable", False), ("haMasterAddress", "")):
         if getattr(settings, key) != unset:
             raise SettingsError(key, f"{getattr(settings, key)!r} is not supported: {_USE_A_GROUP}")

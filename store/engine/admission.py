@@ -62,7 +62,7 @@ class Admission:
         """Sets whether the kernel stores plain sends itself. It never does while puts are refused."""
         self._hot = hot
         appender = self._appender
-        ready = not appender.busy and not appender.lacks_buffers
+        ready = self._durability.kernel_may_store and not appender.busy and not appender.lacks_buffers
         self._log.set_hot(hot and self.is_open and self.writable and ready)
 
     def look_again(self) -> None:

@@ -69,6 +69,8 @@ class Durability(Protocol):
     """Those who wait until the log is synced up to a position."""
     is_pooled: bool
     """Whether sends are answered when they are staged (transient store pool)."""
+    kernel_may_store: bool
+    """Whether plain sends need nothing that only Python does."""
     no_segment_status: PutStatus
     """The outcome of a put for which no segment could be created."""
     chores: tuple[tuple[str, Callable[[], None]], ...]

@@ -58,6 +58,7 @@ class GroupCommit:
     a commit, and the offsets of queues whose records are before the log."""
 
     is_pooled = False
+    kernel_may_store = True
     # Nothing was stored, and another member may have room.
     no_segment_status = PutStatus.SERVICE_NOT_AVAILABLE
 

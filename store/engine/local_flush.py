@@ -5,62 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tallystick.store._kernel import Log
 from tallystick.store.clock import wall_ms
+from tallystick.store.engine.copies import Copies
 from tallystick.store.engine.durability import LogParts
-from tallystick.store.engine.inherited import sync_files
 from tallystick.store.engine.waiters import Waiters
 from tallystick.store.formats.message import PutStatus
-from tallystick.store.formats.properties import CLUSTER
 from tallystick.store.settings import FlushDiskType
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Door
     from tallystick.store.engine.admission import Admission
-    from tallystick.store.engine.recovery import Recovered
-    from tallystick.store.formats.message import Host
-    from tallystick.store.settings import StoreSettings
 
 _FLUSH_DISK_TIMEOUT = 10
 """Fixed by the protocol: the answer's code for a send that was not flushed in time."""
-
-
-class OwnLog:
-    """The log that a store opens itself; recovery decides where it ends. Owns the fields that it adds to messages."""
-
-    is_replicated = False
-    entry_header_bytes = 0
-    kept = None
-
-    def __init__(
-        self, settings: StoreSettings, door: Door, *, store_host: Host, cluster: str, region: str, trace_on: bool
-    ) -> None:
-        self._settings, self._door = settings, door
-        self._store_host, self._cluster, self._region, self._trace_on = store_host, cluster, region, trace_on
-
-    def sync_inherited(self, recovered: Recovered) -> None:
-        """See `LogSource`. Only SYNC_FLUSH promises that what it answers is on the disk."""
-        if not recovered.clean and self._settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
-            sync_files(self._door, self._settings.log_folder)
-
-    def open(self, recovered: Recovered) -> Log:
-        """See `LogSource`."""
-        log = Log(
-            self._door,
-            str(self._settings.log_folder),
-            segment_bytes=self._settings.mappedFileSizeCommitLog,
-            max_message_bytes=self._settings.maxMessageSize,
-            store_host=self._store_host.encode(),
-            suffix=f"{CLUSTER}\x01{self._cluster}\x02".encode(),
-            region=self._region,
-            trace_on=self._trace_on,
-        )
-        log.start(recovered.end_pos, recovered.store_timestamp_ms)
-        return log
-
-    def durability(self, parts: LogParts) -> LocalFlush:
-        """See `LogSource`."""
-        return LocalFlush(parts)
 
 
 class LocalFlush:
@@ -69,6 +25,7 @@ class LocalFlush:
     chores: tuple[tuple[str, Callable[[], None]], ...] = ()
     no_segment_status = PutStatus.CREATE_MAPEDFILE_FAILED
     serving = True
+    kernel_may_store = True
     refusal: str | None = None
 
     def __init__(self, parts: LogParts) -> None:
@@ -80,6 +37,8 @@ class LocalFlush:
         self._advance = parts.dispatcher.advance
         self._deliver = parts.deliver
         self._sync_flush = parts.settings.flushDiskType is FlushDiskType.SYNC_FLUSH
+        self.copies = Copies(parts.recovered.end_pos, parts.settings.haSlaveFallbehindMax)
+        """What slaves may get of the log, and what they have."""
 
     @property
     def readable_end(self) -> int:
@@ -109,12 +68,16 @@ class LocalFlush:
             self._deliver(self._log.release(written, wall_ms()))
         self._written.resolve(written)
         self._advance(written)
+        if not self._sync_flush:
+            self.copies.moved(written)
 
     def log_synced(self, flushed: int) -> None:
         """See `Durability`: with SYNC_FLUSH what is synced is answered."""
         if self._sync_flush:
             self._deliver(self._log.release(flushed, wall_ms()))
         self.flushed.resolve(flushed)
+        if self._sync_flush:
+            self.copies.moved(flushed)
 
     def log_failed(self, error: OSError, *, final: bool) -> None:
         """See `Durability`. The appender itself has refused the sends, and no one else depends on them."""

@@ -25,16 +25,18 @@ from tallystick.store._kernel import Door
 from tallystick.store.engine.admission import Admission
 from tallystick.store.engine.appender import Appender
 from tallystick.store.engine.connections import Connections
+from tallystick.store.engine.copies import Copies
 from tallystick.store.engine.dispatcher import Dispatcher
 from tallystick.store.engine.durability import LogParts, LogSource
 from tallystick.store.engine.figures import Figures
 from tallystick.store.engine.group_commit import GroupCommit, ReplicaLog
 from tallystick.store.engine.index_repair import IndexRepair
-from tallystick.store.engine.local_flush import OwnLog
+from tallystick.store.engine.local_flush import LocalFlush
 from tallystick.store.engine.lock import FolderLostError, StoreLock
 from tallystick.store.engine.log_repair import LogRepair
 from tallystick.store.engine.media import MediaWatch
 from tallystick.store.engine.opening import Opened, check_settings, open_files
+from tallystick.store.engine.own_log import OwnLog
 from tallystick.store.engine.pace import Pace
 from tallystick.store.engine.preallocation import Preallocator
 from tallystick.store.engine.queue_repair import QueueRepair
@@ -291,6 +293,11 @@ class MessageStore:
         """What a group decides about its log. Only for a store that was opened with a replica."""
         assert isinstance(self.durability, GroupCommit), "the store was opened with a replica"
         return self.durability
+
+    @property
+    def copies(self) -> Copies | None:
+        """What slaves have of the log, and may get; None in a replicated group, which has members instead."""
+        return self.durability.copies if isinstance(self.durability, LocalFlush) else None
 
     # -- positions in the log ------------------------------------------------------------------------------------------
 

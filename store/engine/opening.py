@@ -44,8 +44,8 @@ def check_settings(settings: StoreSettings, *, is_replicated: bool) -> None:
     for key, unset in _REFUSED:
         if getattr(settings, key) != unset:
             raise SettingsError(key, f"{getattr(settings, key)!r} is not supported: {_USE_A_GROUP}")
-    if settings.brokerRole is BrokerRole.SYNC_MASTER:
-        raise SettingsError("brokerRole", f"SYNC_MASTER is not supported: {_USE_A_GROUP}")
+    if settings.brokerRole is BrokerRole.SYNC_MASTER and is_replicated:
+        raise SettingsError("brokerRole", "SYNC_MASTER is not supported in a replicated group, which has no slaves")
     if settings.enableDLegerCommitLog != is_replicated:
         raise SettingsError("enableDLegerCommitLog", "must be true with a replicated log, and only then")
 
