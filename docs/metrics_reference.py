@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tallystick.node.http.metrics import BROKER_METRICS, COMMON_LABELS, GROUP_METRICS, MAX_SERIES, OTHER
+from tallystick.node.http.metrics import BROKER_METRICS, COMMON_LABELS, GROUP_METRICS, MAX_SERIES, OTHER, SLAVE_METRICS
 from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS
 from tallystick.operator.core.metrics import CORE_METRICS
 from tallystick.operator.jobs.metrics import JOB_METRICS
@@ -44,6 +44,11 @@ PARTS: dict[str, tuple[str, Sections]] = {
         f" {_COMMON} in addition to those in the table: the cluster, `broker`, and the broker's name, which all members"
         " of a group share. Where RocketMQ 5 has a metric, the name is RocketMQ's.",
         BROKER_METRICS,
+    ),
+    "Port for slaves": (
+        "A broker that is not a member of a group also exposes these metrics, with the same labels as above, unless"
+        " `haListenPort` is 0.",
+        {"": SLAVE_METRICS},
     ),
     "Member of a replicated group": (
         "A broker that is a member of a group also exposes these metrics, with the same labels as above. They show the"

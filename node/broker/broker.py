@@ -31,6 +31,7 @@ from tallystick.node.broker.services.schedule import ScheduleService
 from tallystick.node.broker.services.stats import BrokerStats
 from tallystick.node.broker.services.table_files import TableFiles
 from tallystick.node.broker.services.transactions import TransactionService
+from tallystick.node.broker.slaves.listeners import bind_for_slaves
 from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.tables.filters import ConsumerFilterTable
@@ -106,6 +107,7 @@ class Broker:
         self._role = role
         routes = role.join(self, files, all_routes(self))
         self.group = role.group
+        self.slaves = role.slaves
         self._quick_pulls = QuickPulls(self)
         limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
         self._server = RemotingServer(
@@ -147,17 +149,22 @@ class Broker:
         progress = progress or StartProgress()
         findings = findings or FindingLog(store_settings.root)
         # The ports first: one that is taken costs no recovery, and records and name servers are told the real one.
+        asked_port = settings.listenPort
         listeners = await bind(settings.bindAddress, settings.listenPort)
         vip_listeners: list[socket.socket] = []
+        slave_listeners: list[socket.socket] = []
         try:
             if settings.vipListenerEnable and settings.listenPort > 2:
                 vip_listeners = await bind(settings.bindAddress, settings.listenPort - 2)
             settings = replace(settings, listenPort=listeners[0].getsockname()[1])
+            slave_listeners = await bind_for_slaves(settings, store_settings, any_port=asked_port == 0)
+            port = slave_listeners[0].getsockname()[1] if slave_listeners else 0
+            store_settings = replace(store_settings, haListenPort=port)
             return await cls._open(
-                settings, store_settings, door or Door(), listeners, vip_listeners, progress, findings
+                settings, store_settings, door or Door(), listeners, vip_listeners, slave_listeners, progress, findings
             )
         except BaseException:
-            close_all([*listeners, *vip_listeners])
+            close_all([*listeners, *vip_listeners, *slave_listeners])
             raise
 
     @classmethod
@@ -168,6 +175,7 @@ class Broker:
         door: Door,
         listeners: Sequence[socket.socket],
         vip_listeners: Sequence[socket.socket],
+        slave_listeners: Sequence[socket.socket],
         progress: StartProgress,
         findings: FindingLog,
     ) -> Broker:
@@ -194,7 +202,7 @@ class Broker:
             findings=findings,
         )
         try:
-            broker = cls(settings, store, changes, Alone())
+            broker = cls(settings, store, changes, Alone(slave_listeners))
             await broker._start(listeners, vip_listeners)
         except BaseException:
             await store.close()

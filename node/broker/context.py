@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.services.schedule import ScheduleService
     from tallystick.node.broker.services.stats import BrokerStats
     from tallystick.node.broker.services.transactions import TransactionService
+    from tallystick.node.broker.slaves.server import SlaveState
     from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
     from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
     from tallystick.node.broker.tables.filters import ConsumerFilterTable
@@ -211,6 +212,13 @@ class GroupView(Protocol):
         """Returns the group's keys of GET_BROKER_RUNTIME_INFO: role, term and leader."""
 
 
+class SlavesView(Protocol):
+    """The port for slaves, as processors use it."""
+
+    def states(self) -> Sequence[SlaveState]:
+        """Returns the connected slaves."""
+
+
 class BrokerContext(Protocol):
     """The broker, as processors use it."""
 
@@ -257,6 +265,10 @@ class BrokerContext(Protocol):
     @property
     def group(self) -> GroupView | None:
         """The replicated group of the broker; None: it is not a member of a group."""
+
+    @property
+    def slaves(self) -> SlavesView | None:
+        """The port for slaves; None: the broker has none."""
 
     @property
     def host(self) -> Host:

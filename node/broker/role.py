@@ -7,11 +7,15 @@ what is saved at the end; the broker asks its role and knows neither.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection
+import socket
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from tallystick.node.broker.slaves.server import SlaveServer
 from tallystick.node.remoting.codes import RequestCode
+from tallystick.store.formats.message import Host
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -30,6 +34,9 @@ class Role(Protocol):
     """Whether the files of the tables are written from a group's log."""
     group: BrokerGroup | None
     """The group, from `join` on; None without one."""
+
+    slaves: SlaveServer | None
+    """The port for slaves, from `join` on; None without one."""
 
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """Completes the tables of a broker that was just created. Returns the requests that it serves, made from
@@ -74,11 +81,18 @@ class Role(Protocol):
 
 
 class Alone:
-    """The `Role` of a broker without a group. Its timers run from start to stop, and its tables are in their files."""
+    """The `Role` of a broker without a group. Its timers run from start to stop, and its tables are in their files.
+
+    `slave_listeners`: bound sockets for slaves; empty: it has none.
+    """
 
     has_pictures = False
     group: BrokerGroup | None = None
+    slaves: SlaveServer | None = None
     _broker: Broker
+
+    def __init__(self, slave_listeners: Sequence[socket.socket] = ()) -> None:
+        self._slave_listeners = slave_listeners
 
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. Tables that were lost are rebuilt from each other and from the queues."""
@@ -86,12 +100,19 @@ class Alone:
         queues, topics = broker.store.queues, broker.topics
         files.rebuild(topics, broker.groups, broker.offsets, queues.names())
         files.report_unknown(queues.unknown_topics({*topics, *topics.system_names()}))
+        if self._slave_listeners:
+            self.slaves = SlaveServer(broker.store, self._slave_listeners)
+            broker.registration.ha_address = str(
+                Host(broker.settings.brokerIP2 or broker.settings.brokerIP1, self.slaves.port)
+            )
         return {code: handler for code, handler in routes.items() if code != RequestCode.RELAYED_HEART_BEAT}
 
     async def start(self) -> None:
         """See `Role`."""
         await self._broker.schedule.start()
         await self._broker.transactions.start()
+        if self.slaves is not None:
+            await self.slaves.start()
 
     def look(self) -> None:
         """See `Role`: nothing changes by itself."""
@@ -117,6 +138,10 @@ class Alone:
         """See `Role`."""
         await self._broker.schedule.stop()
         await self._broker.transactions.stop()
+        if self.slaves is not None:
+            with contextlib.suppress(OSError):  # `save` reports it
+                await self._broker.store.flush()
+            await self.slaves.stop()
 
     async def save(self) -> None:
         """See `Role`."""

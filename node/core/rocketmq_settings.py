@@ -68,7 +68,6 @@ def _of_broker() -> Iterator[tuple[str, RocketmqSetting]]:
     for name in ("flushConsumerOffsetHistoryInterval", "highSpeedMode", "maxDelayTime"):
         yield name, RocketmqSetting(_UNUSED)
     yield "rocketmqHome", RocketmqSetting("the process needs no installation folder")
-    yield "brokerIP2", RocketmqSetting("no slave copies the log of this broker", is_visible=True)
     yield "messageStorePlugIn", RocketmqSetting("the store has no plug-ins", is_visible=True)
     yield (
         "fetchNamesrvAddrByAddressServer",
@@ -93,7 +92,7 @@ def _of_store() -> Iterator[tuple[str, RocketmqSetting]]:
     ):
         yield name, RocketmqSetting(_NO_ASYNC_DELIVERY)
     yield "enableScheduleMessageStats", RocketmqSetting("delivered messages are always counted")
-    yield "slaveTimeout", RocketmqSetting("no slave copies the log of this broker")
+    yield "slaveTimeout", RocketmqSetting("sends of a SYNC_MASTER wait for syncFlushTimeout, as in RocketMQ 4.8")
     for name in ("readOnlyCommitLogStorePaths", "storePathDLedgerCommitLog"):
         yield name, RocketmqSetting("the log is in one folder", is_visible=True)
     # Not in the classes: many published files have these, and 4.8 ignores them.

@@ -61,6 +61,12 @@ class BrokerSettings:
         operator=True,
         default_text="the address of the default route",
     )
+    brokerIP2: str = setting(
+        "",
+        "Address or name at which slaves reach the port for slaves.",
+        operator=True,
+        default_text="`brokerIP1`",
+    )
     addressWaitMills: int = setting(
         60_000,
         "Time that a start waits until the name in `brokerIP1` has an address: in Kubernetes the name of a new "
@@ -442,6 +448,8 @@ class BrokerSettings:
             # Both are also names of topics, and a topic is a folder.
             if len(value.encode()) > longest or "/" in value or not value.isprintable() or value in (".", ".."):
                 raise SettingsError(name, f"must be at most {longest} printable bytes without '/', not {value!r}")
+        if self.brokerIP2 in WILDCARDS:
+            raise SettingsError("brokerIP2", f"{self.brokerIP2} stands for every address: slaves need one address")
         if self.brokerIP1 in WILDCARDS:
             raise SettingsError("brokerIP1", f"{self.brokerIP1} stands for every address: clients need one address")
         logs.check(self.logLevel, self.logFormat)

@@ -23,6 +23,8 @@ from tallystick.node.broker.services.stats import (
     TOPIC_PUT_SIZE,
     Counter,
 )
+from tallystick.node.broker.slaves.server import SlaveServer
+from tallystick.node.broker.slaves.transfer import Refusal
 from tallystick.node.http.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge
 
 if TYPE_CHECKING:
@@ -70,6 +72,9 @@ class BrokerMetrics(MetricsPart["Broker"]):
     def collect(self) -> Iterator[Metric]:
         """Yields each metric with its current samples. The registry calls it for each scrape."""
         yield from super().collect()
+        if self._source.slaves is not None:
+            for each in SLAVE_METRICS:
+                yield each.family(self._source.slaves, self.common())
         if self._source.group is not None:
             view, common = GroupView.of(self._source.group), self.common()
             for declared in GROUP_METRICS:
@@ -378,6 +383,41 @@ BROKER_METRICS = {
     "Process": _BROKER,
 }
 """Metrics of every broker, by section."""
+
+SLAVE_METRICS: tuple[MetricDeclaration[SlaveServer], ...] = (
+    gauge(
+        "tally_slaves",
+        "slaves",
+        "Slaves that are connected and copy the log.",
+        "port for slaves",
+        lambda slaves: len(slaves.slaves),
+    ),
+    gauge(
+        "tally_slave_behind_bytes",
+        "bytes",
+        "Bytes of the log that the connected slave with the longest copy has not stored. 0 without a slave.",
+        "port for slaves: reports of the slaves",
+        lambda slaves: min((each.behind_bytes for each in slaves.states()), default=0),
+    ),
+    counter(
+        "tally_slave_sent_bytes_total",
+        "bytes",
+        "Bytes of the log that were sent to slaves.",
+        "port for slaves",
+        lambda slaves: slaves.sent_bytes,
+    ),
+    counter(
+        "tally_slave_refusals_total",
+        "connections",
+        "Connections to the port for slaves that the broker closed. `reason`: "
+        + ", ".join(f"`{each.value}`" for each in Refusal)
+        + ".",
+        "port for slaves: a refused connection",
+        lambda slaves: [((each.value,), slaves.refusals[each]) for each in Refusal],
+        "reason",
+    ),
+)
+"""Metrics of a broker with a port for slaves."""
 
 GROUP_METRICS: tuple[MetricDeclaration[GroupView], ...] = (
     gauge(

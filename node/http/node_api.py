@@ -7,8 +7,9 @@
     ready  unready                                  it serves; it does not (disk, too much that is not committed)
     stopping  failed                                it ends; only a restart can help
 
-Only the leader knows how far a follower is behind: `peers`. `findings` are the problems that this process found in its
-files since its start, and what it did about them, also before the broker exists.
+Only the leader knows how far a follower is behind: `peers`. `slaves` has RocketMQ's slaves of a broker without a group:
+those that are connected, and why others were refused (`Refusal`). `findings` are the problems that this process found
+in its files since its start, and what it did about them, also before the broker exists.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def broker_json(
         **_role(broker, group),
         "recovery": start.to_json() if broker is None else None,
         "peers": [] if group is None else _peers(group),
+        "slaves": None if broker is None or broker.slaves is None else broker.slaves.to_json(),
         "disk": _disk(settings, broker),
         "store": None if broker is None else _store(broker),
         "scrub": None if broker is None else broker.store.scrub.to_json(),

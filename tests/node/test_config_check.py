@@ -53,12 +53,14 @@ def effects(path: Path, *, nameserver: bool = False) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["broker.conf", "broker-a.properties", "broker"])
 def test_a_file_of_rocketmq_starts(tmp_path: Path, name: str) -> None:
-    settings = load(file=conf(tmp_path, BROKER | {"brokerIP2": "10.0.0.1", "flushDiskType": "SYNC_FLUSH"}, name))
+    settings = load(file=conf(tmp_path, BROKER | {"filterServerNums": "0", "flushDiskType": "SYNC_FLUSH"}, name))
     assert settings.broker.brokerName == "broker-a"
     assert settings.store.flushDiskType is FlushDiskType.SYNC_FLUSH
     assert settings.store.delete_hours() == {4}
     (warning,) = settings.without_effect
-    assert warning == f"{tmp_path / name}: brokerIP2 has no effect: no slave copies the log of this broker"
+    assert (
+        warning == f"{tmp_path / name}: filterServerNums has no effect: there are no filter servers: use tags or SQL92"
+    )
 
 
 def test_a_file_of_a_dledger_member_starts(tmp_path: Path) -> None:
@@ -68,9 +70,9 @@ def test_a_file_of_a_dledger_member_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "effect"), [("ASYNC_MASTER", "applies"), ("SYNC_MASTER", "refused"), ("SLAVE", "refused")]
+    ("role", "effect"), [("ASYNC_MASTER", "applies"), ("SYNC_MASTER", "applies"), ("SLAVE", "refused")]
 )
-def test_a_role_that_needs_a_slave_is_refused_and_says_what_to_use(tmp_path: Path, role: str, effect: str) -> None:
+def test_the_role_of_a_slave_is_refused_and_says_what_to_use(tmp_path: Path, role: str, effect: str) -> None:
     path = conf(tmp_path, BROKER | {"brokerRole": role})
     (row,) = (row for row in check_file(path) if row.key == "brokerRole")
     assert row.effect.value == effect

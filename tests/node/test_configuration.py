@@ -69,11 +69,11 @@ def test_every_kind_of_value_from_text_and_from_toml(tmp_path: Path) -> None:
 
 def test_a_setting_without_an_effect_is_a_line_that_says_where_it_was_given(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
-    path.write_text("[store]\nhaListenPort = 10912\nfileReservedTime = 48\n")
+    path.write_text("[store]\nisEnableBatchPush = true\nfileReservedTime = 48\n")
     found = load(file=path, environment={"TALLY_FORCEREGISTER": "true"}, assignments=["debugLockEnable=true"])
     places = [line.partition(" has no effect: ")[0] for line in found.without_effect]
     assert places == [
-        f"{path}: [store] haListenPort",
+        f"{path}: [store] isEnableBatchPush",
         "environment variable TALLY_FORCEREGISTER (broker.forceRegister)",
         "--set debugLockEnable",
     ]

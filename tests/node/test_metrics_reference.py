@@ -60,7 +60,7 @@ async def test_broker_and_name_server_expose_what_the_page_says(tmp_path: Path) 
         await client.close()
         status, text = await asyncio.to_thread(process.get, "/metrics")
         assert status == 200
-        with_samples = check_page(text, "Broker", "Name server", "Connections")
+        with_samples = check_page(text, "Broker", "Port for slaves", "Name server", "Connections")
         assert "tally_nameserver_refused_total" in with_samples
 
 

@@ -53,6 +53,7 @@ class FakeNode:
             term=7, leader=0, learners=(), voters=(0, 1), disk=DiskState.OK, last_error="", peers=(PEER,), unrepaired=()
         )
         self.member = SimpleNamespace(leader=0)
+        self.slaves: Any = None
         self.group: Any = SimpleNamespace(
             number=0, leads=True, is_member=True, member=self.member, status=lambda: self.status
         )
@@ -74,6 +75,7 @@ class FakeNode:
             SimpleNamespace(
                 settings=self.settings.broker,
                 group=self.group,
+                slaves=self.slaves,
                 store=self.store,
                 unready=self.unready,
                 failure=self.failure,
@@ -100,6 +102,12 @@ def test_a_leader(node: FakeNode) -> None:
     assert told["store"]["committedPos"] == 70
     assert told["disk"]["healthy"] and told["disk"]["totalBytes"] > told["disk"]["freeBytes"] > 0
     assert told["uptimeSeconds"] >= 0 and told["version"] and told["lastError"] == ""
+
+
+def test_the_slaves_of_a_broker_without_a_group(node: FakeNode) -> None:
+    assert node.told()["slaves"] is None
+    node.group, node.slaves = None, SimpleNamespace(to_json=lambda: {"port": 10912, "connected": [], "refused": []})
+    assert node.told()["slaves"] == {"port": 10912, "connected": [], "refused": []}
 
 
 def test_a_start_and_how_far_it_is(node: FakeNode) -> None:

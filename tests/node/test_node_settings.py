@@ -105,5 +105,5 @@ def test_a_refused_change_says_why() -> None:
     kinds = BrokerSettings, StoreSettings
     assert why_not_changeable("listenPort", *kinds) == "cannot be changed while the process runs: set it and restart"
     assert "files of the store" in why_not_changeable("mappedFileSizeCommitLog", *kinds)
-    assert why_not_changeable("haListenPort", *kinds).startswith("has no effect: there is no master/slave")
+    assert why_not_changeable("isEnableBatchPush", *kinds).startswith("has no effect: the leader always sends")
     assert why_not_changeable("brokerName2", *kinds) == "is not a setting"

@@ -36,7 +36,6 @@ from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServ
 from tallystick.store._kernel import Door, Log
 from tallystick.store.formats.message import GetStatus, MessageBatch, PutStatus
 from tallystick.store.formats.segment_files import segment_name
-from tallystick.store.settings import StoreSettings
 
 
 def make_log(folder: Path, door: Door | None = None, segment_bytes: int = 1 << 16) -> Log:
@@ -221,7 +220,7 @@ async def test_7_many_queues_cost_little_disk_and_no_first_touch(tmp_path: Path)
 def test_8_no_default_port_is_one_that_clients_are_given() -> None:
     # From 32768 on, the system gives ports to outgoing connections: one of them may have ours when we start.
     settings = BrokerSettings()
-    ports = [settings.listenPort, NameServerSettings().listenPort, HttpSettings().port, StoreSettings().haListenPort]
+    ports = [settings.listenPort, settings.listenPort + 1, NameServerSettings().listenPort, HttpSettings().port]
     assert all(0 < port < 32_768 for port in ports)
 
 

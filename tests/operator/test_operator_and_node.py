@@ -72,14 +72,14 @@ def test_settings_of_the_spec_reach_the_broker_in_any_case(tmp_path: Path) -> No
 
 
 def test_the_operator_refuses_the_settings_that_the_node_declares_as_its_own() -> None:
-    """The operator imports nothing of the node, so its list is a copy. `brokerIP2` is RocketMQ's only."""
+    """The operator imports nothing of the node, so its list is a copy."""
     declared = {
         key.lower()
         for kind in (BrokerSettings, StoreSettings, NameServerSettings, HttpSettings)
         for key, known in declarations(kind).items()
         if known.operator
     }
-    assert declared | {"brokerip2"} == OWN_SETTINGS
+    assert declared == OWN_SETTINGS
 
 
 def test_what_a_member_answers_is_understood() -> None:

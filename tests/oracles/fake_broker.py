@@ -92,6 +92,7 @@ class FakeBroker:
         self.schedule = ScheduleService(self, delay_file or MemoryFile())
         self.transactions = TransactionService(self)  # type: ignore[arg-type]
         self.group = None
+        self.slaves = None
         self.registrations = 0
 
     def now_ms(self) -> int:

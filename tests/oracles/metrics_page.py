@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-OF_BROKERS = {"Broker", "Member of a replicated group"}
+OF_BROKERS = {"Broker", "Port for slaves", "Member of a replicated group"}
 """Parts whose metrics have the labels of a broker."""
 BROKER_LABELS = ("cluster", "node_type", "node_id")
 _ROW = re.compile(r"\| `(\w+)` \| (\w+) \| [^|]+ \| ([^|]*) \|")

@@ -15,6 +15,7 @@ from tallystick.node.broker.group.leader_only import LeaderOnly
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
     from tallystick.node.broker.services.table_files import TableFiles
+    from tallystick.node.broker.slaves.server import SlaveServer
     from tallystick.node.remoting.connection import Connection
     from tallystick.node.remoting.endpoint import Handler
     from tallystick.replication.member.member import Member
@@ -30,6 +31,7 @@ class InGroup:
 
     has_pictures = True
     group: BrokerGroup | None = None
+    slaves: SlaveServer | None = None
     _broker: Broker
     _group: BrokerGroup
     _leader_only: LeaderOnly

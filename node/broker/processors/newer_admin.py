@@ -5,14 +5,14 @@
     329         delete expired segments of the log now
     343, 345    topics and subscription of a consumer group
     351, 352    one topic, one consumer group
-    907         the copies of the log: the members of a group in place of RocketMQ's slaves
+    907         the copies of the log: slaves, or in a group its members
 
 Source: the request and response classes of RocketMQ 4.9.7 and 5.5.0.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.processors.admin import check_topic, update_topics_of_request
 from tallystick.node.broker.processors.answers import json_answer, objects, read_body, refused
@@ -23,7 +23,7 @@ from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_str
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.context import BrokerContext, GroupView
     from tallystick.node.broker.tables.clients import Channel
     from tallystick.node.remoting.endpoint import Handler
 
@@ -122,19 +122,7 @@ class NewerAdminProcessor:
     def copies(self, channel: Channel, command: Command) -> Command:
         """907: returns how far the copies of the log are. Only the leader of a group knows it of the other members."""
         group, end = self._broker.group, self._broker.store.max_pos
-        peers = [] if group is None else group.peers()
-        rows = [
-            {
-                "addr": "" if peer.address is None else "{}:{}".format(*peer.address),
-                "diff": peer.lag_bytes,
-                "inSync": peer.connected and peer.state == "pipeline",
-                "slaveAckOffset": end - peer.lag_bytes,
-                "transferFromWhere": end - peer.lag_bytes,
-                "transferredByteInSecond": 0,
-            }
-            for peer in peers
-            if peer.lag_bytes is not None
-        ]
+        rows = self._slaves(end) if group is None else self._members(group, end)
         body = {
             "haClientRuntimeInfo": {"activated": False, "masterFlushOffset": 0, "maxOffset": end},
             "haConnectionInfo": rows,
@@ -143,3 +131,34 @@ class NewerAdminProcessor:
             "masterCommitLogMaxOffset": end,
         }
         return json_answer(command, body)
+
+    def _slaves(self, end: int) -> list[dict[str, Any]]:
+        slaves = self._broker.slaves
+        if slaves is None:
+            return []
+        furthest = self._broker.store.settings.haSlaveFallbehindMax
+        return [
+            {
+                "addr": each.address,
+                "diff": end - each.stored_pos,
+                "inSync": end - each.stored_pos < furthest,
+                "slaveAckOffset": each.stored_pos,
+                "transferFromWhere": each.sent_pos,
+                "transferredByteInSecond": each.bytes_a_second,
+            }
+            for each in slaves.states()
+        ]
+
+    def _members(self, group: GroupView, end: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "addr": "" if peer.address is None else "{}:{}".format(*peer.address),
+                "diff": peer.lag_bytes,
+                "inSync": peer.connected and peer.state == "pipeline",
+                "slaveAckOffset": end - peer.lag_bytes,
+                "transferFromWhere": end - peer.lag_bytes,
+                "transferredByteInSecond": 0,
+            }
+            for peer in group.peers()
+            if peer.lag_bytes is not None
+        ]

@@ -43,6 +43,8 @@ class Registration:
         self.settings = settings
         self.term = 0
         """The term of the replicated group in which `settings.brokerId` is valid; 0 without a group."""
+        self.ha_address = ""
+        """Where slaves connect, `host:port`; empty if the broker does not accept slaves."""
         self._client = client
         self._host = host
         self._topics = topics
@@ -141,7 +143,7 @@ class Registration:
     def _hello(self) -> Command:
         body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._topic_wrapper()})
         ext = self._identity(self.settings.brokerId) | {
-            "haServerAddr": "",  # RocketMQ's port for slaves: nothing listens there
+            "haServerAddr": self.ha_address,
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             WHOLE_FIELD: "true",

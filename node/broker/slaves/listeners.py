@@ -1,0 +1,40 @@
+"""The port for slaves, which is bound before the store is opened."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from tallystick.node.core.settings import BrokerSettings
+from tallystick.node.remoting.server import bind
+from tallystick.store.settings import BrokerRole, StoreSettings
+
+_logger = logging.getLogger("tallystick.broker")
+
+_HIGHEST_PORT = 65_535
+
+
+async def bind_for_slaves(
+    settings: BrokerSettings, store_settings: StoreSettings, *, any_port: bool
+) -> list[socket.socket]:
+    """Sockets at the port for slaves; empty if the broker has none. `any_port`: the broker's own port was chosen by the
+    system, and so is this one, unless it is set.
+
+    OSError: a port that is set, or that a SYNC_MASTER needs, cannot be bound. The default port is not worth a failed
+    start: brokers on one machine may have adjacent ports.
+    """
+    port = store_settings.haListenPort
+    if store_settings.enableDLegerCommitLog or port == 0:
+        return []
+    if port > 0:
+        return await bind(settings.bindAddress, port)
+    port = 0 if any_port else settings.listenPort + 1
+    try:
+        if port > _HIGHEST_PORT:
+            raise OSError(f"there is no port {port}")
+        return await bind(settings.bindAddress, port)
+    except OSError as error:
+        if store_settings.brokerRole is BrokerRole.SYNC_MASTER:
+            raise
+        _logger.warning("no slave can connect: %s; set haListenPort to another port, or to 0", error)
+        return []
