@@ -105,6 +105,10 @@ peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VE
 crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync FAST=1 (kills alone)
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
 
+.PHONY: migrate-lab
+migrate-lab: build ## RocketMQ 4.8.0 as our slave, under load and kills: MESSAGES=100000 SEED=1 ONLY=follow
+	$(BIN)/python e2e/migrate_lab.py --messages $(or $(MESSAGES),100000) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+
 .PHONY: attacks
 attacks: build ## clocks, disks, signals, strangers, kills, large stores against real processes: ONLY=clock SCALE=0.1 JSON=FILE
 	$(BIN)/python e2e/attack.py --scale $(or $(SCALE),1.0) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
