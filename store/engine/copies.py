@@ -64,7 +64,7 @@ class Copies:
             self._tell()
 
     def detach(self, slave: int) -> None:
-        """The slave is not connected any more."""
+        """The slave is no longer connected."""
         del self._stored[slave]
         self._tell()
 
@@ -72,7 +72,7 @@ class Copies:
     def newest(self) -> int:
         """The end of the longest copy of a connected slave; -1 without one.
 
-        RocketMQ keeps the highest report for ever, so a slave that comes back with an empty disk counts as complete.
+        RocketMQ keeps the highest report of all time, so a slave that comes back with an empty disk counts as complete.
         """
         return max(self._stored.values(), default=-1)
 
