@@ -6,8 +6,8 @@
 The first position decides where the transfer begins. A slave with an empty log sends 0 and gets the newest segment from
 its beginning; every other position is continued as it is, also within a record. A part never crosses a segment.
 
-RocketMQ continues at any position: it sends heartbeats without end to a slave whose position it does not have, and other
-bytes to a slave whose log has become another one. Here the connection ends with a `Refusal`.
+RocketMQ continues at any position: it sends heartbeats without end to a slave whose position it does not have, and the
+bytes of other messages to a slave whose log has become another one. Here the connection ends with a `Refusal`.
 
 Source: HAConnection and HAService of RocketMQ 4.8.0, and recorded connections to it.
 """
