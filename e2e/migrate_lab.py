@@ -73,7 +73,7 @@ class Lab:
         self.nameserver.stop()
 
     async def load(self, until: int, shape: Shape, *, kill: Callable[[], None] | None = None) -> None:
-        """Sends until the ledger has so many acknowledged messages; then calls `kill` while the load goes on."""
+        """Sends until the ledger has so many acknowledged messages; then calls `kill` while the load continues."""
         self._loads += 1
         stop = asyncio.Event()
         label = f"{self.seed}.{self._loads}"
