@@ -110,7 +110,16 @@ class FakeApi:
             for number in range(groups)
         ]
         found["status"] = {"groups": rows}
+        self._collect()
         return found
+
+    def _collect(self) -> None:
+        """Garbage collection: the claims of a cluster that is gone."""
+        uids = {body["metadata"]["uid"] for body in self.of("BrokerCluster")}
+        for key, body in list(self.objects.items()):
+            owners = [each for each in body["metadata"].get("ownerReferences", ()) if each["kind"] == "BrokerCluster"]
+            if owners and not any(each["uid"] in uids for each in owners):
+                del self.objects[key]
 
     def topic(self, name: str, *, adopt: bool = False, **spec: Any) -> dict[str, Any]:
         metadata = {"annotations": {"tallystick.dev/adopt": "true"}} if adopt else {}
