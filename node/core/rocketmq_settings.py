@@ -152,7 +152,6 @@ _UNLIMITED = str(2**31 - 1)
 SHOWN: dict[str, str] = {
     # -- BrokerConfig
     "autoDeleteUnusedStats": "true",
-    "brokerIP2": "",
     **dict.fromkeys(
         (
             "clientManageThreadPoolNums",
