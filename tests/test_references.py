@@ -19,8 +19,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOREIGN = {
     "RocketMQ": {
-        "ACLUSTERPeerCluster", "BrokerConfig", "CommitLog.FlushRealTimeService", "CommitRealTimeService",
-        "CommitLog", "DefaultMessageStore", "GetMessageStatus", "GroupCommitService", "MessageStoreConfig",
+        "ACLUSTERPeerCluster", "BROKER_GET_FROM_DISK_NUMS", "BROKER_GET_FROM_DISK_SIZE", "BrokerConfig",
+        "CommitLog.FlushRealTimeService", "CommitRealTimeService",
+        "CommitLog", "DefaultMessageStore", "GROUP_GET_FROM_DISK_NUMS", "GROUP_GET_FROM_DISK_SIZE",
+        "GetMessageStatus", "GroupCommitService", "MessageStoreConfig",
+        "MixAll.object2Properties",
         "NamesrvConfig", "PutMessageStatus", "committedPosition", "flushedPosition", "pollNameServerInterval",
         "searchOffset", "viewMessage", "waitStoreMsgOK", "wrotePosition",
     },
@@ -28,7 +31,7 @@ FOREIGN = {
     "Kafka": {"min.insync.replicas"},
     "Kubernetes": {"TALLY_SERVICE_HOST", "VERDICT", "VolumeSnapshot", "allowVolumeExpansion"},
     "Java and Guava": {"String.hashCode", "asLong"},
-    "Linux": {"df", "sendfile"},
+    "Linux": {"M_MMAP_THRESHOLD", "df", "sendfile"},
     "Python": {"SSLObject.getpeercert"},
     "DLedger": {"flushFileInterval"},
     "pytest": {"conftest.py"},
