@@ -167,7 +167,7 @@ PIP_SETTINGS := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST
 
 .PHONY: wheel images
 wheel: build ## dist/tallystick-*.whl, with the kernel in it
-	rm -rf build/lib build/bdist.* dist/tallystick-*.whl
+	rm -rf build/lib build/lib.* build/bdist.* dist/tallystick-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 images: wheel ## tallystick-node, -operator and -jobs as Docker images: VERSION=x (a tag), TARGETS=..., DOCKER_BUILD_ARGS=...
