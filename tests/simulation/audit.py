@@ -33,9 +33,11 @@ async def audit(client: Client, address: Callable[[str], str], oracle: Oracle) -
     count, began = 0, client.loop.now
     oracle.unread.clear()
     oracle.seen.clear()
+    begins: dict[str, int] = {}
     for queue in list(oracle.by_queue):
-        count += await _audit_queue(client, address, queue, oracle)
-    begins = {broker: await log_begin(client, address(broker)) for broker in {queue[0] for queue in oracle.by_queue}}
+        count += await _audit_queue(client, address, queue, oracle, begins)
+    for broker in begins:
+        begins[broker] = await log_begin(client, address(broker))
     oracle.check_late(began - _PATIENCE_S, begins)
     await _find_keys(client, address, begins, oracle)
     return count
@@ -63,19 +65,27 @@ async def _find_keys(client: Client, address: Callable[[str], str], begins: dict
             await asyncio.sleep(0.5)
 
 
-async def _audit_queue(client: Client, address: Callable[[str], str], queue: Queue, oracle: Oracle) -> int:
-    """What was acknowledged before the read has to be there, though perhaps a moment later: queues follow the log."""
+async def _audit_queue(
+    client: Client, address: Callable[[str], str], queue: Queue, oracle: Oracle, begins: dict[str, int]
+) -> int:
+    """What was acknowledged before the read has to be there, though perhaps a moment later: queues follow the log.
+
+    `begins`: where the logs begin, as far as they were asked. A broker is asked again if something is missing.
+    """
     promised = oracle.promised(queue)
     deadline = client.loop.now + _PATIENCE_S
     while True:
         try:
             first, end, records = await read_queue(client, address(queue[0]), queue, promised, oracle)
-            begin = await log_begin(client, address(queue[0]))
+            if queue[0] not in begins:
+                begins[queue[0]] = await log_begin(client, address(queue[0]))
+            begin = begins[queue[0]]
             oracle.check_queue(queue, records, first, end, [item for item in promised if item.pos >= begin], begin > 0)
         except RemotingError as error:
             if client.loop.now > deadline:
                 raise ViolationError("L3", f"a broker that serves does not answer: {error}") from error
         except ViolationError:
+            begins.pop(queue[0], None)
             if client.loop.now > deadline:
                 raise
         else:

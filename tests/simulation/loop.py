@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import socket
-from asyncio import base_events, events
+from asyncio import base_events
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,29 @@ class LivelockError(AssertionError):
     """Callbacks call each other without an end while no time passes."""
 
 
+class SimHandle:
+    """A callback that waits. Stands for asyncio's handles of both kinds; a run makes tens of thousands of them."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
+
+    def __init__(self, when_s: float, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None):
+        self.when_s = when_s
+        self.callback = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_s
+
+
 class SimLoop(base_events.BaseEventLoop):
     """`dice` decides how long blocking calls take. `network` answers everything about connections."""
 
@@ -47,7 +70,7 @@ class SimLoop(base_events.BaseEventLoop):
         self.network: Network
         self._dice = dice
         self._sequence = 0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, SimHandle]] = []
         self._events_now = 0
         self._ended = False
         self.problems: list[str] = []
@@ -70,10 +93,10 @@ class SimLoop(base_events.BaseEventLoop):
     # --- callbacks ---
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = events.Handle(callback, args, self, context)
+        handle = SimHandle(self.now, callback, args, context)
         if not self._ended:
             self._ready.append(handle)  # type: ignore[attr-defined]
-        return handle
+        return handle  # type: ignore[return-value]
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
@@ -98,30 +121,26 @@ class SimLoop(base_events.BaseEventLoop):
     def _at(
         self, at: float, when: float, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None
     ) -> asyncio.TimerHandle:
-        timer = events.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True  # type: ignore[attr-defined]
+        timer = SimHandle(when, callback, args, context)  # a cancelled one stays in the heap until its time
         if not self._ended:
             self._sequence += 1
             heapq.heappush(self._timers, (max(at, self.now), self._sequence, timer))
-        return timer
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it stays in the heap until its time
+        return timer  # type: ignore[return-value]
 
     def _run_once(self) -> None:
         if not self._ready:  # type: ignore[attr-defined]
             self._advance()
-        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        ready: deque[SimHandle] = self._ready  # type: ignore[attr-defined]
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:
+            if not handle.is_cancelled:
                 self._run_handle(handle)
 
     def _advance(self) -> None:
         timers = self._timers
         while timers:
             at, _, timer = heapq.heappop(timers)
-            if timer._cancelled:
+            if timer.is_cancelled:
                 continue
             if at > self.now:
                 self.now, self._events_now = at, 0
@@ -131,8 +150,8 @@ class SimLoop(base_events.BaseEventLoop):
         if not self._ready:  # type: ignore[attr-defined]
             raise AssertionError("the world stands still: nothing is ready and no timer is set")
 
-    def _run_handle(self, handle: asyncio.Handle) -> None:
-        process: Process | None = handle._context.get(current)  # type: ignore[attr-defined]
+    def _run_handle(self, handle: SimHandle) -> None:
+        process = handle.context.get(current)
         if process is not None:
             if process.dead:
                 return
@@ -144,8 +163,14 @@ class SimLoop(base_events.BaseEventLoop):
         self.steps += 1
         self._events_now += 1
         if self._events_now > _MOST_EVENTS_AT_ONE_TIME:
-            raise LivelockError(f"{self._events_now} callbacks at one time; the last one is {handle!r}")
-        handle._run()
+            raise LivelockError(f"{self._events_now} callbacks at one time; the last one is {handle.callback!r}")
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            message = f"Exception in callback {handle.callback!r}"
+            self.call_exception_handler({"message": message, "exception": error})
         if process is not None and not process.dead and process.door is not None and process.door.dead:
             self.die(process, "in a call to the disk")
 

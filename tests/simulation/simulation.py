@@ -107,7 +107,7 @@ class Simulation:
         self.root = self._folder / f"simulation-{os.getpid():07}"  # of one length: answers may name it
         remove_leftovers(self._folder)
         self.root.mkdir()
-        self.trace.root = str(self.root)
+        self.trace.leave_out(str(self.root))
         logging_handler = _Reports(self)
         logging.getLogger("tallystick").addHandler(logging_handler)
         gc.disable()

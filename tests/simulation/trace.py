@@ -18,8 +18,12 @@ class Trace:
         self.lines: deque[str] = deque(maxlen=keep)
         self.digest = 0
         self.root = ""
-        """The folder of this run, which is left out of every line."""
+        self._root_bytes = b""
         self._listener = listener
+
+    def leave_out(self, root: str) -> None:
+        """The folder of this run, which is left out of every line."""
+        self.root, self._root_bytes = root, root.encode()
 
     def note(self, now: float, text: str) -> None:
         """Something that a reader of the trace wants to know."""
@@ -37,7 +41,7 @@ class Trace:
 
     def mix(self, now: float, data: bytes) -> None:
         """Bytes that went over the network: only for the digest."""
-        data = data.replace(self.root.encode(), b"")
+        data = data.replace(self._root_bytes, b"")
         if b"/index/" in data:
             data = _INDEX_BYTES.sub(b"/index/", data)
         self.digest = zlib.crc32(data, zlib.crc32(b"%f" % now, self.digest))
