@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from derived_twin import write_log
 from engine_lab import HOST, kill, message, opened, records_of, small
 
 from tallystick.node.broker.services.bit_maps import BitMaps
@@ -22,7 +21,6 @@ from tallystick.store._kernel import BitTest, Dispatch, Door
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
 from tallystick.store.formats.message import GetStatus
-from tallystick.store.formats.record import Record
 from tallystick.store.settings import StoreSettings
 from tallystick.store.verify.report import verify
 
@@ -276,87 +274,3 @@ async def test_a_scrub_finds_a_lost_bit_and_the_unit_is_written_again(tmp_path: 
         assert store.reads.units("T", 0, plain[3], 1)[0][2] == 0, "the plain tags code"
         found = [each for each in store.findings.listed() if each.kind is FindingKind.REBUILT]
         assert len(found) == 1
-
-
-# Retention
-
-
-def placed(folder: Path, count: int) -> list[tuple[int, Record]]:
-    records = [
-        Record(
-            "T", 0, b"x" * 50, f"n\x01{number}\x02", queue_offset=number, store_timestamp_ms=1_600_000_000_000 + number
-        )
-        for number in range(count)
-    ]
-    return write_log(folder / "commitlog", records, 4096)[0]
-
-
-def derived(folder: Path, ext_segment_bytes: int) -> Dispatch:
-    dispatch = Dispatch(
-        Door(),
-        str(folder),
-        str(folder / "commitlog"),
-        log_segment_bytes=4096,
-        queue_segment_bytes=200,
-        index_slots=16,
-        index_entries=64,
-        index_enabled=False,
-        ext_segment_bytes=ext_segment_bytes,
-    )
-    dispatch.load()
-    dispatch.recover_queues()
-    return dispatch
-
-
-def ext_files(folder: Path) -> list[int]:
-    return sorted(int(path.name) for path in (folder / "consumequeue_ext").glob("T/0/*"))
-
-
-@pytest.mark.parametrize("ext_bytes", [0, 84, 204])
-def test_files_of_another_setting_go_with_their_units(tmp_path: Path, ext_bytes: int) -> None:
-    """RocketMQ wrote extensions, or an earlier setting did: retention removes them whatever is set now."""
-    records = placed(tmp_path, 60)
-    before = derived(tmp_path, 84)
-    before.run(records[40][0], 1 << 40)
-    before.write_out()
-    assert len(ext_files(tmp_path)) == 10
-    now = derived(tmp_path, ext_bytes if ext_bytes != 204 else 0)
-    now.start(records[40][0])
-    now.run(1 << 40, 1 << 40)
-    now.write_out()
-    now.delete_below(records[25][0])
-    assert ext_files(tmp_path)[0] == 6 * 84, "unit 25 is in the seventh file"
-    for offset in range(25, 40):
-        _, _, code = now.units(b"T", 0, offset, 1)[0]
-        assert now.ext_unit(b"T", 0, code) is not None
-    now.delete_below(records[45][0])
-    assert bool(ext_files(tmp_path)) == bool(ext_bytes == 84)
-    now.delete_below(records[59][0])
-    now.remove_topic(b"T")
-    assert not (tmp_path / "consumequeue_ext" / "T").exists()
-
-
-def test_a_new_queue_of_the_name_does_not_read_the_old_ones_extension(tmp_path: Path) -> None:
-    records = placed(tmp_path, 20)
-    dispatch = derived(tmp_path, 4096)
-    dispatch.run(records[10][0], 1 << 40)
-    dispatch.write_out()
-    old = dispatch.units(b"T", 0, 3, 1)[0][2]
-    assert dispatch.ext_unit(b"T", 0, old) is not None
-    dispatch.remove_topic(b"T")
-    assert dispatch.ext_unit(b"T", 0, old) is None
-    dispatch.run(1 << 40, 1 << 40)
-    dispatch.write_out()
-    times = [dispatch.ext_unit(b"T", 0, code) for _, _, code in dispatch.units(b"T", 0, 10, 10)]
-    assert [unit is not None and unit.store_ms for unit in times] == [
-        record.store_timestamp_ms for _, record in records[10:]
-    ]
-
-
-def test_what_is_in_memory_counts_and_is_written(tmp_path: Path) -> None:
-    placed(tmp_path, 30)
-    dispatch = derived(tmp_path, 4096)
-    dispatch.run(1 << 40, 1 << 40)
-    assert dispatch.pending_bytes == 30 * (20 + 20)
-    dispatch.write_out()
-    assert dispatch.pending_bytes == 0

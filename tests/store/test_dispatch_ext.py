@@ -143,3 +143,70 @@ def test_an_address_is_never_given_twice(tmp_path: Path, placed: list[tuple[int,
     addresses = [unit[2] for unit in again.units(b"T", 0, 0, 10)]
     assert len(set(addresses)) == len(addresses) == 4
     assert extensions(again) == [None, None, *expected(placed)[2:4]]
+
+
+# Retention
+
+
+def write_records(folder: Path, count: int) -> list[tuple[int, Record]]:
+    records = [
+        Record(
+            "T", 0, b"x" * 50, f"n\x01{number}\x02", queue_offset=number, store_timestamp_ms=1_600_000_000_000 + number
+        )
+        for number in range(count)
+    ]
+    return write_log(folder / "commitlog", records, 4096)[0]
+
+
+def ext_files(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in (folder / "consumequeue_ext").glob("T/0/*"))
+
+
+@pytest.mark.parametrize("ext_bytes", [0, 84])
+def test_files_of_another_setting_go_with_their_units(tmp_path: Path, ext_bytes: int) -> None:
+    """RocketMQ wrote extensions, or an earlier setting did: retention removes them whatever is set now."""
+    records = write_records(tmp_path, 60)
+    before = opened(tmp_path, ext_segment_bytes=84)
+    before.run(records[40][0], 1 << 40)
+    before.write_out()
+    assert len(ext_files(tmp_path)) == 10
+    now = opened(tmp_path, ext_segment_bytes=ext_bytes)
+    now.start(records[40][0])
+    now.run(1 << 40, 1 << 40)
+    now.write_out()
+    now.delete_below(records[25][0])
+    assert ext_files(tmp_path)[0] == 6 * 84, "unit 25 is in the seventh file"
+    for offset in range(25, 40):
+        _, _, code = now.units(b"T", 0, offset, 1)[0]
+        assert now.ext_unit(b"T", 0, code) is not None
+    now.delete_below(records[45][0])
+    assert bool(ext_files(tmp_path)) == (ext_bytes == 84)
+    now.delete_below(records[59][0])
+    now.remove_topic(b"T")
+    assert not (tmp_path / "consumequeue_ext" / "T").exists()
+
+
+def test_a_new_queue_of_the_name_does_not_read_the_old_ones_extension(tmp_path: Path) -> None:
+    records = write_records(tmp_path, 20)
+    dispatch = opened(tmp_path, ext_segment_bytes=4096)
+    dispatch.run(records[10][0], 1 << 40)
+    dispatch.write_out()
+    old = dispatch.units(b"T", 0, 3, 1)[0][2]
+    assert dispatch.ext_unit(b"T", 0, old) is not None
+    dispatch.remove_topic(b"T")
+    assert dispatch.ext_unit(b"T", 0, old) is None
+    dispatch.run(1 << 40, 1 << 40)
+    dispatch.write_out()
+    times = [dispatch.ext_unit(b"T", 0, code) for _, _, code in dispatch.units(b"T", 0, 10, 10)]
+    assert [unit is not None and unit.store_ms for unit in times] == [
+        record.store_timestamp_ms for _, record in records[10:]
+    ]
+
+
+def test_what_is_in_memory_counts_and_is_written(tmp_path: Path) -> None:
+    write_records(tmp_path, 30)
+    dispatch = opened(tmp_path, ext_segment_bytes=4096)
+    dispatch.run(1 << 40, 1 << 40)
+    assert dispatch.pending_bytes == 30 * (20 + 20)
+    dispatch.write_out()
+    assert dispatch.pending_bytes == 0
