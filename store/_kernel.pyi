@@ -347,7 +347,7 @@ class Log:
     def write_out(self) -> int:
         """Writes staged bytes to the segment files; the end of the written bytes. After an OSError call `abandon`."""
 
-    def abandon(self, code: int, remark: str, now_ms: int | None = None) -> list[tuple[int, bytes]]:
+    def abandon(self, code: int, remark: str, now_ms: int) -> list[tuple[int, bytes]]:
         """Drops the bytes that could not be written; returns the refusals of their sends, as (connection, bytes).
         `now_ms`: see `release`."""
 
@@ -363,11 +363,11 @@ class Log:
         """
 
     def sync_failure(self) -> OSError | None: ...
-    def release(self, pos: int, now_ms: int | None = None) -> list[tuple[int, bytes]]:
+    def release(self, pos: int, now_ms: int) -> list[tuple[int, bytes]]:
         """The answers of sends that end at or below `pos`, as (connection, bytes). `now_ms`: the clock of `feed`, for
-        `take_put_times`; None: these sends are not counted there."""
+        `take_put_times`."""
 
-    def expire(self, before_ms: int, code: int, now_ms: int | None = None) -> list[tuple[int, bytes]]:
+    def expire(self, before_ms: int, code: int, now_ms: int) -> list[tuple[int, bytes]]:
         """Answers, with `code`, the sends fed before `before_ms` that still wait: they are stored, but not yet safe.
         `now_ms`: see `release`."""
 

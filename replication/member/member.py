@@ -48,6 +48,7 @@ from tallystick.replication.member.status import GroupStatus, status_of
 from tallystick.replication.membership import Change, Membership
 from tallystick.replication.transport.handshake import Identity
 from tallystick.replication.transport.peer_lane import Address
+from tallystick.store.clock import wall_ms
 from tallystick.store.formats.ledger_format import EntryKind
 from tallystick.store.formats.progress import boot_id as machine_boot_id
 from tallystick.store.settings import FlushDiskType
@@ -180,7 +181,7 @@ class Member(Callbacks):
             sound = await self._driver.stop(transfer=transfer)
             if not sound or self._driver.log.writer is None:
                 return
-        self.ledger.log.abandon(self.settings.abandon_code, CLOSED)
+        self.ledger.log.abandon(self.settings.abandon_code, CLOSED, wall_ms())
         await asyncio.to_thread(self.ledger.close, self.committed_index)
 
     async def abort(self) -> None:

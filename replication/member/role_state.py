@@ -24,6 +24,7 @@ from tallystick.replication.member.role_log import RoleLog
 from tallystick.replication.member.settings import MemberSettings
 from tallystick.replication.raft import Raft
 from tallystick.replication.transport.handshake import Identity
+from tallystick.store.clock import wall_ms
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import LedgerLog
@@ -125,7 +126,7 @@ class RoleState:
 
     def abandon(self, reason: str) -> None:
         """Drops what is staged and not written."""
-        answers = self._log.abandon(self._settings.abandon_code, reason)
+        answers = self._log.abandon(self._settings.abandon_code, reason, wall_ms())
         last = self._log.written_index
         self._applier.drop_behind(last, NotAcceptingError(reason, self.leader))
         for abandoned in self._callbacks.on_abandoned:

@@ -84,7 +84,7 @@ class SyncMaster(LocalFlush):
     def _settle(self) -> None:
         """Answers the sends that are safe here and at a slave. A slave never has more than what is safe here."""
         copied = max(0, min(self.copies.newest, self.copies.sendable))
-        self._deliver(self._log.release(copied))
+        self._deliver(self._log.release(copied, wall_ms()))
         self._stored_waiters.resolve(copied)
         may_store = self.copies.available(self._log.staged)
         if may_store != self.kernel_may_store:
@@ -99,5 +99,5 @@ class SyncMaster(LocalFlush):
 
     def expire(self) -> None:
         """See `Durability`. If both disk and slave are late, the code is the slave's, as in RocketMQ."""
-        before_ms = wall_ms() - self._settings.syncFlushTimeout
-        self._deliver(self._log.expire(before_ms, _FLUSH_SLAVE_TIMEOUT))
+        now_ms = wall_ms()
+        self._deliver(self._log.expire(now_ms - self._settings.syncFlushTimeout, _FLUSH_SLAVE_TIMEOUT, now_ms))

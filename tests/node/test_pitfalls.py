@@ -79,7 +79,7 @@ def test_1_an_end_is_never_given_before_its_bytes_are_written(tmp_path: Path) ->
             assert written <= staged and log.flushed <= written
             walk_log(tmp_path, 1 << 16, max(0, written - written % (1 << 16)), written)
             assert log.write_out() == staged
-            log.release(log.flushed)
+            log.release(log.flushed, 0)
     finally:
         stop.set()
         thread.join()

@@ -76,7 +76,7 @@ def test_a_membership_that_could_not_be_written_is_forgotten(tmp_path: Path) -> 
     door.fail("write", "/data/", errno.ENOSPC, times=1)
     with pytest.raises(OSError):
         ledger.log.write_out()
-    ledger.log.abandon(1, "no")
+    ledger.log.abandon(1, "no", NOW_MS)
     assert ledger.memberships == (0,)
     assert ledger.append_own(EntryKind.NO_OP, b"", NOW_MS, HOST.encode()) == 1
     ledger.log.write_out()
@@ -112,7 +112,7 @@ def test_a_follower_drops_the_filler_that_its_own_failed_write_left(tmp_path: Pa
     ledger.append_own(EntryKind.METADATA, b"y" * 600, NOW_MS, HOST.encode())
     with pytest.raises(OSError):
         ledger.log.write_out()
-    ledger.log.abandon(1, "no")
+    ledger.log.abandon(1, "no", NOW_MS)
     assert ledger.log.written == SEGMENT_BYTES, "the filler is written"
     twin.append([Record("T", 0, b"z")], 2)
     feed(ledger, twin)

@@ -201,7 +201,7 @@ def test_a_send_that_cannot_be_written_leaves_no_entry(tmp_path: Path) -> None:
         put(log, b"lost too", queue=1)
         with pytest.raises(OSError):
             log.write_out()
-        log.abandon(1, "no")
+        log.abandon(1, "no", NOW_MS)
         assert (log.staged_index, log.next_offset(b"T", 0), log.next_offset(b"T", 1)) == (0, 1, 0)
     assert put(log, b"second")[2] == 1
     twin.append([record(twin, b"second")], 1)
@@ -222,7 +222,7 @@ def test_what_was_written_before_the_fault_stays(tmp_path: Path) -> None:
     door.fail("write", f"data/{SEGMENT_BYTES:020}", errno.ENOSPC, times=1)
     with pytest.raises(OSError):
         log.write_out()
-    log.abandon(1, "no")
+    log.abandon(1, "no", NOW_MS)
     assert log.written_point() == (SEGMENT_BYTES, 2, 1, twin.last_chain)
     assert log.next_offset(b"T", 0) == 3
     put(log, b"after")
@@ -251,12 +251,12 @@ def test_answers_wait_for_the_position_of_their_entry(tmp_path: Path) -> None:
     assert log.feed(connection, frame + frame, NOW_MS) == (2, None, None)
     log.write_out()
     pos, size, _ = log.unit(0)
-    assert log.release(pos + size - 1) == []
-    ((_, answer),) = log.release(pos + size)
+    assert log.release(pos + size - 1, NOW_MS) == []
+    ((_, answer),) = log.release(pos + size, NOW_MS)
     told = json.loads(answer[8:])["extFields"]
     assert told["msgId"].endswith(f"{48:016X}") and told["queueOffset"] == "0"
     assert log.waiting == 1
-    assert len(log.release(log.written)) == 1
+    assert len(log.release(log.written, NOW_MS)) == 1
 
 
 def test_the_plain_layout_has_no_entries(tmp_path: Path) -> None:
@@ -568,7 +568,7 @@ def test_a_filler_without_an_entry_is_cut_away(tmp_path: Path) -> None:
     door.fail("write", f"data/{SEGMENT_BYTES:020}", errno.ENOSPC, times=1)
     with pytest.raises(OSError):
         pair.log.write_out()
-    pair.log.abandon(1, "no")
+    pair.log.abandon(1, "no", NOW_MS)
     pair.twin.append([record(pair.twin, b"short")], 2)
     entries = checked(pair.twin, 3, 3)
     with pytest.raises(EntryError, match="does not lie where this log ends"):

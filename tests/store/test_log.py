@@ -143,9 +143,9 @@ def test_a_send_is_answered_with_its_place(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     connection = log.connect(PEER.encode())
     log.feed(connection, send_frame(b"one", queue=2, opaque=11) + send_frame(b"two", queue=2, opaque=12), NOW_MS)
-    assert log.release(log.written) == []  # staged is not written
+    assert log.release(log.written, NOW_MS) == []  # staged is not written
     log.write_out()
-    [(receiver, data)] = log.release(log.written)
+    [(receiver, data)] = log.release(log.written, NOW_MS)
     first, second = answers(data)
     assert receiver == connection
     assert (first["code"], first["flag"], first["opaque"]) == (0, 1, 11)
@@ -196,7 +196,7 @@ def test_a_oneway_send_is_stored_and_not_answered(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     assert log.feed(log.connect(PEER.encode()), send_frame(b"x", flag=2), NOW_MS)[0] == 1
     assert log.write_out() > 0
-    assert log.release(log.written) == []
+    assert log.release(log.written, NOW_MS) == []
 
 
 def test_lengths_that_cannot_be_end_the_stream_after_what_came_before(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_closed_connection_gets_nothing_and_its_id_is_not_used_again(tmp_path:
     log.feed(gone, send_frame(b"x"), NOW_MS)
     log.disconnect(gone)
     assert log.connect(PEER.encode()) != gone
-    assert log.release(log.write_out()) == []
+    assert log.release(log.write_out(), NOW_MS) == []
     with pytest.raises(KeyError):
         log.feed(gone, b"", NOW_MS)
 
@@ -224,7 +224,7 @@ def test_answers_wait_no_longer_than_their_limit(tmp_path: Path) -> None:
     connection = log.connect(PEER.encode())
     log.feed(connection, send_frame(b"old", opaque=1), NOW_MS)
     log.feed(connection, send_frame(b"new", opaque=2), NOW_MS + 100)
-    [(_, data)] = log.expire(NOW_MS + 50, 10)
+    [(_, data)] = log.expire(NOW_MS + 50, 10, NOW_MS)
     [answer] = answers(data)
     assert (answer["code"], answer["opaque"], answer["extFields"]["queueOffset"]) == (10, 1, "0")
     assert log.waiting == 1
@@ -243,13 +243,13 @@ def test_a_failed_write_gives_positions_and_queue_offsets_back(tmp_path: Path) -
     connection = log.connect(PEER.encode())
     log.feed(connection, send_frame(b"kept"), NOW_MS)
     written = log.write_out()
-    log.release(written)
+    log.release(written, NOW_MS)
     door.fail("write", "0000", errno.EIO, times=1)
     log.feed(connection, send_frame(b"lost", opaque=5) + send_frame(b"lost", queue=1, opaque=6), NOW_MS)
     with pytest.raises(OSError, match="Input/output") as raised:
         log.write_out()
     assert raised.value.filename == str(tmp_path / f"{0:020}")
-    [(_, data)] = log.abandon(1, 'no "space"')
+    [(_, data)] = log.abandon(1, 'no "space"', NOW_MS)
     assert [(a["code"], a["opaque"], a["remark"]) for a in answers(data)] == [
         (1, 5, "no  space "),
         (1, 6, "no  space "),
@@ -269,7 +269,7 @@ def test_a_torn_write_is_written_over(tmp_path: Path) -> None:
     door.tear("0000", 20)
     with pytest.raises(OSError):
         log.write_out()
-    log.abandon(1, "torn")
+    log.abandon(1, "torn", NOW_MS)
     log.feed(connection, send_frame(b"b"), NOW_MS)
     log.write_out()
     assert Record.decode(log_bytes(tmp_path), 0).body == b"b"
@@ -450,7 +450,8 @@ def test_each_connection_gets_its_own_answers(tmp_path: Path) -> None:
     for number, connection in enumerate((one, two, two, one)):
         log.feed(connection, send_frame(b"x", opaque=number), NOW_MS)
     told = [
-        (connection, [each["opaque"] for each in answers(data)]) for connection, data in log.release(log.write_out())
+        (connection, [each["opaque"] for each in answers(data)])
+        for connection, data in log.release(log.write_out(), NOW_MS)
     ]
     assert told == [(one, [0]), (two, [1, 2]), (one, [3])]
 
@@ -465,7 +466,7 @@ def test_offsets_of_one_queue_are_given_back_from_the_first(tmp_path: Path) -> N
     log.feed(connection, send_frame(b"lost") * 3, NOW_MS)
     with pytest.raises(OSError):
         log.write_out()
-    log.abandon(1, "no")
+    log.abandon(1, "no", NOW_MS)
     assert log.next_offset(b"T", 0) == 1
 
 
@@ -479,7 +480,7 @@ def test_offsets_are_given_back_whatever_the_hosts(tmp_path: Path) -> None:
     door.fail("write", "0000", errno.EIO, times=1)
     with pytest.raises(OSError):
         log.write_out()
-    log.abandon(1, "no")
+    log.abandon(1, "no", NOW_MS)
     assert [log.next_offset(b"T", queue) for queue in range(4)] == [0, 0, 0, 0]
 
 
@@ -504,7 +505,7 @@ def test_what_was_given_up_is_no_record_any_more(tmp_path: Path) -> None:
     log.feed(connection, send_frame(b"given up"), NOW_MS)
     with pytest.raises(OSError):
         log.write_out()
-    log.abandon(1, "torn")
+    log.abandon(1, "torn", NOW_MS)
     assert scan(str(tmp_path), 4096, 0, True).records == 1
 
 
@@ -518,7 +519,7 @@ def test_what_was_given_up_does_not_follow_what_is_written_next(tmp_path: Path) 
     with pytest.raises(OSError):
         log.write_out()
     door.fail("write", "0000", errno.EIO, times=1)
-    log.abandon(1, "torn")
+    log.abandon(1, "torn", NOW_MS)
     assert scan(str(tmp_path), 4096, 0, True).records == 2, "the zeros could not be written"
     log.feed(connection, send_frame(b"new"), NOW_MS)
     written = log.write_out()
@@ -538,7 +539,7 @@ def test_zeros_over_what_was_given_up_are_synced(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         log.write_out()
     door.sync(tmp_path / f"{0:020}")  # by another caller: the torn write is durable
-    log.abandon(1, "torn")
+    log.abandon(1, "torn", NOW_MS)
     log.sync()
     door.crash(1, 0.0)
     assert scan(str(tmp_path), 4096, 0, True).end == written
@@ -587,9 +588,9 @@ def test_a_send_that_is_written_is_not_refused_with_the_next(tmp_path: Path) -> 
     log.feed(connection, send_frame(b"lost", opaque=2), NOW_MS)
     with pytest.raises(OSError):
         log.write_out()
-    [(_, refused)] = log.abandon(1, "no")
+    [(_, refused)] = log.abandon(1, "no", NOW_MS)
     assert [each["opaque"] for each in answers(refused)] == [2]
-    [(_, answered)] = log.release(written)
+    [(_, answered)] = log.release(written, NOW_MS)
     assert [(each["opaque"], each["code"]) for each in answers(answered)] == [(1, 0)]
 
 

@@ -60,6 +60,7 @@ async def test_a_send_is_answered_with_0_when_a_slave_has_its_last_byte(tmp_path
         (answer,) = await peer.answered(1)
         assert answer["code"] == 0
         assert (await put).status is PutStatus.PUT_OK
+        assert sum(store.log.take_put_times()[0]) == 1, "the figures of puts contain the time until the slave's report"
 
 
 @FLUSHES
@@ -71,6 +72,7 @@ async def test_a_slave_that_stores_nothing_costs_syncflushtimeout_and_12(tmp_pat
         assert (await store.writes.put(message())).status is PutStatus.FLUSH_SLAVE_TIMEOUT
         (answer,) = await peer.answered(1)
         assert answer["code"] == 12 and answer["extFields"]["msgId"]
+        assert sum(store.log.take_put_times()[0]) == 1
 
 
 @FLUSHES

@@ -842,16 +842,9 @@ impl Log {
         }
     }
 
-    /// abandon(code, remark, now_ms=None) -> answers: drops the bytes that could not be written, and refuses their
+    /// abandon(code, remark, now_ms) -> answers: drops the bytes that could not be written, and refuses their
     /// sends.
-    #[pyo3(signature = (code, remark, now_ms=None))]
-    fn abandon<'py>(
-        &self,
-        py: Python<'py>,
-        code: i32,
-        remark: &str,
-        now_ms: Option<i64>,
-    ) -> PyResult<Bound<'py, PyList>> {
+    fn abandon<'py>(&self, py: Python<'py>, code: i32, remark: &str, now_ms: i64) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let Inner {
             tail, topics, replies, ..
@@ -912,25 +905,17 @@ impl Log {
         held.as_ref().map(|(path, error)| os_error(error, path))
     }
 
-    /// release(pos, now_ms=None) -> [(connection, bytes)]: the answers of sends that end at or below `pos`.
-    #[pyo3(signature = (pos, now_ms=None))]
-    fn release<'py>(&self, py: Python<'py>, pos: u64, now_ms: Option<i64>) -> PyResult<Bound<'py, PyList>> {
+    /// release(pos, now_ms) -> [(connection, bytes)]: the answers of sends that end at or below `pos`.
+    fn release<'py>(&self, py: Python<'py>, pos: u64, now_ms: i64) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let safe = inner.replies.partition_point(|reply| reply.end <= pos);
         let released: Vec<Reply> = inner.replies.drain(..safe).collect();
         inner.answers(py, &released, 0, None, now_ms)
     }
 
-    /// expire(before_ms, code, now_ms=None) -> answers: answers sends fed before `before_ms` without waiting longer;
+    /// expire(before_ms, code, now_ms) -> answers: answers sends fed before `before_ms` without waiting longer;
     /// they are stored.
-    #[pyo3(signature = (before_ms, code, now_ms=None))]
-    fn expire<'py>(
-        &self,
-        py: Python<'py>,
-        before_ms: i64,
-        code: i32,
-        now_ms: Option<i64>,
-    ) -> PyResult<Bound<'py, PyList>> {
+    fn expire<'py>(&self, py: Python<'py>, before_ms: i64, code: i32, now_ms: i64) -> PyResult<Bound<'py, PyList>> {
         let mut inner = self.lock();
         let old = inner.replies.partition_point(|reply| reply.at_ms < before_ms);
         let expired: Vec<Reply> = inner.replies.drain(..old).collect();

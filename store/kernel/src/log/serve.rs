@@ -145,18 +145,17 @@ impl Inner {
         Some(())
     }
 
-    /// The answers to replies, one buffer for each run of the same connection. `now_ms`: counts how long they took.
+    /// The answers to replies, one buffer for each run of the same connection. Counts how long they took
+    /// until `now_ms`.
     pub(super) fn answers<'py>(
         &mut self,
         py: Python<'py>,
         replies: &[Reply],
         code: i32,
         remark: Option<&str>,
-        now_ms: Option<i64>,
+        now_ms: i64,
     ) -> PyResult<Bound<'py, PyList>> {
-        if let Some(now_ms) = now_ms {
-            self.put_times.answered(replies, now_ms);
-        }
+        self.put_times.answered(replies, now_ms);
         let list = PyList::empty(py);
         let mut buffer = Vec::new();
         for run in replies.chunk_by(|a, b| a.connection == b.connection) {
