@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 from simulation.patches import SimExecutor, SimFuture, SimTask, in_thread
 from simulation.trace import Trace
 from simulation.world import MONOTONIC_BASE_S, Process, current
+from tallystick.store._kernel import simulate_index_clock
 
 if TYPE_CHECKING:
     from simulation.network import Network
 
 _MOST_EVENTS_AT_ONE_TIME = 200_000
+_WALL_BASE_S = 1.7e9
 
 
 class LivelockError(AssertionError):
@@ -75,6 +77,7 @@ class SimLoop(base_events.BaseEventLoop):
         self._ended = False
         self.problems: list[str] = []
         """Uncaught exceptions, with their process."""
+        simulate_index_clock(int(_WALL_BASE_S * 1000))
         self.set_task_factory(_make_task)
         self.set_exception_handler(self._on_problem)
 
@@ -88,7 +91,7 @@ class SimLoop(base_events.BaseEventLoop):
     def wall_ns(self) -> int:
         """The wall clock of the process that asks."""
         process = current.get()
-        return int((1.7e9 + self.now) * 1e9) if process is None else process.host.wall_ns(self.now)
+        return int((_WALL_BASE_S + self.now) * 1e9) if process is None else process.host.wall_ns(self.now)
 
     # --- callbacks ---
 
@@ -144,6 +147,7 @@ class SimLoop(base_events.BaseEventLoop):
                 continue
             if at > self.now:
                 self.now, self._events_now = at, 0
+                simulate_index_clock(int((_WALL_BASE_S + at) * 1000))
             self._ready.append(timer)  # type: ignore[attr-defined]
             if not timers or timers[0][0] > self.now:
                 return
@@ -258,6 +262,7 @@ class SimLoop(base_events.BaseEventLoop):
     def end(self) -> None:
         """Nothing runs from now on, whatever is requested."""
         self._ended = True
+        simulate_index_clock(-1)
         self._ready.clear()  # type: ignore[attr-defined]
         self._timers.clear()
 

@@ -99,7 +99,7 @@ MUTATIONS = (
                 "tallystick.store.engine.appender",
                 "Appender.write",
                 "            self._request_sync()\n",
-                "            self._request_sync()\n            self._deliver(self.log.release(written))\n",
+                "            self._request_sync()\n            self._deliver(self.log.release(written, wall_ms()))\n",
             ),
         ),
         first=3,

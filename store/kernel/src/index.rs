@@ -26,7 +26,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::door::{Door, DoorMap};
 use crate::fault::{At, Fault, Outcome};
@@ -40,6 +41,17 @@ mod tests;
 mod trim;
 
 pub use look::register;
+
+/// Milliseconds since the epoch that stand for the system's clock in the names of files, for simulated time; -1: none do.
+/// Each name takes one, so that no name is used twice at one moment.
+static SIMULATED_MS: AtomicI64 = AtomicI64::new(-1);
+
+fn now() -> SystemTime {
+    if SIMULATED_MS.load(Ordering::Relaxed) < 0 {
+        return SystemTime::now();
+    }
+    UNIX_EPOCH + Duration::from_millis(SIMULATED_MS.fetch_add(1, Ordering::Relaxed) as u64)
+}
 
 pub const HEADER: usize = 40;
 pub const SLOT: usize = 4;
@@ -512,7 +524,7 @@ impl Index {
             }
             file.map = Map::Closed;
         }
-        let name = self.next_name(SystemTime::now());
+        let name = self.next_name(now());
         let path = self.path_of(&name);
         let made = self.door.create_sized(&path, bytes as u64, true).inspect_err(|_| {
             // Otherwise each attempt on a full disk would leave an empty file, and readers would take each of them for

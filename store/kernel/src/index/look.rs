@@ -224,8 +224,15 @@ impl IndexChains {
     }
 }
 
+/// simulate_index_clock(ms): the time in the names of new files, for tests; -1: the system's clock.
+#[pyfunction]
+fn simulate_index_clock(ms: i64) {
+    super::SIMULATED_MS.store(ms, std::sync::atomic::Ordering::Relaxed);
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(index_chain_faults, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate_index_clock, module)?)?;
     module.add_class::<IndexChains>()
 }
