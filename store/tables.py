@@ -6,17 +6,20 @@
 
 Saving writes and syncs X.tmp, renames X to X.bak, renames X.tmp to X and syncs the folder. At every moment X or X.bak
 is a complete table, even if a crash loses some of these steps. An invalid X never becomes X.bak, because it would
-replace the good version. Loading reads X or, if it is missing, empty or not JSON, X.bak (as RocketMQ does).
+replace the good version. Loading reads X or, if it is missing, empty or damaged, X.bak (as RocketMQ does).
 `table_opening.py` handles versions that cannot be read.
 
-The format is fastjson's pretty form. Source: ConfigManager and MixAll.string2File of RocketMQ 4.8.0, which does not
-sync.
+The format is fastjson's pretty form. The first field, `crc32`, is the CRC of the text without it: damage can leave
+valid JSON with other names or numbers. RocketMQ ignores the field and drops it when it saves; a file without it is
+accepted if it is JSON. Source: ConfigManager and MixAll.string2File of RocketMQ 4.8.0, which does not sync.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,14 @@ from tallystick.store._kernel import Door
 from tallystick.store.fastjson import FastjsonError
 
 _logger = logging.getLogger("tallystick.store")
+
+_CHECKSUM = "crc32"
+_CHECKED = re.compile(rb'\{\n\t"crc32":(\d{1,10}),')
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+class DamagedTableError(ValueError):
+    """The content of a table's file is not what a broker has saved."""
 
 
 class TableError(ValueError):
@@ -82,7 +93,7 @@ class JsonTable:
                 table = _read(path)
             except FileNotFoundError:
                 continue
-            except FastjsonError as error:
+            except DamagedTableError as error:
                 faults.append(f"{path.name}: {error}")
                 continue
             if path == self.path:
@@ -97,7 +108,7 @@ class JsonTable:
     def read(self, path: Path) -> dict[Any, Any] | None:
         """Loads one version: `path` is the file of the table or of its backup. None if it does not exist.
 
-        Raises FastjsonError if it is not a JSON object; OSError if it cannot be read.
+        Raises DamagedTableError; OSError if it cannot be read.
         """
         try:
             table = _read(path)
@@ -122,7 +133,7 @@ class JsonTable:
     def save(self, table: dict[Any, Any]) -> None:
         """Durably replaces the table. OSError: it failed; this version or the previous one can still be loaded."""
         self._door.mkdir(str(self.path.parent))
-        self._door.write_file(str(self._temporary), fastjson.dumps(table, pretty=True))
+        self._door.write_file(str(self._temporary), encode(table))
         if self._is_whole():
             self._door.rename(str(self.path), str(self.backup))
         self._whole = None
@@ -134,14 +145,37 @@ class JsonTable:
         if self._whole is None or (self._whole and not self.path.exists()):
             try:
                 _read(self.path)
-            except (OSError, FastjsonError):
+            except (OSError, DamagedTableError):
                 return False
             self._whole = True
         return self._whole
 
 
-def _read(path: Path) -> dict[Any, Any]:
-    table = fastjson.loads(path.read_bytes())
+def encode(table: dict[Any, Any]) -> bytes:
+    """The content of the file of a table."""
+    text = fastjson.dumps(table, pretty=True)
+    return b'{\n\t"%s":%d,' % (_CHECKSUM.encode(), zlib.crc32(text)) + text[1:] if table else text
+
+
+def decode(data: bytes) -> dict[Any, Any]:
+    """The table in the content of a file. Raises DamagedTableError."""
+    checked = _CHECKED.match(data)
+    if checked is not None and zlib.crc32(b"{" + data[checked.end() :]) != int(checked[1]):
+        raise DamagedTableError(
+            f"the CRC of its content differs from its field {_CHECKSUM}; "
+            "remove the field from a file that was changed by hand"
+        )
+    if control := _CONTROL.search(data):  # RocketMQ escapes them, and its reader accepts them
+        raise DamagedTableError(f"a control character at byte {control.start()}")
+    try:
+        table = fastjson.loads(data)
+    except FastjsonError as error:
+        raise DamagedTableError(f"no JSON: {error}") from error
     if not isinstance(table, dict):
-        raise FastjsonError("no JSON object", 0)
+        raise DamagedTableError("no JSON object")
+    table.pop(_CHECKSUM, None)
     return table
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    return decode(path.read_bytes())

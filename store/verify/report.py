@@ -21,7 +21,7 @@ import errno
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.store import fastjson
+from tallystick.store import tables
 from tallystick.store.engine.written_end import written_end
 from tallystick.store.findings import FindingKind, Progress, Report
 from tallystick.store.formats.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
@@ -272,10 +272,10 @@ def _written_end(root: Path, log: SegmentFiles, layout: _Layout) -> int:
 def _topics(root: Path) -> frozenset[str] | None:
     """Topics of config/topics.json; None if the file does not exist or is not valid."""
     try:
-        table = fastjson.loads((root / "config" / "topics.json").read_bytes())
-    except (OSError, fastjson.FastjsonError):
+        table = tables.decode((root / "config" / "topics.json").read_bytes())
+    except (OSError, tables.DamagedTableError):
         return None
-    topics = table.get("topicConfigTable") if isinstance(table, dict) else None
+    topics = table.get("topicConfigTable")
     return frozenset(topics) if isinstance(topics, dict) else None
 
 

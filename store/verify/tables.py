@@ -7,8 +7,8 @@
     tally-queues          wrong magic or CRC: a note; the same
     tally-scrub           no sound content: a note; the scrub begins a new pass
 
-A file that the disk cannot read (EIO) is damage as well. The check of a table covers only its form: a JSON object. The
-broker checks the content at its start.
+A file that the disk cannot read (EIO) is damage as well. The check of a table covers its form, and its CRC if it has
+one. The broker checks the content at its start.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tallystick.store import fastjson
-from tallystick.store.fastjson import FastjsonError
+from tallystick.store import tables
 from tallystick.store.findings import FindingKind
 from tallystick.store.formats.mapped import UNREADABLE
 from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
 from tallystick.store.formats.progress import ProgressMark
 from tallystick.store.formats.queue_table import FILE_NAME as QUEUES_NAME
 from tallystick.store.formats.queue_table import QueueTable
+from tallystick.store.tables import DamagedTableError
 
 SCRUB_NAME = "tally-scrub"
 
@@ -94,10 +94,10 @@ def _reason(path: Path, check: Callable[[bytes], str]) -> str:
 
 def _check_json(data: bytes) -> str:
     try:
-        table = fastjson.loads(data)
-    except FastjsonError as error:
-        return f"is no JSON: {error}"
-    return "" if isinstance(table, dict) else "is no JSON object"
+        tables.decode(data)
+    except DamagedTableError as error:
+        return f"is damaged: {error}"
+    return ""
 
 
 def _check_progress(data: bytes) -> str:

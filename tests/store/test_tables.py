@@ -1,12 +1,14 @@
-"""JSON tables: RocketMQ's files come out as the same bytes, and at every moment one whole table can be loaded."""
+"""JSON tables: RocketMQ's files come out as the same bytes but for a CRC, and at every moment one whole table can be
+loaded."""
 
 import json
 import re
 
 import pytest
 
+from tallystick.store import fastjson
 from tallystick.store._kernel import Door
-from tallystick.store.tables import DataVersion, JsonTable, TableError
+from tallystick.store.tables import DamagedTableError, DataVersion, JsonTable, TableError, decode, encode
 
 
 @pytest.mark.parametrize("name", ["clean", "killed", "cqext", "trimmed", "edge"])
@@ -20,7 +22,9 @@ def test_golden_tables_are_read_and_written_the_same(golden, name):
         content = table.load()
         assert content
         table.save(content)
-        assert _lines(file.read_bytes()) == _lines(before)
+        text = file.read_bytes()
+        assert re.match(rb'{\n\t"crc32":[0-9]+,\n', text)
+        assert _lines(text) == _lines(before.replace(b"{", text.partition(b",")[0], 1))
         assert JsonTable(Door(), file).load() == content
         assert file.with_name(file.name + ".bak").read_bytes() == before
     assert files or name in ("edge", "trimmed")
@@ -44,6 +48,45 @@ def test_the_one_before_is_kept(tmp_path):
     assert table.load() == {"table": {2: "x"}}
     table.path.unlink()
     assert JsonTable(Door(), table.path).load() == {"table": {1: "x"}}
+
+
+def test_every_changed_bit_of_a_table_is_found(tmp_path):
+    content = {"dataVersion": {"counter": 3}, "offsetTable": {"T@g": {0: 15, 1: 8}}, "topics": {"T0": {"perm": 6}}}
+    data = encode(content)
+    found = 0
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            read = decode(bytes(changed))
+        except DamagedTableError:
+            found += 1
+        else:
+            assert read.items() >= content.items(), "the bit was in the name of the CRC's field"
+    assert found >= 8 * (len(data) - len('{\n\t"crc32":'))
+    assert decode(data) == content
+
+
+def test_blocks_that_changed_within_valid_json_are_found():
+    """RocketMQ's form has no CRC. Zeros within two strings join them, and what was between them is lost."""
+    rows = {f"T{number}": {"topicName": f"T{number}", "perm": 6} for number in range(200)}
+    data = encode({"table": rows})
+    swapped = data[:1024] + data[1536:2048] + data[1024:1536] + data[2048:]
+    for changed in (swapped, data.replace(b'"T7"', b'"T8"')):
+        with pytest.raises(DamagedTableError, match=r"CRC .* remove the field"):
+            decode(changed)
+    without = fastjson.dumps({"table": rows}, pretty=True)
+    assert decode(without) == {"table": rows}, "as RocketMQ writes it"
+    begin, end = without.index(b'opicName":"T3"'), without.index(b'Name":"T9"')
+    with pytest.raises(DamagedTableError, match=f"a control character at byte {begin}"):
+        decode(without[:begin] + bytes(end - begin) + without[end:])
+
+
+def test_a_file_that_rocketmq_has_rewritten_is_accepted(tmp_path):
+    path = tmp_path / "topics.json"
+    JsonTable(Door(), path).save({"a": 1})
+    path.write_bytes(b'{\n\t"b":2\n}')
+    assert JsonTable(Door(), path).load() == {"b": 2}
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"a":', b"[]", b"\0" * 40])
