@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from tallystick.node.broker.services.rebuilding import all_queues
 from tallystick.node.broker.slaves.server import SlaveServer
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store.formats.message import Host
@@ -98,7 +99,7 @@ class Alone:
         """See `Role`. Tables that were lost are rebuilt from each other and from the queues."""
         self._broker = broker
         queues, topics = broker.store.queues, broker.topics
-        files.rebuild(topics, broker.groups, broker.offsets, queues.names())
+        files.rebuild(topics, broker.groups, broker.offsets, all_queues(broker))
         files.report_unknown(queues.unknown_topics({*topics, *topics.system_names()}))
         if self._slave_listeners:
             self.slaves = SlaveServer(broker.store, self._slave_listeners)

@@ -43,11 +43,19 @@ def test_groups_come_from_retry_topics_and_offsets() -> None:
 
 
 async def fill(address: str) -> None:
-    """A topic with twelve queues and a message in the last one, and a group that committed there."""
+    """A topic with twelve queues and a message in the last one, and a group that committed there. Two topics whose only
+    messages wait: a delayed message, and one of a transaction."""
     async with ClusterClient("", timeout_s=30.0) as client:
-        await client.create_topic(address, "Orders", 12)
-        ext = {"a": "p", "b": "Orders", "c": "TBW102", "d": "4", "e": "11", "f": "0", "g": "1", "h": "0", "j": "0"}
-        await client.call(address, RequestCode.SEND_MESSAGE_V2, ext | {"i": "", "k": "false", "m": "false"}, b"kept")
+        for topic, queues, sys_flag, properties in (
+            ("Orders", 12, 0, ""),
+            ("Delayed", 3, 0, "DELAY\x0118\x02"),
+            ("Half", 2, 4, "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01u\x02"),
+        ):
+            await client.create_topic(address, topic, queues)
+            ext = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": str(queues - 1), "f": str(sys_flag), "g": "1"}
+            ext |= {"h": "0", "i": properties, "j": "0", "k": "false", "m": "false"}
+            answer = await client.call(address, RequestCode.SEND_MESSAGE_V2, ext, b"kept")
+            assert answer.code == 0, answer.remark
         commit = {"consumerGroup": "readers", "topic": "Orders", "queueId": "11", "commitOffset": "1"}
         await client.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
         await client.pull(QueueAddress("Orders", "", address, 11), 0, group="readers")
@@ -111,7 +119,7 @@ def test_a_plain_broker_starts_on_damaged_tables(filled: Path, tmp_path: Path, k
     if not backups:
         assert "Orders (12 queues)" in log
     text = (config / "topics.json").read_text()
-    assert '"Orders"' in text, "what was rebuilt is saved"
+    assert all(f'"{topic}"' in text for topic in ("Orders", "Delayed", "Half")), "what was rebuilt is saved"
     with TallyProcess(tmp_path) as process:
         asyncio.run(check(process.places["broker"]))
     assert {path.name for path in config.iterdir() if ".damaged-" in path.name} == kept, "the next start finds nothing"

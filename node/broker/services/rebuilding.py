@@ -1,7 +1,8 @@
 """Rebuilds a table whose newest version is lost from the broker's other files.
 
     table                    is rebuilt from                               as
-    topics.json              ConsumeQueues, keys of consumerOffset.json    perm 6, at least the default number of queues
+    topics.json              ConsumeQueues, keys of consumerOffset.json,   perm 6, at least the default number of queues
+                             delayed messages, half messages
     subscriptionGroup.json   %RETRY% topics, keys of consumerOffset.json   default settings
     consumerOffset.json      nothing: consumers begin at their consumeFromWhere
     delayOffset.json         nothing: delayed messages that are kept are delivered again
@@ -17,12 +18,15 @@ A member of a group rebuilds nothing: its tables are in the log.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tallystick.node.broker.services.delay import DelayError, real_queue
 from tallystick.node.broker.services.half import GROUP as TRANSACTION_GROUP
+from tallystick.node.broker.services.transaction_check import read_record
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, validate_group_name
 from tallystick.node.broker.tables.topics import (
     DLQ_PREFIX,
@@ -35,9 +39,11 @@ from tallystick.node.broker.tables.topics import (
     validate_topic_name,
 )
 from tallystick.store.findings import FindingKind
+from tallystick.store.formats import properties
 from tallystick.store.table_opening import Origin
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
     from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
     from tallystick.node.broker.tables.offsets import ConsumerOffsets
     from tallystick.node.broker.tables.topics import TopicTable
@@ -45,6 +51,32 @@ if TYPE_CHECKING:
 
 _MAX_NAMED = 20
 _INTERNAL = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC))  # the broker reads their queues without a row
+_READ_COUNT = 512
+
+
+def all_queues(broker: BrokerContext) -> Iterator[tuple[str, int]]:
+    """Queues (topic, queue id) with messages, and those to which delayed and half messages will go: they may be the
+    first messages of their topics. Reads all such messages."""
+    names = broker.store.queues.names()
+    yield from names
+    for topic, queue_id in names:
+        if topic == SCHEDULE_TOPIC:
+            yield from _named_by(broker, topic, queue_id, broker.schedule.offsets.offsets.get(queue_id + 1, 0))
+        elif topic == HALF_TOPIC:
+            yield from _named_by(broker, topic, queue_id, broker.offsets.query(TRANSACTION_GROUP, topic, queue_id))
+
+
+def _named_by(broker: BrokerContext, topic: str, queue_id: int, offset: int) -> set[tuple[str, int]]:
+    found = set()
+    offset = max(offset, broker.store.queues.min_offset(topic, queue_id))
+    while units := broker.store.reads.units(topic, queue_id, offset, _READ_COUNT):
+        offset += len(units)
+        for pos, _, _ in units:
+            record = read_record(broker.store, pos)
+            if record is not None:
+                with contextlib.suppress(DelayError):
+                    found.add(real_queue(properties.decode(record.properties)))
+    return found
 
 
 def missing_topics(
@@ -89,7 +121,10 @@ class Rebuilding:
         offsets: ConsumerOffsets,
         queues: Iterable[tuple[str, int]],
     ) -> None:
-        """Adds missing rows; the caller must save the tables afterwards."""
+        """Adds missing rows; the caller must save the tables afterwards.
+
+        `queues`: `all_queues`; it is read only if topics are lost.
+        """
         if self._lost(topics.what):
             by_topic = offsets.queue_ids()
             found = missing_topics(topics, queues, by_topic, topics.settings.defaultTopicQueueNums)
