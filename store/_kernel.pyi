@@ -630,6 +630,10 @@ def index_chain_faults(
     Without the GIL.
     """
 
+def simulate_index_clock(ms: int) -> None:
+    """Sets the time (ms since the epoch) for the names of new index files, for tests with simulated time; -1: the
+    system's clock again."""
+
 class IndexChains:
     """The check of `index_chain_faults` in steps, so that the caller can stop it. OSError, DamageError."""
 
@@ -899,6 +903,10 @@ class Dispatch:
         """Positions of records with this `key_hash`, newest first; then the last entry's store time and position."""
     def index_file_of(self, key_hash: int, pos: int) -> str | None:
         """The index file with the newest entry of this `key_hash` and record position; None: no file has one."""
+    def count_not_indexed(self, start: int, upto: int) -> int:
+        """How many records of the log in [start, upto) have a key without an index entry; 0 if the index is off.
+
+        `start`: where an entry or segment begins. Raises OSError, DamageError."""
     def distrust_index(self, name: str) -> bool:
         """Removes the index files from `name` on. The position goes back to where they began, so that dispatch rebuilds
         them; queues do not change. False: no such file."""

@@ -156,7 +156,9 @@ class QueueRepair:
             if found.pos <= pos:
                 break
             pos = found.pos
-        if not lacked:
+        # A queue may have had the units before the damage, while the index was rebuilt during it.
+        not_indexed = self._dispatch.count_not_indexed(first, upto)
+        if not lacked and not not_indexed:
             return
         # The position goes back so that the index is rebuilt. Until it has returned, units behind it would look
         # wrong to `repair`.
@@ -168,8 +170,13 @@ class QueueRepair:
                     break
         finally:
             self._going_back = False
-        name = f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} of them were in no queue"
-        self._findings.add(FindingKind.REBUILT, self._queues, name, pos=first)
+        name = (
+            f"records at bytes {first} to {upto} of the log, which were repaired: {lacked} of them were in no queue, "
+            f"{not_indexed} not in the index"
+        )
+        self._findings.add(
+            FindingKind.REBUILT, self._queues if lacked else self._queues.parent / "index", name, pos=first
+        )
 
     def check_range(self, first: int, upto: int, max_bytes: int) -> AuditResult:
         """Compares about `max_bytes` of records from byte `first` of the log on, below `upto`, with their queues, and

@@ -540,6 +540,8 @@ class _Recovery:
         if not self.settings.messageIndexEnable:
             return None
         lost_pos, reason = self.queues.lost_index(self.log.first)
+        if lost_pos < 0 < self.checkpoint.index_timestamp_ms and not self.dispatch.index_files():
+            lost_pos, reason = self.log.first, "all its files are missing"
         pos = -1 if self.found.clean else self.dispatch.drop_index_after(self.checkpoint.index_timestamp_ms)
         if lost_pos >= 0:
             pos = lost_pos if pos < 0 else min(pos, lost_pos)

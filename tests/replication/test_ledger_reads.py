@@ -133,11 +133,15 @@ async def test_the_time_of_a_damaged_record_is_not_searched_by(tmp_path: Path) -
         )
 
 
-async def test_an_index_that_was_built_over_damage_has_all_records_after_the_repair(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [("consumequeue", "index"), ("index",)])
+async def test_an_index_that_was_built_over_damage_has_all_records_after_the_repair(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    """Also if the queues were whole, and so nothing else lacks the record."""
     async with reads(tmp_path) as lab:
         entry, end = lab.entry, lab.end
         lab.flip(lab.pos + 90, 2)
-    for name in ("consumequeue", "index"):
+    for name in lost:
         shutil.rmtree(tmp_path / name)
     for name in ("tally-progress", "tally-queues"):
         (tmp_path / name).unlink(missing_ok=True)

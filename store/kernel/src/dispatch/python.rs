@@ -834,6 +834,10 @@ impl Dispatch {
         Ok(self.with(py, &self.0.index, |index| index.file_of(key_hash, pos))?)
     }
 
+    fn count_not_indexed(&self, py: Python<'_>, start: u64, upto: u64) -> PyResult<u64> {
+        Ok(py.detach(|| self.0.count_not_indexed(start, upto))?)
+    }
+
     fn distrust_index(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         Ok(py.detach(|| self.0.distrust_index(name))?)
     }

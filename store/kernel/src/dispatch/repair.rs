@@ -13,6 +13,7 @@ use super::compare::ExpectedExt;
 use super::Core;
 use crate::ext::is_address;
 use crate::fault::Outcome;
+use crate::index::hash_on;
 use crate::queue::{PendingExt, Queues, Unit, UNIT};
 use crate::record::{Known, Record};
 use crate::scan::range::{Damage, Found, RangeReader, Stretch};
@@ -210,6 +211,48 @@ impl Core {
         }
         let known = Known::find(record.properties());
         self.delays.tags_code(false, &known, record.store_timestamp()) == unit.tags_code
+    }
+
+    /// How many records in [from, upto) have a key without an entry in the index. `from`: as in `audit`.
+    pub fn count_not_indexed(&self, from: u64, upto: u64) -> Outcome<u64> {
+        if !self.index_enabled {
+            return Ok(0);
+        }
+        let (mut count, mut fault) = (0, None);
+        self.read_log(from, upto, |found, _| {
+            if let Found::Record { record, pos } = found {
+                match self.has_entries(record, pos) {
+                    Ok(true) => {}
+                    Ok(false) => count += 1,
+                    Err(error) => fault = Some(error),
+                }
+            }
+            match fault {
+                None => ControlFlow::Continue(()),
+                Some(_) => ControlFlow::Break(()),
+            }
+        })?;
+        fault.map_or(Ok(count), Err)
+    }
+
+    fn has_entries(&self, record: &Record<'_>, pos: u64) -> Outcome<bool> {
+        if !record.is_indexed() {
+            return Ok(true);
+        }
+        let seed = {
+            let mut queues = self.wait_for(&self.queues);
+            match queues.topic(record.topic()) {
+                Some(topic) => queues.topic_at(topic).key_seed,
+                None => return Ok(true),
+            }
+        };
+        for key in Known::find(record.properties()).each_indexed() {
+            let hash = hash_on(seed, key);
+            if self.wait_for(&self.index).file_of(hash, pos as i64)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The store is closing: from now on `audit` and `repair` return soon, and `repair` changes nothing.
