@@ -1,9 +1,12 @@
 """Reconciles BrokerClusters, Topics, ConsumerGroups and StoreJobs in Kubernetes.
 
-Usage: tally-operator [--help | --version]
+Usage: tally-operator [--help | --version | --prepare-uninstall]
 
 The operator waits for its lease, then watches resources and reconciles them until it receives SIGTERM or loses the
-lease. Environment variables configure it; the three without a default are required:
+lease. It changes nothing in a namespace whose Lease operator.tallystick.dev another operator holds.
+
+With --prepare-uninstall, the command stops the running operator instead, and removes the finalizers that nothing would
+remove afterwards. Environment variables configure it; the three without a default are required:
 
   TALLYSTICK_NODE_IMAGE  image of clusters without spec.image
   POD_NAME               name of this operator in the lease; it must be unique
@@ -23,7 +26,7 @@ lease. Environment variables configure it; the three without a default are requi
 
 Exit status:
   0  it received SIGTERM or SIGINT; it stopped all reconciliations and released the lease
-  1  a task failed; the log names the task and the error
+  1  a task failed, or finalizers could not be removed; the log contains the error
   2  it could not start: an invalid argument or environment variable, or no configuration of an API server
   3  it lost the lease; the process ends at once, and the next operator continues
 """
@@ -37,7 +40,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from importlib.metadata import version
 
 import aiohttp
@@ -46,11 +49,13 @@ from tallystick.operator.clusters.reconcile import ClusterReconciler
 from tallystick.operator.core.admin_token import AdminTokens, load_key
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Events
+from tallystick.operator.core.guard import Guard, Work
 from tallystick.operator.core.health import Pulse, application, serving
 from tallystick.operator.core.kube import CLUSTERS, STORE_JOBS, Json, Kube, KubeError, connect
 from tallystick.operator.core.lease import Lease, LeaseLostError
 from tallystick.operator.core.logs import configure
 from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.namespace_leases import NamespaceLeases
 from tallystick.operator.core.node_api import NodeApi, node_session
 from tallystick.operator.core.settings import Settings, SettingsError
 from tallystick.operator.core.work_queue import Key, Kind, WorkQueue
@@ -62,22 +67,22 @@ from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler
 from tallystick.operator.topics.release import release_terminating
+from tallystick.operator.uninstall import prepare_uninstall
 
 _logger = logging.getLogger(__name__)
 
 DISCOVER_SECONDS = 30.0
 """Interval of listing all clusters and jobs, to find those whose events were lost."""
 LEASE_LOST = 3
+PREPARE_UNINSTALL = "--prepare-uninstall"
 LIMIT_PASSES = 3
 """The operator is unhealthy after so many times the limit of a pass without progress."""
-
-Work = Callable[[Key], Awaitable[float | None]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status. `arguments`: those after the command's name."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given:
+    if given and given != [PREPARE_UNINSTALL]:
         return _answer(given)
     try:
         settings = Settings.parse()
@@ -90,14 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tally-operator: cannot configure the API server: {error}", file=sys.stderr)
         return 2
     try:
-        return asyncio.run(run(settings, kube))
+        return asyncio.run(_uninstall(settings, kube) if given else run(settings, kube))
     finally:
         kube.close()
 
 
 def _answer(arguments: Sequence[str]) -> int:
     """Prints the help or the version, or refuses an argument. Returns the exit status."""
-    if unknown := [each for each in arguments if each not in ("-h", "--help", "--version")]:
+    if unknown := [each for each in arguments if each not in ("-h", "--help", "--version", PREPARE_UNINSTALL)]:
         problem = f"unrecognized arguments: {' '.join(unknown)} (see tally-operator --help)"
         print(f"tally-operator: {problem}", file=sys.stderr)
         return 2
@@ -106,6 +111,15 @@ def _answer(arguments: Sequence[str]) -> int:
         print(text, flush=True)
     except BrokenPipeError:  # the reader, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+    return 0
+
+
+async def _uninstall(settings: Settings, kube: Kube) -> int:
+    try:
+        await prepare_uninstall(settings, kube)
+    except (KubeError, LeaseLostError) as error:
+        _logger.error("could not release all finalizers: %s", error)
+        return 1
     return 0
 
 
@@ -118,6 +132,9 @@ async def run(settings: Settings, kube: Kube) -> int:
     lease = Lease(
         kube, settings.pod_namespace, settings.lease_name, settings.pod_name, settings.lease_seconds, time.monotonic
     )
+    namespaces = NamespaceLeases(kube, f"{settings.pod_namespace}/{settings.lease_name}", time.monotonic, _end)
+    metrics.namespaces.labels("acting").set_function(lambda: namespaces.counts()[0])
+    metrics.namespaces.labels("waiting").set_function(lambda: namespaces.counts()[1])
     queue: WorkQueue | None = None
 
     def pulse() -> Pulse:
@@ -134,12 +151,13 @@ async def run(settings: Settings, kube: Kube) -> int:
         try:
             async with node_session() as session:
                 token = AdminTokens(await _key(kube, settings))
-                queue = _queue(settings, kube, session, token, metrics)
-                status = await _lead(settings, kube, queue, lease, stop)
+                queue = _queue(settings, kube, session, token, metrics, namespaces)
+                status = await _lead(settings, kube, queue, lease, namespaces, stop)
                 if stop.is_set():
                     await release_terminating(kube, settings.watch_namespaces or (settings.pod_namespace,))
                 return status
         finally:
+            await namespaces.release()
             await lease.release()
 
 
@@ -158,7 +176,12 @@ async def _key(kube: Kube, settings: Settings) -> bytes:
 
 
 def _queue(
-    settings: Settings, kube: Kube, session: aiohttp.ClientSession, token: AdminTokens, metrics: Metrics
+    settings: Settings,
+    kube: Kube,
+    session: aiohttp.ClientSession,
+    token: AdminTokens,
+    metrics: Metrics,
+    namespaces: NamespaceLeases,
 ) -> WorkQueue:
     queue: WorkQueue
     events, nodes = Events(kube, settings.pod_name, time.time), NodeApi(session, settings.node_url_template, token)
@@ -171,6 +194,7 @@ def _queue(
         token=token,
         look_at=lambda key: queue.add(key),
         now=time.time,
+        other_operator=namespaces.waiting,
     )
     topics = TopicsReconciler(kube, NodeBrokers(nodes), events, TopicMetrics(metrics.registry), time.time)
     work: dict[Kind, Work] = {
@@ -185,13 +209,14 @@ def _queue(
         if error is not None:
             metrics.errors.labels(key.kind.value, type(error).__name__).inc()
 
-    queue = WorkQueue(
-        lambda key: work[key.kind](key), workers=settings.workers, pass_seconds=settings.pass_seconds, ended=ended
-    )
+    guard = Guard(kube, namespaces, events, work)
+    queue = WorkQueue(guard.run, workers=settings.workers, pass_seconds=settings.pass_seconds, ended=ended)
     return queue
 
 
-async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, stop: asyncio.Event) -> int:
+async def _lead(
+    settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, namespaces: NamespaceLeases, stop: asyncio.Event
+) -> int:
     """Runs until a signal arrives or a task ends. Returns the exit status."""
     import kopf  # imported late: kopf needs half of the memory, and a standby operator does not use it
 
@@ -202,6 +227,7 @@ async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, 
     ours = [
         keeping,
         stopping,
+        asyncio.create_task(namespaces.keep(queue.schedule.namespaces), name="namespaces"),
         asyncio.create_task(queue.run(), name="queue"),
         asyncio.create_task(discover(kube, queue, settings), name="discover"),
     ]
@@ -231,11 +257,16 @@ async def _lead(settings: Settings, kube: Kube, queue: WorkQueue, lease: Lease, 
 
 
 def _end_if_lost(keeping: asyncio.Task[None]) -> None:
+    error = None if keeping.cancelled() else keeping.exception()
+    if isinstance(error, LeaseLostError):
+        _end(error)
+
+
+def _end(error: LeaseLostError) -> None:
     """Ends the process at once: a thread may be about to send a request that only the holder of the lease may send."""
-    if not keeping.cancelled() and isinstance(keeping.exception(), LeaseLostError):
-        _logger.critical("lost the lease: %s", keeping.exception())
-        logging.shutdown()
-        os._exit(LEASE_LOST)
+    _logger.critical("lost the lease: %s", error)
+    logging.shutdown()
+    os._exit(LEASE_LOST)
 
 
 async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:

@@ -55,6 +55,21 @@ def test_topics_that_are_to_be_deleted(installed: Lab) -> None:
     _gone(installed, "e2e-held")
 
 
+def test_topics_that_are_to_be_deleted_and_no_release_any_more(installed: Lab) -> None:
+    """`helm uninstall` leaves no finalizer: neither a Topic nor its namespace waits for an operator."""
+    installed.namespace("e2e-left")
+    _filled(installed, "e2e-left", "Delete")
+    assert installed.api.get("topics", "e2e-left", "held")["metadata"]["finalizers"] == ["tallystick.dev/topic"]
+    installed.release.uninstall()
+    try:
+        assert not installed.api.get("topics", "e2e-left", "held")["metadata"].get("finalizers")
+        kubectl("delete", "topic", "held", "-n", "e2e-left", "--wait=true", "--timeout=30s")
+        kubectl("delete", "namespace", "e2e-left", "--wait=false")
+        _gone(installed, "e2e-left")
+    finally:
+        installed.release.install()
+
+
 def _no_cluster(lab: Lab, namespace: str) -> None:
     if found := lab.api.list("brokerclusters", namespace):
         raise NotYetError(str(found[0]["metadata"]))

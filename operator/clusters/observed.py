@@ -184,6 +184,8 @@ class Observed:
     resize_refusals: tuple[str, ...] = field(default=())
     taken: tuple[str, ...] = field(default=())
     """Objects that have a name of the cluster and do not belong to it."""
+    other_operator: str = ""
+    """Another operator that watches the namespace and waits; empty: there is none."""
 
     @property
     def members(self) -> Iterator[Member]:

@@ -122,6 +122,7 @@ def read(
     refusals: tuple[str, ...] = (),
     resize_refusals: tuple[str, ...] = (),
     taken: tuple[str, ...] = (),
+    other_operator: str = "",
 ) -> Observed:
     """Returns the observed state. `stuck_restarts`: by node, the number of restarts that did not help."""
     names = Names(cluster.namespace, cluster.name)
@@ -144,6 +145,7 @@ def read(
         refusals=refusals,
         resize_refusals=resize_refusals,
         taken=taken,
+        other_operator=other_operator,
     )
 
 

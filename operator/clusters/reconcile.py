@@ -130,6 +130,7 @@ class ClusterReconciler:
             refusals=tuple(outcome.refusals),
             resize_refusals=tuple(outcome.resize_refusals),
             taken=tuple(outcome.taken),
+            other_operator=self._context.other_operator(cluster.namespace),
         )
 
     async def _clear_marks(self, cluster: Cluster, sight: Sight, observed: Observed) -> bool:

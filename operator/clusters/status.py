@@ -224,6 +224,7 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
         _quorum_at_risk(cluster, observed),
         _update_blocked(cluster, observed, decision),
         _storage(cluster, observed),
+        _operators(observed),
     ]
 
 
@@ -379,6 +380,13 @@ def _storage(cluster: Cluster, observed: Observed) -> Condition:
     if growing:
         return Condition("StorageResizing", True, "Growing", _listed(growing))
     return Condition("StorageResizing", False, "AsSpecified", "all volumes have the requested size")
+
+
+def _operators(observed: Observed) -> Condition:
+    if observed.other_operator:
+        message = f"the operator {observed.other_operator} watches this namespace as well; it waits and changes nothing"
+        return Condition("OperatorConflict", True, "OtherOperatorWaits", message)
+    return Condition("OperatorConflict", False, "OneOperator", "no other operator waits for this namespace")
 
 
 def _absent(cluster: Cluster, observed: Observed) -> list[str]:

@@ -29,3 +29,5 @@ class Context:
     """Adds a key to the queue."""
     now: Callable[[], float]
     """Seconds since 1970, for timestamps. Intervals are measured with the clock of the event loop."""
+    other_operator: Callable[[str], str] = lambda namespace: ""
+    """Returns another operator that watches a namespace and waits; empty: there is none."""

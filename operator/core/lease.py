@@ -3,6 +3,8 @@
 Clocks differ between machines, so the times in the record are informative only. A waiting operator measures with its
 own clock for how long the record has not changed. The holder measures the time since the *start* of its last renewal,
 and ends its process well before another operator can take over. A record is replaced only in the version that was read.
+
+The Lease of this module is held by one pod of a release. `namespace_leases.py` has one for each namespace.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from tallystick.operator.core.kube import LEASES, ConflictError, Json, Kube, KubeError
@@ -19,6 +21,8 @@ _logger = logging.getLogger(__name__)
 
 RENEWALS = 3
 """Number of renewals during the duration of the lease."""
+SEIZURES = 5
+"""Attempts to take the lease from a process that renews it."""
 GIVE_UP = 2 / 3
 """Fraction of the duration without a renewal after which the lease counts as lost."""
 
@@ -29,18 +33,25 @@ class LeaseLostError(Exception):
 
 @dataclass(slots=True)
 class Watched:
-    """The last version of the record that a waiting operator read, and when, by its own clock."""
+    """The last spec of the record that a waiting operator read, and since when, by its own clock.
 
-    version: str = ""
+    Only the holder changes the spec. Annotations of others are no renewal.
+    """
+
+    spec: Json = field(default_factory=dict)
     since: float = 0.0
 
     def is_free(self, record: Json, now: float, identity: str) -> bool:
         """Whether the lease can be taken: it has no holder, an earlier process of ours holds it, or it has expired."""
-        spec, version = record.get("spec") or {}, record["metadata"]["resourceVersion"]
-        if version != self.version:
-            self.version, self.since = version, now
-        holder = spec.get("holderIdentity") or ""
+        spec, holder = record.get("spec") or {}, holder_of(record)
+        if spec != self.spec:
+            self.spec, self.since = spec, now
         return holder in ("", identity) or now - self.since >= float(spec.get("leaseDurationSeconds") or 0)
+
+
+def holder_of(record: Json) -> str:
+    """Returns the identity of the holder of a Lease; empty: it has no holder."""
+    return str((record.get("spec") or {}).get("holderIdentity") or "")
 
 
 class Lease:
@@ -57,17 +68,44 @@ class Lease:
         self._clock = clock
         self._record: Json | None = None
         self._renewed = 0.0
+        self._watched = Watched()
 
     @property
     def held(self) -> bool:
         """Whether no other operator can hold the lease yet."""
         return self._record is not None and self._clock() - self._renewed < self._seconds
 
+    @property
+    def acts_until(self) -> float:
+        """Time by the clock until which this process may act without another renewal; 0: it does not hold the lease."""
+        return 0.0 if self._record is None else self._renewed + self._seconds * GIVE_UP
+
     async def acquire(self) -> None:
         """Waits until this process holds the lease. Retries after errors of the API server."""
-        watched = Watched()
-        while not await self._try(watched):  # noqa: ASYNC110
+        while not await self._tried():  # noqa: ASYNC110
             await asyncio.sleep(self._seconds / RENEWALS)
+
+    async def seize(self) -> float:
+        """Takes the lease from any process that holds it; that one ends when it tries to renew the lease.
+
+        Returns the seconds after which the former holder has ended; 0: there was none. KubeError: it is not taken.
+        """
+        for attempt in range(SEIZURES):
+            began = self._clock()
+            record = await self._kube.find(LEASES, self._namespace, self._name)
+            try:
+                if record is None:
+                    self._record = await self._kube.create(LEASES, self._namespace, self._body(self._identity, 0))
+                else:
+                    self._record = await self._replace(record, self._identity)
+                break
+            except ConflictError:  # the holder renewed it meanwhile
+                if attempt == SEIZURES - 1:
+                    raise
+        self._renewed = began
+        if record is None or holder_of(record) in ("", self._identity):
+            return 0.0
+        return float((record.get("spec") or {}).get("leaseDurationSeconds") or 0)
 
     async def keep(self) -> None:
         """Renews the lease until it is cancelled. LeaseLostError: the lease was taken or not renewed in time."""
@@ -98,24 +136,31 @@ class Lease:
         except (KubeError, TimeoutError) as error:
             _logger.warning("could not release the lease: %s", error or "timed out")
 
-    async def _try(self, watched: Watched) -> bool:
+    async def try_acquire(self) -> Json | None:
+        """Takes the lease if it is free. Returns the record of the process that holds it; None: this one does now.
+
+        ConflictError: another process was first. KubeError: the lease could not be read or written.
+        """
         began = self._clock()
+        record = await self._kube.find(LEASES, self._namespace, self._name)
+        if record is None:
+            self._record = await self._kube.create(LEASES, self._namespace, self._body(self._identity, 0))
+        elif self._watched.is_free(record, self._clock(), self._identity):
+            self._record = await self._replace(record, self._identity)
+        else:
+            return record
+        self._renewed = began
+        _logger.info("acquired the lease %s/%s", self._namespace, self._name)
+        return None
+
+    async def _tried(self) -> bool:
         try:
-            record = await self._kube.find(LEASES, self._namespace, self._name)
-            if record is None:
-                self._record = await self._kube.create(LEASES, self._namespace, self._body(self._identity, 0))
-            elif watched.is_free(record, self._clock(), self._identity):
-                self._record = await self._replace(record, self._identity)
-            else:
-                return False
+            return await self.try_acquire() is None
         except ConflictError:
             return False  # another operator was first
         except KubeError as error:
             _logger.warning("could not read the lease: %s", error)
             return False
-        self._renewed = began
-        _logger.info("acquired the lease %s/%s", self._namespace, self._name)
-        return True
 
     async def _replace(self, record: Json, holder: str) -> Json:
         spec = record.get("spec") or {}

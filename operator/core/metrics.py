@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -66,6 +67,14 @@ NODES = GaugeDeclaration(
     "the last reconciliation of each cluster",
     ("state",),
 )
+LEADERLESS = GaugeDeclaration(
+    "tallystick_operator_groups_without_leader",
+    "groups",
+    "Broker groups of a BrokerCluster that have stored messages and have no leader, also if all their members are gone."
+    " Groups that the operator cannot reach do not count.",
+    "the last reconciliation of each cluster",
+    ("cluster_namespace", "cluster"),
+)
 QUEUE = GaugeDeclaration(
     "tallystick_operator_queue_keys",
     "keys",
@@ -84,6 +93,14 @@ LEADS = GaugeDeclaration(
     "1 while this operator holds the lease and reconciles. 0: it is on standby.",
     "lease of the operator, at each scrape",
 )
+NAMESPACES = GaugeDeclaration(
+    "tallystick_operator_namespaces",
+    "namespaces",
+    "Namespaces with something to reconcile: those in which this operator acts (`acting`), and those in which it waits"
+    " because another operator manages them (`waiting`). No series on standby.",
+    "leases of the namespaces, at each scrape",
+    ("state",),
+)
 RESIDENT = GaugeDeclaration(
     "process_resident_memory_bytes",
     "bytes",
@@ -92,7 +109,7 @@ RESIDENT = GaugeDeclaration(
 )
 CORE_METRICS: tuple[MetricDeclaration, ...] = (
     *(PASSES, PASS_SECONDS, ERRORS, WRITES, STEPS),
-    *(CLUSTERS, NODES, QUEUE, WAITING, LEADS, RESIDENT),
+    *(CLUSTERS, NODES, LEADERLESS, QUEUE, WAITING, LEADS, NAMESPACES, RESIDENT),
 )
 """Metrics of every operator, also of one on standby."""
 
@@ -118,20 +135,28 @@ class Metrics:
         self.steps = STEPS.register(self.registry)
         self.clusters = CLUSTERS.register(self.registry)
         self.nodes = NODES.register(self.registry)
+        self.leaderless = LEADERLESS.register(self.registry)
         self.queue = QUEUE.register(self.registry)
         self.waiting = WAITING.register(self.registry)
         self.leads = LEADS.register(self.registry)
+        self.namespaces = NAMESPACES.register(self.registry)
         RESIDENT.register(self.registry).set_function(resident_bytes)
         self._phases: dict[tuple[str, str], tuple[str, int, int]] = {}
 
-    def saw_cluster(self, namespace: str, name: str, phase: str, nodes: int, ready: int) -> None:
-        """Records the state that a pass found. A cluster counts in one phase."""
+    def saw_cluster(
+        self, namespace: str, name: str, phase: str, nodes: int, ready: int, leaderless: int | None = None
+    ) -> None:
+        """Records the state that a pass found. A cluster counts in one phase. `leaderless`: None if it was not read."""
         self._phases[namespace, name] = (phase, nodes, ready)
+        if leaderless is not None:
+            self.leaderless.labels(namespace, name).set(leaderless)
         self._show()
 
     def forgot_cluster(self, namespace: str, name: str) -> None:
         """Removes a deleted cluster."""
-        self._phases.pop((namespace, name), None)
+        if self._phases.pop((namespace, name), None) is not None:
+            with suppress(KeyError):  # no pass has read its groups
+                self.leaderless.remove(namespace, name)
         self._show()
 
     def text(self) -> bytes:

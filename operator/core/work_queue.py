@@ -106,6 +106,10 @@ class Schedule:
         since = (e.due if e.running_since is None else e.running_since for e in self._entries.values())
         return max(0.0, *(now - moment for moment in since), 0.0)
 
+    def namespaces(self) -> set[str]:
+        """Returns the namespaces of all keys."""
+        return {key.namespace for key in self._entries}
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -1,4 +1,4 @@
-"""Finalizers in a namespace that is being deleted: nothing releases them when the operator is gone.
+"""Finalizers that nothing releases when the operator is gone: with its namespace, or with its release.
 
 The pods of a namespace are deleted before its other objects. An operator in this namespace then gets SIGTERM before the
 Topics are marked for deletion. So it releases all of them when it stops.
@@ -30,12 +30,22 @@ async def release_terminating(kube: Kube, namespaces: Iterable[str]) -> int:
         async with asyncio.timeout(RELEASE_SECONDS):
             for namespace in namespaces:
                 if await kube.is_terminating(namespace):
-                    for kind in (TOPIC, CONSUMER_GROUP):
-                        released += await _release(kube, BY_KIND[kind.kind], kind.finalizer, namespace)
+                    released += await release_all(kube, namespace)
     except (KubeError, TimeoutError) as error:
         _logger.warning("could not release all finalizers: %s", error or "timed out")
     if released:
         _logger.info("released the finalizers of %d resources, because their namespace is being deleted", released)
+    return released
+
+
+async def release_all(kube: Kube, namespace: str) -> int:
+    """Removes the finalizers of all Topics and ConsumerGroups in a namespace. Returns the number of released resources.
+
+    KubeError: some are not released.
+    """
+    released = 0
+    for kind in (TOPIC, CONSUMER_GROUP):
+        released += await _release(kube, BY_KIND[kind.kind], kind.finalizer, namespace)
     return released
 
 

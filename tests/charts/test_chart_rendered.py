@@ -167,10 +167,24 @@ def environment(manifests: list[Manifest]) -> dict[str, str]:
 
 def test_the_operator_may_read_exactly_the_objects_that_it_reads() -> None:
     manifests = rendered("default")
-    named = {tuple(rule["resources"]): rule["resourceNames"] for _, rule in rules(manifests) if "resourceNames" in rule}
+    named = {
+        (role, *rule["resources"]): rule["resourceNames"] for role, rule in rules(manifests) if "resourceNames" in rule
+    }
     source = (ROOT / "operator" / "core" / "admin_token.py").read_text()
     (key,) = re.findall(r'^KEY_NAME = "(.*)"$', source, re.MULTILINE)
-    assert named == {("leases",): [environment(manifests)["LEASE_NAME"]], ("secrets",): [key]}
+    source = (ROOT / "operator" / "core" / "namespace_leases.py").read_text()
+    assert re.search(r'^NAME = f"operator\.{GROUP}"$', source, re.MULTILINE)
+    assert named == {
+        ("mq-tallystick-own", "leases"): [environment(manifests)["LEASE_NAME"]],
+        ("mq-tallystick-own", "secrets"): [key],
+        ("mq-tallystick", "leases"): ["operator.tallystick.dev"],
+    }
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_lease_of_a_namespace_is_never_that_of_a_release(name: str) -> None:
+    """The name of a release becomes the name of a Service, which contains no dot."""
+    assert "." not in environment(rendered(name))["LEASE_NAME"]
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -239,7 +253,7 @@ def test_a_first_sample_waits_for_its_kind() -> None:
     """helm looks up the kinds of a release before it makes any object: the first time, ours are not there."""
     manifests = rendered("everything")
     (cluster,), (topic,) = of_kind(manifests, "BrokerCluster"), of_kind(manifests, "Topic")
-    (job,) = of_kind(manifests, "Job")
+    (job,) = [m for m in of_kind(manifests, "Job") if m["metadata"]["name"].endswith("-await-crds")]
     for manifest in (cluster, topic):
         marks = manifest["metadata"]["annotations"]
         assert marks["helm.sh/hook"] == "post-install,post-upgrade"
@@ -253,11 +267,26 @@ def test_a_first_sample_waits_for_its_kind() -> None:
 
 def test_a_sample_whose_kind_is_there_is_an_object_like_others() -> None:
     manifests = rendered("everything", *KIND)
-    assert of_kind(manifests, "Job") == []
+    assert [m["metadata"]["name"] for m in of_kind(manifests, "Job")] == ["mq-tallystick-uninstall"]
     (cluster,), (topic,) = of_kind(manifests, "BrokerCluster"), of_kind(manifests, "Topic")
     assert "annotations" not in cluster["metadata"] and "annotations" not in topic["metadata"]
     assert topic["spec"]["clusterName"] == cluster["metadata"]["name"]
     assert cluster["spec"]["storage"]["segmentBytes"] == 67108864
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_before_an_uninstallation_the_operator_lets_go(name: str) -> None:
+    """With the account, the scope and the lease of the operator. No selector of the chart takes it for the operator."""
+    manifests = rendered(name)
+    (job,) = [m for m in of_kind(manifests, "Job") if m["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"]
+    (deployment,) = of_kind(manifests, "Deployment")
+    spec, operators = job["spec"]["template"]["spec"], deployment["spec"]["template"]["spec"]
+    (container,), (operator,) = spec["containers"], operators["containers"]
+    assert container["args"] == ["--prepare-uninstall"]
+    assert (container["env"], container["image"]) == (operator["env"], operator["image"])
+    assert spec["serviceAccountName"] == operators["serviceAccountName"]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert not deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
 @pytest.mark.parametrize(("name", "command"), [("default", "python3"), ("everything", "sh")])

@@ -67,6 +67,7 @@ async def test_as_long_as_the_first_one_renews_the_second_one_waits(world: World
         if world.now < 100.0:
             body = world.api.objects[LEASES.plural, "system", "operator"]
             body["metadata"]["resourceVersion"] += "x"
+            body["spec"]["renewTime"] += "x"
 
     world.on_sleep = renewed
     await two.acquire()

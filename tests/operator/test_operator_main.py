@@ -11,19 +11,10 @@ from typing import Any
 
 import kopf
 import pytest
+from operator_process import SETTINGS, holder, until
 from simulated_cluster import Cluster, InlineKube
 
 from tallystick.operator import main
-from tallystick.operator.core.settings import Settings
-
-SETTINGS = Settings(
-    node_image="node:1",
-    pod_name="operator-0",
-    pod_namespace="system",
-    http_port=0,
-    resync_seconds=0.05,
-    node_url_template="http://127.0.0.1:1/{node}",
-)
 
 
 @pytest.fixture
@@ -33,17 +24,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
     monkeypatch.setattr(kopf, "operator", no_events)
     return Cluster(random.Random(1))
-
-
-def holder(world: Cluster) -> str | None:
-    lease = world.api.objects.get(("leases", "system", "tallystick-operator"))
-    return None if lease is None else lease["spec"]["holderIdentity"]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_it_leads_and_ends_in_order(world: Cluster) -> None:

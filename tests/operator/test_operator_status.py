@@ -141,6 +141,15 @@ def condition(found: dict[str, Any], type_: str) -> tuple[str, str, str]:
             seen(leader(), member(1, claim=Claim(uid="c", formed=True, resizing="1Gi of 2Gi")), member(2)),
             ("True", "Growing", "data-orders-0-1: 1Gi of 2Gi"),
         ),
+        ("OperatorConflict", HEALTHY, ("False", "OneOperator", "no other operator waits for this namespace")),
+        (
+            "OperatorConflict",
+            replace(HEALTHY, other_operator="mq/tally"),
+            (
+                *("True", "OtherOperatorWaits"),
+                "the operator mq/tally watches this namespace as well; it waits and changes nothing",
+            ),
+        ),
     ],
 )
 def test_conditions_of_a_cluster(type_: str, observed: Observed, expected: tuple[str, str, str]) -> None:
@@ -228,7 +237,7 @@ def test_a_failed_pass_says_why_and_claims_nothing() -> None:
     for type_ in ("Ready", "Degraded", "QuorumAtRisk"):
         known, reason, message = condition(found, type_)
         assert (known, reason) == ("Unknown", "PassFailed") and "pods is forbidden" in message
-    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 6
+    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 7
 
 
 def test_a_blocked_step_is_marked_in_the_status_and_a_started_one_is_not() -> None:
@@ -257,7 +266,7 @@ def test_an_invalid_spec_keeps_what_is_known() -> None:
     assert condition(found, "Ready") == ("False", "InvalidSpec", "spec.groups: 0")
     assert condition(found, "UpdateBlocked") == ("True", "InvalidSpec", "spec.groups: 0")
     assert condition(found, "Degraded")[1] == "NodesNotReady"
-    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 6
+    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 7
 
 
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:

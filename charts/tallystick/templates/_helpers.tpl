@@ -71,6 +71,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* Environment of the operator, and of the hook before an uninstallation. */}}
+{{- define "tallystick.environment" -}}
+- {name: TALLYSTICK_NODE_IMAGE, value: {{ include "tallystick.nodeImage" . | quote }}}
+- {name: TALLYSTICK_JOBS_IMAGE, value: {{ include "tallystick.jobsImage" . | quote }}}
+- {name: JOBS_PRIORITY_CLASS, value: {{ include "tallystick.jobsPriorityClass" . | quote }}}
+- {name: WATCH_NAMESPACES, value: {{ include "tallystick.namespaces" . | fromJsonArray | join "," | quote }}}
+- {name: LEASE_NAME, value: {{ include "tallystick.fullname" . }}}
+- {name: HTTP_PORT, value: "8081"}
+- {name: LOG_LEVEL, value: {{ .Values.logLevel }}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/* Security context for the restricted Pod Security Standard. */}}
 {{- define "tallystick.podSecurity" -}}
 runAsNonRoot: true

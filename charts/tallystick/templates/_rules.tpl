@@ -37,6 +37,13 @@ create if the object does not exist. */}}
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+- apiGroups: [coordination.k8s.io] # one operator for each namespace
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [operator.tallystick.dev]
+  verbs: [get, update]
 {{- end -}}
 
 {{/* The operator creates Secrets with tokens; it cannot list or read them. */}}
