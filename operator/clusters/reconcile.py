@@ -21,6 +21,7 @@ from tallystick.operator.clusters.layout import Layout, layout, wanted_of
 from tallystick.operator.clusters.name_servers import next_restart
 from tallystick.operator.clusters.observe import Sight, look
 from tallystick.operator.clusters.observed import Observed
+from tallystick.operator.clusters.quorum import blind
 from tallystick.operator.clusters.reading import read
 from tallystick.operator.clusters.spec import Cluster, SpecError
 from tallystick.operator.clusters.status import (
@@ -199,8 +200,9 @@ class ClusterReconciler:
                     await self._context.kube.apply_status(kube.BROKER_NODES, node, new)
                 except (NotFoundError, ConflictError):
                     pass  # the next pass observes that it was deleted
+        leaderless = sum(group.formed and group.leader is None and not blind(group) for group in observed.groups)
         self._context.metrics.saw_cluster(
-            cluster.namespace, cluster.name, status["phase"], status["nodes"], status["ready"]
+            cluster.namespace, cluster.name, status["phase"], status["nodes"], status["ready"], leaderless
         )
 
     async def _refuse(self, body: Json, reason: str) -> None:

@@ -166,7 +166,7 @@ class JobsReconciler:
         status = template_status(job, runs, chosen, now)
         if status != job.status:
             await self._kube.apply_status(kube.STORE_JOBS, body, status)
-        self._metrics.saw(job.namespace, job.name, status["phase"])
+        self._metrics.saw(job.namespace, job.name, status)
         wait = TEMPLATE_SECONDS if chosen.next is None else chosen.next - now
         return min(max(wait, 0.0) + 0.05, TEMPLATE_SECONDS)
 
@@ -175,12 +175,11 @@ class JobsReconciler:
     async def _say(self, job: Job, body: Json, seen: Seen, decision: Decision) -> Job:
         """Writes the status if it changed, and events and metrics if the phase changed."""
         status = run_status(job, seen, decision)
+        self._metrics.saw(job.namespace, job.name, status)
         if status == job.status:
-            self._metrics.saw(job.namespace, job.name, str(decision.phase))
             return job
         await self._kube.apply_status(kube.STORE_JOBS, body, status)
         before, job = job, replace(job, status=status)
-        self._metrics.saw(job.namespace, job.name, str(decision.phase))
         if before.phase != job.phase:
             _logger.info("%s/%s: %s %s", job.namespace, job.name, job.phase, status.get("message", ""))
             await self._tell_phase(before, job, body, decision)
@@ -222,5 +221,5 @@ class JobsReconciler:
         if status != before:
             await self._kube.apply_status(kube.STORE_JOBS, body, status)
             await self._context.events.post(Reference.to(body), reasons.INVALID_SPEC, message, warning=True)
-        self._metrics.saw(metadata["namespace"], metadata["name"], str(Phase.FAILED))
+        self._metrics.saw(metadata["namespace"], metadata["name"], status)
         return None

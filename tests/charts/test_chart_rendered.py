@@ -323,6 +323,17 @@ def test_alerts_are_complete() -> None:
         assert "e+" not in alert["expr"]  # a number as a template prints it by itself
 
 
+def test_brokers_that_prometheus_cannot_read_have_the_name_that_an_alert_asks_for() -> None:
+    manifests = rendered("everything")
+    (rule,) = of_kind(manifests, "PrometheusRule")
+    alerts = {alert["alert"]: alert["expr"] for group in rule["spec"]["groups"] for alert in group["rules"]}
+    (monitor,) = [m for m in of_kind(manifests, "ServiceMonitor") if m["metadata"]["name"].endswith("-brokers")]
+    ((relabeling,),) = [endpoint["relabelings"] for endpoint in monitor["spec"]["endpoints"]]
+    assert relabeling["targetLabel"] == "job"
+    assert f'up{{job="{relabeling["replacement"]}"}} == 0' in alerts["TallystickMetricsMissing"]
+    assert 'job="mq-tallystick",namespace="system"' in alerts["TallystickMetricsMissing"]
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [

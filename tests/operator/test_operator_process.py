@@ -82,6 +82,34 @@ async def test_what_its_port_answers() -> None:
     assert b'phase="Ready"' not in metrics.text()
 
 
+def test_groups_without_a_leader_are_counted_by_cluster() -> None:
+    """Zero is a value: an alert needs the series before anything happens. A failed pass changes nothing."""
+    metrics = Metrics()
+    series = b'tallystick_operator_groups_without_leader{cluster="orders",cluster_namespace="shop"}'
+    metrics.saw_cluster("shop", "orders", "Ready", 3, 3, 0)
+    assert series + b" 0.0" in metrics.text()
+    metrics.saw_cluster("shop", "orders", "Degraded", 3, 0, 1)
+    metrics.saw_cluster("shop", "orders", "Unknown", 3, 0)
+    assert series + b" 1.0" in metrics.text()
+    metrics.forgot_cluster("shop", "orders")
+    metrics.forgot_cluster("shop", "never-read")
+    assert b'cluster="orders"' not in metrics.text()
+
+
+def test_findings_of_jobs_are_shown_until_the_job_is_deleted() -> None:
+    metrics = Metrics()
+    jobs = JobMetrics(metrics.registry)
+    series = b'tallystick_operator_store_jobs_with_findings{verdict="DifferencesFound"}'
+    assert series + b" 0.0" in metrics.text()
+    jobs.saw("shop", "audit", {"phase": "Running"})
+    jobs.saw("shop", "audit", {"phase": "Completed", "result": {"verdict": "DifferencesFound"}})
+    jobs.saw("shop", "stats", {"phase": "Completed", "result": {"verdict": "Done"}})
+    assert series + b" 1.0" in metrics.text()
+    assert b'tallystick_operator_store_jobs{phase="Completed"} 2.0' in metrics.text()
+    jobs.forgot("shop", "audit")
+    assert series + b" 0.0" in metrics.text()
+
+
 @pytest.mark.parametrize("leads", [True, False])
 async def test_its_metrics_are_those_of_the_reference(leads: bool) -> None:
     """docs/metrics.md; an operator on standby has no metrics of jobs and topics."""
