@@ -6,6 +6,7 @@ Decides nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -14,12 +15,18 @@ from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import Names, is_claim_of
+from tallystick.operator.core.node_api import NodeError, NodeName
 from tallystick.operator.core.ownership import owned
 from tallystick.operator.jobs.manifests import names_of, owns
+from tallystick.operator.jobs.names import numbers_of
 from tallystick.operator.jobs.observed import Progress, Seen, seen_of
-from tallystick.operator.jobs.sources import Scene
+from tallystick.operator.jobs.sources import Choice, Scene
 from tallystick.operator.jobs.spec import ClaimOutput, Job
 
+_logger = logging.getLogger(__name__)
+
+TOPICS_SECONDS = 3.0
+"""Timeout for the topics of a leader."""
 POLL_SECONDS = 2.0
 """Interval between two requests to a running driver. The status shows its progress no more often."""
 
@@ -88,6 +95,24 @@ class Observer:
         if isinstance(output, ClaimOutput):
             claim = await self._kube.find(kube.CLAIMS, job.namespace, output.name)
         return Scene(cluster, _by_name(nodes), _by_name(claims), claim)
+
+    async def topics(self, job: Job, choice: Choice) -> frozenset[str] | None:
+        """Returns the topics that the leaders of the chosen groups know; None: one of them did not answer.
+
+        Without a filter for topics, nothing is asked.
+        """
+        if not job.spec.arguments.get("topics"):
+            return None
+        leaders = [NodeName(job.namespace, job.spec.cluster, *numbers_of(node)) for node in choice.leaders]
+        if len(leaders) < len({source.group for source in choice.sources}):
+            return None
+        asked = [self._context.nodes.ask(node, "GET", "/topics", timeout_seconds=TOPICS_SECONDS) for node in leaders]
+        try:
+            answers = await asyncio.gather(*asked)
+            return frozenset(str(row["name"]) for answer in answers for row in answer["topics"])
+        except (NodeError, KeyError, TypeError) as error:
+            _logger.warning("could not check the topics of a StoreJob: %s", error)
+            return None
 
 
 def _by_name(bodies: Iterable[Json]) -> dict[str, Json]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 CLUSTER_NOT_FOUND = "ClusterNotFound"
 CLUSTER_DELETING = "ClusterDeleting"
 GROUP_NOT_FOUND = "GroupNotFound"
+TOPIC_NOT_FOUND = "TopicNotFound"
 GROUP_NOT_FORMED = "GroupNotFormed"
 CLAIM_MISSING = "ClaimMissing"
 OUTPUT_CLAIM_MISSING = "OutputClaimMissing"

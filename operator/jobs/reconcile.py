@@ -35,7 +35,7 @@ from tallystick.operator.jobs.observed import Seen
 from tallystick.operator.jobs.plan import plan as plan_for
 from tallystick.operator.jobs.reasons import OVER, Phase, Refusal
 from tallystick.operator.jobs.result import FOUND
-from tallystick.operator.jobs.sources import Choice, choose
+from tallystick.operator.jobs.sources import Choice, choose, unknown_topics
 from tallystick.operator.jobs.spec import Job, JobSpecError
 from tallystick.operator.jobs.status import refused_status, run_status
 from tallystick.operator.jobs.template import run_manifest, run_of, template_status, turn
@@ -131,6 +131,8 @@ class JobsReconciler:
         choice = choose(job, await self._observer.scene(job))
         if isinstance(choice, Refusal):
             return held(job, decision, choice), seen
+        if refusal := unknown_topics(job, await self._observer.topics(job, choice)):
+            return held(job, decision, refusal), seen
         plan = plan_for(job, choice, decision.attempt, self._context.settings.node_url_template)
         without_claim = [source.node for source in choice.sources if source.host is not None and source.claim is None]
         if refusal := await self._hands.set_up(job, config_map(job, plan, without_claim)):

@@ -10,7 +10,7 @@ without any such worker gets one that mounts no volume, to run the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tallystick.operator.core.kube import FIELD_MANAGER, Json
@@ -49,10 +49,12 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen sources. `shared`: workers can mount the volume of the output."""
+    """The chosen sources. `shared`: workers can mount the volume of the output. `leaders`: the nodes that lead one of
+    the chosen groups, by their status."""
 
     sources: tuple[Source, ...]
     shared: bool = False
+    leaders: tuple[str, ...] = ()
 
 
 def choose(job: Job, scene: Scene) -> Choice | Refusal:
@@ -80,7 +82,23 @@ def choose(job: Job, scene: Scene) -> Choice | Refusal:
         if problem := _unreadable(job, group, members, chosen):
             return problem
         found += chosen
-    return Choice(_with_workers(job, found), _is_shared(scene))
+    return Choice(_with_workers(job, found), _is_shared(scene), _leaders(scene, wanted))
+
+
+def unknown_topics(job: Job, known: frozenset[str] | None) -> Refusal | None:
+    """Returns why a run cannot start that reads only topics that no group has. `known`: None if nothing is known.
+
+    Without it, a misspelled name would end as `Completed` with no message.
+    """
+    missing = sorted(set(job.spec.arguments.get("topics") or ()) - known) if known is not None else []
+    if not missing:
+        return None
+    groups = f"groups {_listed(job.spec.groups)} of " if job.spec.groups is not None else ""
+    told = (
+        f"spec.arguments.topics: {', '.join(map(repr, missing))} does not exist on {groups}{job.spec.cluster}. To read"
+        " messages of a deleted topic, leave the field out"
+    )
+    return Refusal(reasons.TOPIC_NOT_FOUND, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +138,14 @@ def _members(job: Job, scene: Scene, group: int) -> list[_Member]:
     if job.spec.reads_all_members:
         return sorted(found, key=lambda member: member.number)
     return sorted(found, key=lambda member: (bool(member.trouble), not member.formed, member.rank, member.number))
+
+
+def _leaders(scene: Scene, groups: Collection[int]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, node in sorted(scene.nodes.items())
+        if (node.get("spec") or {}).get("group") in groups and (node.get("status") or {}).get("role") == "Leader"
+    )
 
 
 def _rank(status: Mapping[str, str]) -> int:

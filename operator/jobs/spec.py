@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +33,18 @@ OUTPUT_REQUIRED = frozenset({"export"})
 
 class JobSpecError(ValueError):
     """The spec is invalid; retrying will not help. The message names the field."""
+
+
+def _check_bound(name: str, text: Any) -> None:
+    """JobSpecError: it is neither a queue offset nor an ISO 8601 time. The job parses it in the same way."""
+    if text is None or str(text).isdecimal():
+        return
+    try:
+        datetime.fromisoformat(str(text))
+    except ValueError:
+        raise JobSpecError(
+            f"spec.arguments.{name} must be a queue offset or an ISO 8601 time, not {str(text)!r}"
+        ) from None
 
 
 class Concurrency(StrEnum):
@@ -110,6 +123,8 @@ class JobSpec:
         for name in REQUIRED_ARGUMENTS.get(job, ()):
             if not arguments.get(name):
                 raise JobSpecError(f"spec.arguments.{name} is required for job {job}")
+        for name in ("from", "to"):
+            _check_bound(name, arguments.get(name))
         output = _output(spec.get("output"))
         if job in OUTPUT_REQUIRED and output is None:
             raise JobSpecError(f"spec.output is required for job {job}")

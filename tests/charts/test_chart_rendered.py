@@ -341,6 +341,7 @@ def test_brokers_that_prometheus_cannot_read_have_the_name_that_an_alert_asks_fo
         ({"clusterWide": True, "watchNamespaces": ["shop"]}, "watchNamespaces"),
         ({"secretNamespaces": ["shop"]}, "secretNamespaces"),
         ({"replica": 2}, "replica"),
+        ({"fullnameOverride": "UPPER"}, "fullnameOverride"),
     ],
 )
 def test_helm_refuses_wrong_values(values: dict[str, Any], told: str) -> None:

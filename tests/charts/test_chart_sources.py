@@ -81,6 +81,11 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         ("sampleCluster.name", "Sample"),
         ("podLabels", {"a": 1}),
         ("replica", 1),
+        ("fullnameOverride", "UPPER"),
+        ("fullnameOverride", "1st"),
+        ("fullnameOverride", "a.b"),
+        ("nameOverride", "My-Name"),
+        ("nameOverride", "name-"),
         ("image.tag", "1"),
     ],
 )

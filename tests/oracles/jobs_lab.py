@@ -23,6 +23,7 @@ from tallystick.operator.core.admin_token import AdminTokens
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Events
 from tallystick.operator.core.metrics import Metrics
+from tallystick.operator.core.node_api import NodeName, UnreachableError
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.core.work_queue import Key as WorkKey
 from tallystick.operator.core.work_queue import Kind
@@ -76,6 +77,8 @@ class JobLab(Operated[JobsReconciler]):
         self.looked_at: list[WorkKey] = []
         self.uids: dict[str, str] = {}
         """Of the clusters, by name."""
+        self.topics: dict[int, set[str]] = {}
+        """Of the groups whose leaders answer."""
         self.make_cluster(groups)
 
     # -- people --------------------------------------------------------------------------------------------------------
@@ -175,7 +178,7 @@ class JobLab(Operated[JobsReconciler]):
             api = InlineKube(self.api)
             context = Context(
                 kube=api,
-                nodes=None,  # no job asks a broker
+                nodes=Leaders(self),  # type: ignore[arg-type]
                 settings=self.settings,
                 events=Events(api, "operator-0", lambda: self.time),
                 metrics=self.metrics,
@@ -264,6 +267,20 @@ class JobLab(Operated[JobsReconciler]):
         pod = self.api.get("pods", name)
         assert pod is not None
         pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+
+
+class Leaders:
+    """`NodeApi` of the brokers: all that a job asks them is which topics there are."""
+
+    def __init__(self, lab: JobLab) -> None:
+        self._lab = lab
+
+    async def ask(self, node: NodeName, method: str, path: str, body: Any = None, *, timeout_seconds: float = 5) -> Any:
+        assert (method, path, node.member) == ("GET", "/topics", 0), "only leaders are asked, and nothing else"
+        names = self._lab.topics.get(node.group)
+        if names is None:
+            raise UnreachableError(f"{node}: no answer")
+        return {"topics": [{"name": name} for name in sorted(names)]}
 
 
 class JobJudge:

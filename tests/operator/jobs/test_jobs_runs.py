@@ -124,6 +124,62 @@ def test_a_job_that_never_can_start_is_given_up_at_its_deadline(lab: JobLab) -> 
     assert "does not exist in this namespace" in lab.status()["message"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"from": "yesterday"}, "spec.arguments.from must be a queue offset or an ISO 8601 time, not 'yesterday'"),
+        ({"to": "2026-13-01"}, "spec.arguments.to must be a queue offset or an ISO 8601 time, not '2026-13-01'"),
+        ({"to": "-1"}, "spec.arguments.to must be"),
+    ],
+)
+def test_a_range_that_is_none_costs_no_attempt(lab: JobLab, arguments: dict[str, Any], told: str) -> None:
+    lab.job("stats", RUNS, job="stats", arguments=arguments)
+    lab.one_pass("stats")
+    assert lab.phase("stats") == "Failed" and lab.condition("Failed", "stats")["reason"] == "InvalidSpec"
+    assert told in lab.status("stats")["message"]
+    assert lab.pods("stats") == {}
+
+
+@pytest.mark.parametrize("bound", ["0", "17", "2026-11-21", "2026-11-21T10:00:00Z", "20261121T100000", "2026-W47-1"])
+def test_ranges_that_the_job_accepts_start(lab: JobLab, bound: str) -> None:
+    lab.job("stats", RUNS, job="stats", arguments={"from": bound, "to": bound})
+    lab.until("Completed", "stats")
+
+
+def test_a_topic_that_does_not_exist_is_told_before_anything_starts(lab: JobLab) -> None:
+    lab.topics[0] = {"created", "%RETRY%readers"}
+    lab.job("stats", RUNS, job="stats", arguments={"topics": ["created", "craeted"]})
+    assert lab.one_pass("stats") == 10.0
+    started = lab.condition("Started", "stats")
+    assert (started["status"], started["reason"]) == ("False", "TopicNotFound")
+    assert "spec.arguments.topics: 'craeted' does not exist on orders" in started["message"]
+    assert lab.pods("stats") == {}
+    lab.topics[0].add("craeted")
+    lab.until("Completed", "stats")
+
+
+def test_a_topic_on_one_group_of_two_exists() -> None:
+    lab = JobLab(groups=2)
+    lab.topics = {0: set(), 1: {"created"}}
+    lab.job("stats", RUNS, job="stats", arguments={"topics": ["created"]})
+    lab.until("Completed", "stats")
+    lab.job("part", RUNS, job="stats", groups=[0], arguments={"topics": ["created"]})
+    lab.one_pass("part")
+    assert "does not exist on groups 0 of orders" in lab.condition("Started", "part")["message"]
+
+
+@pytest.mark.parametrize("leader", ["silent", "none"])
+def test_what_nobody_can_say_about_topics_does_not_hold_a_job(leader: str) -> None:
+    """Volumes are read without brokers too."""
+    lab = JobLab(groups=2)
+    lab.topics = {0: set()}
+    if leader == "none":
+        lab.topics[1] = set()
+        lab.make_member(1, 0, role="Follower")
+    lab.job("stats", RUNS, job="stats", arguments={"topics": ["created"]})
+    lab.until("Completed", "stats")
+
+
 def test_a_refusal_of_the_api_server_is_reported_and_retried(lab: JobLab) -> None:
     def quota(*about: Any) -> None:
         right(*about)
