@@ -30,7 +30,6 @@ from tallystick.operator.core.kube import (
     KubeError,
     NotFoundError,
 )
-from tallystick.operator.core.names import MEMBER_LABEL
 from tallystick.operator.core.ownership import controller_of, owned, taken
 
 _logger = logging.getLogger(__name__)
@@ -130,22 +129,23 @@ class Writer:
         return _TAKEN
 
     async def _look_for_pods(self, objects: Objects, sets: list[Json], outcome: Outcome) -> None:
-        """Finds pods with the name of a member's pod: a StatefulSet waits for such a name without an end or a message.
+        """Finds pods with the name of a pod of ours: a StatefulSet waits for such a name without an end or a message.
 
         A StatefulSet adopts a pod without a controller that has all its labels. Such a pod is left to it.
         """
         for manifest in sets:
-            member, name = MEMBER_LABEL in manifest["metadata"]["labels"], f"{manifest['metadata']['name']}-0"
             live = objects.get("StatefulSet", manifest["metadata"]["name"])
-            if not member or objects.get("Pod", name) is not None:
-                continue
-            pod = await self._context.kube.find(PODS, manifest["metadata"]["namespace"], name)
-            if pod is None or pod["metadata"].get("deletionTimestamp"):
-                continue
-            labels = (pod["metadata"].get("labels") or {}).items()
-            adopted = controller_of(pod) is None and manifest["spec"]["selector"]["matchLabels"].items() <= labels
-            if not adopted and (live is None or not owned(pod, {live["metadata"]["uid"]})):
-                outcome.taken.append(taken({"kind": "Pod", **pod}))
+            for number in range(manifest["spec"]["replicas"]):
+                name = f"{manifest['metadata']['name']}-{number}"
+                if objects.get("Pod", name) is not None:
+                    continue
+                pod = await self._context.kube.find(PODS, manifest["metadata"]["namespace"], name)
+                if pod is None or pod["metadata"].get("deletionTimestamp"):
+                    continue
+                labels = (pod["metadata"].get("labels") or {}).items()
+                adopted = controller_of(pod) is None and manifest["spec"]["selector"]["matchLabels"].items() <= labels
+                if not adopted and (live is None or not owned(pod, {live["metadata"]["uid"]})):
+                    outcome.taken.append(taken({"kind": "Pod", **pod}))
 
     async def _write_one(self, manifest: Json, live: Json | _Taken | None, outcome: Outcome) -> None:
         if isinstance(live, _Taken):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from operator_storm import run
 
-from tallystick.operator.clusters import broker_manifests, decide, layout
+from tallystick.operator.clusters import broker_manifests, decide, layout, reading, writing
+from tallystick.operator.core import kube
 
 pytestmark = pytest.mark.simulation
 
@@ -22,6 +23,11 @@ def test_a_group_comes_through(seed: int) -> None:
 
 def test_two_groups_come_through() -> None:
     run(200, turns=30, groups=2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hostile_world_is_survived_and_nothing_of_others_changes(seed: int) -> None:
+    run(seed, turns=40, groups=1 + (seed % 5 == 0), hostile=True)
 
 
 def test_a_run_is_replayed_by_its_seed() -> None:
@@ -58,6 +64,20 @@ def everybody_is_placed(group: Any, replicas: int) -> tuple[int, ...]:
     return tuple(range(replicas))
 
 
+def anybody(body: Any, uids: Any) -> bool:
+    """Labels are enough to own an object."""
+    return True
+
+
+def anyones(live: Any, wanted: Any) -> bool:
+    return True
+
+
+def without_version(live: Any) -> Any:
+    """An object is changed whatever others have made of it meanwhile."""
+    return {}
+
+
 MISTAKES: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
     "the quorum is not asked": (decide, "without", always_sound, {}),
     "others that are away do not count": (
@@ -84,12 +104,19 @@ MISTAKES: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
     ),
 }
 
+MISTAKES |= {
+    "an object with the right name is ours": (writing, "belongs", anyones, {"hostile": True}),
+    "an object with our labels is ours": (reading, "owned", anybody, {"hostile": True}),
+    "writes name no version": (kube, "_version_of", without_version, {"hostile": True}),
+}
+
 FINDS = {
     "the quorum is not asked": 3,
-    "others that are away do not count": 7,
+    "others that are away do not count": 10,
     "a member leaves without a majority": 1,
     "a node goes before its member has left": 2,
     "members that were not let go are forgotten": 4,
+    "writes name no version": 9,
 }
 """The seed to begin with, if it is not 0: those before it find nothing."""
 
@@ -99,7 +126,7 @@ def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatc
     place, name, wrong, conditions = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     with pytest.raises(AssertionError):
-        for seed in range(FINDS.get(mistake, 0), 10):
+        for seed in range(FINDS.get(mistake, 0), 14):
             run(seed, turns=30, **conditions)
 
 

@@ -1,34 +1,60 @@
 """Everything that can happen to a cluster, from one seed: people who change their minds, machines that go, an
 operator that is cut off between any two writes. `Judge` watches; in the end all has to come to rest as it is wanted.
+
+With `hostile`, also: objects of others that have names of the cluster, at any moment; refusals of any write, with every
+status that an API server uses; answers that are lost; an operator that ends at any request. Nothing of others changes.
+
+    PYTHONPATH=tests/oracles python tests/oracles/operator_storm.py FIRST SEEDS      runs hostile storms
 """
 
 from __future__ import annotations
 
+import copy
+import logging
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from foreign_objects import NAMES, OF_OTHERS, Foreign, uncollected
+from simulated_api import RefusalError
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster
 
+from tallystick.operator.clusters.writing import REFUSED_SECONDS
 from tallystick.operator.core import kube
 
 
 class Storm:
     """One run. `log` lists its events, for the report of a failure."""
 
-    def __init__(self, seed: int, replicas: int | None = None, groups: int = 1, favour: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        seed: int,
+        replicas: int | None = None,
+        groups: int = 1,
+        favour: Sequence[str] = (),
+        hostile: bool = False,
+    ) -> None:
         self.random = random.Random(seed)
-        self.cluster = Cluster(random.Random(seed + 1))
+        self.cluster = uncollected(Cluster(random.Random(seed + 1)))
+        self.foreign = Foreign(self.cluster)
+        self.hostile = hostile
+        self.refused: tuple[float, str, str, int] | None = None
+        """Writes that are refused now: with what chance, of which kind and method (empty: any), with which status."""
+        self.appears = 0.0
+        """With what chance an object of others appears between a read of the operator and its write."""
         self.log: list[str] = []
         self.replicas = replicas or self.random.choice((1, 3, 3, 3, 5))
         self.groups = groups
         self.favour = favour
         """Names of deeds that come up more often."""
         self.image = 1
+        self.hook, self.cluster.api.hook = self.cluster.api.hook, self.write
         self.cluster.create(replicas=self.replicas, groups=groups, image="node:1", storage={"size": "10Gi"})
 
     def run(self, turns: int = 60) -> None:
         """AssertionError: the judge saw something, or it did not come to rest."""
-        deeds = (
+        deeds: tuple[Callable[[], None], ...] = (
             *(self.nothing,) * 6,
             *(self.cut_off,) * 3,
             *(
@@ -50,6 +76,9 @@ class Storm:
                 self.meddle,
             ),
         )
+        if self.hostile:
+            deeds += (*(self.foreign_object,) * 4, self.foreign_goes, self.foreign_races, *(self.refuse,) * 2)
+            deeds += (self.accept, self.accept, *(self.die,) * 4, self.lose_answers, self.listeners, self.policies)
         deeds += tuple(getattr(self, name) for name in self.favour for _ in range(6))
         for _ in range(turns):
             deed = self.random.choice(deeds)
@@ -57,7 +86,15 @@ class Storm:
             for _ in range(self.random.randint(1, 4)):
                 self.cluster.one_pass()
                 self.cluster.tick(self.random.choice((0.5, 2.0, 2.0, 10.0)))
+                self.foreign.check()
         self.note("over")
+        if self.hostile:
+            self.accept()
+            self.appears, self.cluster.api.losing = 0.0, 0
+            self.cluster.one_pass()
+            self.foreign.check()
+            self.foreign.remove()
+            self.cluster.tick(REFUSED_SECONDS)  # what was refused is tried again only then
         self.cluster.change(annotations={"tallystick.dev/paused": None})
         for process in self.cluster.processes.values():
             process.linked = process.heard = True
@@ -81,6 +118,8 @@ class Storm:
                 assert pod is not None and pod["spec"]["containers"][0]["image"] == spec["image"]
         names = {body["metadata"]["name"] for body in cluster.api.all("brokernodes")}
         assert names == {f"{CLUSTER}-{group}-{member}" for group in range(spec["groups"]) for member in wanted}
+        told = [each["reason"] for each in cluster.status["conditions"]]
+        assert not {"NameTaken", "Refused", "PassFailed"} & set(told), told
 
     def note(self, text: str) -> None:
         self.log.append(f"{self.cluster.time:.0f} {text}")
@@ -147,7 +186,7 @@ class Storm:
         self.cluster.change(annotations={"tallystick.dev/paused": value})
 
     def give_up_node(self) -> None:
-        nodes = self.cluster.api.all("brokernodes")
+        nodes = self.foreign.ours("brokernodes")
         if nodes:
             name = self.random.choice(nodes)["metadata"]["name"]
             self.note(f"replace {name}")
@@ -156,7 +195,7 @@ class Storm:
 
     def delete_claim(self) -> None:
         """By a user, without any check. A group of one would lose its messages."""
-        claims = self.cluster.api.all("persistentvolumeclaims")
+        claims = self.foreign.ours("persistentvolumeclaims")
         for number, group in self.cluster.groups.items():
             sound = [each for each in self.cluster.alive(number).values() if each.disk.remembers]
             if len(group.voters) < 3 or len(sound) < len(group.voters) or self.replicas == 1:
@@ -186,7 +225,7 @@ class Storm:
         plural = self.random.choice(
             ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "serviceaccounts")
         )
-        bodies = self.cluster.api.all(plural)
+        bodies = self.foreign.ours(plural)
         if not bodies:
             return
         body = self.random.choice(bodies)
@@ -199,13 +238,123 @@ class Storm:
             body["metadata"]["labels"] = {"tallystick.dev/cluster": CLUSTER, **body["metadata"]["labels"], "mine": "x"}
             body["metadata"]["labels"].pop("app.kubernetes.io/name", None)
 
+    # -- what happens in a hostile world -------------------------------------------------------------------------------
 
-def run(seed: int, turns: int = 60, groups: int = 1, replicas: int | None = None, favour: Sequence[str] = ()) -> Storm:
+    def write(self, *about: Any) -> None:
+        """Before each write of the operator: others may be faster, and the API server may refuse it."""
+        method, resource, key, _, _ = about
+        if not self.hostile:  # the numbers of the other storms stay as they are
+            self.hook(*about)
+            return
+        if self.random.random() < self.appears and resource is not kube.EVENTS and key[0] != "brokerclusters":
+            if key in self.cluster.api.objects and key not in self.foreign.made and key[0] in REPLACEABLE:
+                self.cluster.api.remove(key)
+            if key not in self.cluster.api.objects:
+                self.note(f"{key[0]}/{key[2]} of others is faster")
+            self._make_foreign(key[0], key[2])
+        if self.refused is not None:
+            chance, plural, verb, status = self.refused
+            if plural in ("", resource.plural) and verb in ("", method) and self.random.random() < chance:
+                raise RefusalError(status, *REFUSALS[status])
+        self.hook(*about)
+
+    def _make_foreign(self, plural: str, name: str) -> None:
+        self.foreign.put(plural, name, **copy.deepcopy(self.random.choice(list(OF_OTHERS.values()))))
+
+    def foreign_object(self) -> None:
+        plural, name = self.random.choice(NAMES)
+        if (plural, NAMESPACE, name) not in self.cluster.api.objects:
+            self.note(f"{plural}/{name} of others")
+            self._make_foreign(plural, name)
+
+    def foreign_goes(self) -> None:
+        if self.foreign.made:
+            key = self.random.choice(sorted(self.foreign.made))
+            self.note(f"{key[0]}/{key[2]} of others is gone")
+            self.foreign.remove(key)
+
+    def foreign_races(self) -> None:
+        self.appears = self.random.choice((0.0, 0.0, 0.05, 0.3))
+        self.note(f"others are faster than {self.appears} of the writes")
+
+    def refuse(self) -> None:
+        plural = self.random.choice(("", "", *sorted({resource.plural for resource in kube.RESOURCES})))
+        verb = self.random.choice(("", "", "POST", "PATCH", "DELETE"))
+        self.refused = (self.random.choice((0.2, 1.0)), plural, verb, self.random.choice(sorted(REFUSALS)))
+        self.note(f"refused: {self.refused}")
+
+    def accept(self) -> None:
+        self.refused = None
+        self.note("nothing is refused")
+
+    def die(self) -> None:
+        calls = self.random.randint(0, 40)
+        self.note(f"the operator ends after {calls} requests")
+        self.cluster.one_pass(calls=calls)
+        self.cluster.reconciler = None
+
+    def lose_answers(self) -> None:
+        self.cluster.api.losing = self.random.randint(1, 20)
+        self.note(f"{self.cluster.api.losing} answers are lost")
+
+    def listeners(self) -> None:
+        kind = self.random.choice(("None", "NodePort"))
+        self.note(f"listener {kind}")
+        self.cluster.change({"listeners": {"external": {"type": kind}}})
+
+    def policies(self) -> None:
+        enabled = self.random.random() < 0.5
+        self.note(f"network policies {enabled}")
+        self.cluster.change({"networkPolicy": {"enabled": enabled}})
+
+
+REPLACEABLE = ("services", "configmaps", "serviceaccounts", "poddisruptionbudgets", "networkpolicies")
+"""Kinds of which a user may delete an object of ours and make another one: nothing else is deleted with it."""
+
+REFUSALS: dict[int, tuple[str, str]] = {
+    403: ("Forbidden", "exceeded quota: team"),
+    409: ("Conflict", "the object has been modified"),
+    422: ("Invalid", "spec: Invalid value: denied by a policy"),
+    429: ("TooManyRequests", "too many requests, please try again later"),
+    500: ("InternalError", "failed calling webhook: no endpoints"),
+    503: ("ServiceUnavailable", "etcdserver: leader changed"),
+}
+"""Reason and message of a refusal, by its status."""
+
+
+def run(
+    seed: int,
+    turns: int = 60,
+    groups: int = 1,
+    replicas: int | None = None,
+    favour: Sequence[str] = (),
+    hostile: bool = False,
+) -> Storm:
     """A run that fails names its seed and tells what happened."""
-    storm = Storm(seed, replicas, groups, favour)
+    storm = Storm(seed, replicas, groups, favour, hostile)
     try:
         storm.run(turns)
     except AssertionError as error:
         story = "\n".join(storm.log)
         raise AssertionError(f"seed {seed}: {error}\n{story}") from error
     return storm
+
+
+def main(first: int, seeds: int) -> int:
+    """Runs hostile storms. Returns the number of those that fail."""
+    logging.disable()
+    failed = 0
+    for seed in range(first, first + seeds):
+        try:
+            run(seed, turns=25, groups=1 + (seed % 5 == 0), hostile=True)
+        except Exception as error:
+            failed += 1
+            print(
+                f"seed {seed}: {error}" if isinstance(error, AssertionError) else f"seed {seed}: {error!r}", flush=True
+            )
+    print(f"{seeds} seeds from {first}: {failed} failed")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(*map(int, sys.argv[1:3])) else 0)

@@ -44,8 +44,12 @@ class SimulatedApi:
         self.applied: dict[tuple[Key, str], Json] = {}
         self.hook: Callable[[str, kube.Resource, Key, Json | None, str], None] = lambda *args: None
         self.writes: list[str] = []
+        self.before: Callable[[], None] = lambda: None
+        """Called before each request. It may raise."""
         self.failing = 0
         """Requests from now on that get no answer."""
+        self.losing = 0
+        """Requests from now on that are carried out, and whose answers are lost."""
         self.terminating: set[str] = set()
         """Namespaces that are being deleted."""
         self._numbers = itertools.count(1)
@@ -55,6 +59,7 @@ class SimulatedApi:
     def __call__(
         self, method: str, path: str, query: Mapping[str, str], body: Json | None, content_type: str
     ) -> tuple[int, bytes]:
+        self.before()
         if self.failing > 0:
             self.failing -= 1
             raise kube.UnavailableError("no answer", status=0)
@@ -63,6 +68,9 @@ class SimulatedApi:
             answer = self._answer(method, resource, namespace, name, subresource, query, body, content_type)
         except RefusalError as refusal:
             return refusal.status, orjson.dumps(refusal.body)
+        if self.losing > 0:
+            self.losing -= 1
+            raise kube.UnavailableError("the connection ended before the answer", status=0)
         return 200, orjson.dumps(answer)
 
     def _answer(

@@ -57,14 +57,15 @@ class Operated(ABC, Generic[Reconciler]):
 
     reconciler: Reconciler | None = None
     writes_left: int | None = None
+    calls_left: int | None = None
 
     @abstractmethod
     def operator(self) -> Reconciler:
         """The one that runs, or a new one that remembers nothing."""
 
-    def pass_over(self, key: WorkKey, writes: int | None) -> float | None:
-        """One pass; with `writes`, its process ends before that many and one more were done."""
-        self.writes_left = writes
+    def pass_over(self, key: WorkKey, writes: int | None, calls: int | None = None) -> float | None:
+        """One pass; with `writes`, its process ends before that many and one more were done. `calls`: any requests."""
+        self.writes_left, self.calls_left = writes, calls
         try:
             return asyncio.run(self.operator().reconcile(key))
         except CutOff:
@@ -72,8 +73,15 @@ class Operated(ABC, Generic[Reconciler]):
         except kube.KubeError:
             pass  # tried again
         finally:
-            self.writes_left = None
+            self.writes_left = self.calls_left = None
         return 1.0
+
+    def count_call(self) -> None:
+        """Called before each request. CutOff: the process ends before it."""
+        if self.calls_left is not None:
+            if self.calls_left <= 0:
+                raise CutOff
+            self.calls_left -= 1
 
     def count_write(self) -> None:
         """Called before each. CutOff: the process ends before it."""
@@ -143,6 +151,7 @@ class Cluster(Operated[ClusterReconciler]):
         self.api = SimulatedApi(lambda: self.time)
         self.judge = Judge(self)
         self.api.hook = self.judge.write
+        self.api.before = self.count_call
         self.metrics = Metrics()
 
     # -- the operator --------------------------------------------------------------------------------------------------
@@ -165,8 +174,8 @@ class Cluster(Operated[ClusterReconciler]):
             )
         return self.reconciler
 
-    def one_pass(self, writes: int | None = None) -> float | None:
-        return self.pass_over(KEY, writes)
+    def one_pass(self, writes: int | None = None, calls: int | None = None) -> float | None:
+        return self.pass_over(KEY, writes, calls)
 
     # -- people --------------------------------------------------------------------------------------------------------
 
@@ -176,12 +185,13 @@ class Cluster(Operated[ClusterReconciler]):
 
     def by_hand(self, method: str, path: str, body: Json | None = None) -> tuple[int, bytes]:
         """A write that is not the operator's, so it is not checked."""
-        self.api.hook, hook = (lambda *args: None), self.api.hook
-        self.api.failing, failing = 0, self.api.failing
+        api = self.api
+        held = api.hook, api.before, api.failing, api.losing
+        api.hook, api.before, api.failing, api.losing = (lambda *args: None), (lambda: None), 0, 0
         try:
-            return self.api(method, path, {}, body, "application/merge-patch+json")
+            return api(method, path, {}, body, "application/merge-patch+json")
         finally:
-            self.api.hook, self.api.failing = hook, failing
+            api.hook, api.before, api.failing, api.losing = held
 
     def change(self, spec: Json | None = None, annotations: Json | None = None) -> None:
         body: Json = {"metadata": {"annotations": annotations or {}}} | ({"spec": spec} if spec else {})
@@ -249,7 +259,7 @@ class Cluster(Operated[ClusterReconciler]):
     def settle(self, passes: int = 400, accept: tuple[str, ...] = ("Ready",)) -> None:
         """No further faults: until a pass writes nothing, and all is as wanted. AssertionError: it is not."""
         self.machines = dict.fromkeys(self.machines, True)
-        self.api.failing = 0
+        self.api.failing = self.api.losing = 0
         quiet = 0
         for _ in range(passes):
             before = len(self.api.writes)
@@ -436,6 +446,7 @@ class Nodes:
         self._cluster = cluster
 
     async def ask(self, node: NodeName, method: str, path: str, body: Any = None, *, timeout_seconds: float = 5) -> Any:
+        self._cluster.count_call()
         process = self._cluster.process(node.group, node.member)
         if process is None or not process.heard or not self._cluster.machines[process.machine]:
             raise UnreachableError(f"{node}: no answer")
@@ -564,11 +575,18 @@ class Judge:
             away = [
                 each["metadata"]["name"]
                 for each in cluster.api.all("pods")
-                if each["metadata"]["labels"].get("tallystick.dev/group") == str(group) and not is_ready(each)
+                if self._is_of(group, each) and not is_ready(each)
             ]
             assert not away, f"{name} was stopped while {away} are not ready"
             assert raft.leader != member or len(raft.voters) == 1, f"{name} was stopped, and it leads"
             self.stopped.add((group, member))
+
+    def _is_of(self, group: int, pod: Json) -> bool:
+        """Whether it belongs to a StatefulSet of this group; pods of others may have the same labels."""
+        owners = {body["metadata"]["uid"] for body in self._cluster.api.all("statefulsets")}
+        labels = pod["metadata"].get("labels") or {}
+        mine = any(owner["uid"] in owners for owner in pod["metadata"].get("ownerReferences") or ())
+        return mine and labels.get("tallystick.dev/group") == str(group)
 
     def _name_server(self, pod: Json) -> None:
         api = self._cluster.api
