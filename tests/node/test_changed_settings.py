@@ -24,6 +24,7 @@ from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
+from tallystick.store import tables
 from tallystick.store.setting import changeable, declarations, why_not_changeable
 from tallystick.store.settings import StoreSettings
 
@@ -626,7 +627,7 @@ async def test_kept_settings_of_another_version_do_not_end_a_start(
             assert any(reason in line for line in caplog.messages), reason
         assert any("longPollingEnable=false, fileReservedTime=5" in line for line in caplog.messages)
         await load.changed(fileReservedTime="6")
-        assert json.loads((folder / "tally-settings.json").read_text()) == kept | {"fileReservedTime": "6"}
+        assert tables.decode((folder / "tally-settings.json").read_bytes()) == kept | {"fileReservedTime": "6"}
     finally:
         await load.client.close()
         await load.broker.stop()

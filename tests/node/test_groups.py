@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from golden_rows import table_lines
 
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, SubscriptionGroupTable, validate_group_name
 from tallystick.node.core.settings import BrokerSettings
@@ -68,9 +69,7 @@ def test_rocketmqs_file_is_read_and_written_back(golden: Any) -> None:
     again = SubscriptionGroupTable(JsonTable(Door(), path), BrokerSettings(), lambda: 6)
     assert dict(again.items()) == dict(groups.items())
     assert again.to_json() == groups.to_json()
-    assert sorted(line.rstrip(b",") for line in path.read_bytes().splitlines()) == sorted(
-        line.rstrip(b",") for line in before.splitlines()
-    )
+    assert table_lines(path.read_bytes()) == table_lines(before)
 
 
 def test_a_file_that_is_no_table_of_groups_is_named() -> None:

@@ -22,7 +22,7 @@ from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.node.remoting.server import Connection
-from tallystick.store import fastjson
+from tallystick.store import fastjson, tables
 from tallystick.store._kernel import Door
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.tables import DataVersion
@@ -429,7 +429,7 @@ async def test_key_value_configuration_survives_a_restart(world: World) -> None:
     table = {"table": {"T": "broker-a:8"}}
     assert await world.json(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "ORDER_TOPIC_CONFIG"}) == table
     assert fastjson.loads((await world.register()).body) == table
-    stored = fastjson.loads(await asyncio.to_thread(Path(world.settings.kvConfigPath).read_bytes))
+    stored = tables.decode(await asyncio.to_thread(Path(world.settings.kvConfigPath).read_bytes))
     assert stored == {"configTable": {"ORDER_TOPIC_CONFIG": {"T": "broker-a:8"}}}
 
 

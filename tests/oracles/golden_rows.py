@@ -51,3 +51,9 @@ def same(row: dict[str, Any], message: dict[str, Any]) -> None:
     assert (row["unique_key"] or "") == (message["uniqKey"] or "")
     assert " ".join(row["keys"]) == " ".join((message["keys"] or "").split())
     assert row["tags"] == table.get("TAGS")
+
+
+def table_lines(data: bytes) -> list[bytes]:
+    """The lines of a table's file, sorted (Java's maps have their own order), without the CRC that RocketMQ lacks."""
+    lines = [line.rstrip(b",") for line in data.splitlines()]
+    return sorted(line for line in lines if not line.startswith(b'\t"crc32":'))
