@@ -35,8 +35,12 @@ run: build ## name server, broker and HTTP in one process, in ./tally-data
 # Most tests wait for processes, timers and disks for a part of their time: more of them run at once than there are cores.
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),3)
 
-test: $(VENV)/.dev $(VENV)/s3-server ## all tests that need no Docker: PART=store ARGS='-k recovery' JOBS=3
-	$(PYTEST) tests/$(PART) $(ARGS)
+test: $(VENV)/.dev $(VENV)/s3-server ## the tests that need no Docker: PART=store ARGS='-k recovery' JOBS=3
+	$(PYTEST) -m 'not simulation' tests/$(PART) $(ARGS)
+
+.PHONY: test-simulators
+test-simulators: $(VENV)/.dev ## the tests that run groups, brokers and operators from seeds, and plant bugs for them to find: JOBS=2
+	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) -m simulation tests/$(PART) $(ARGS)
 
 .PHONY: check check-format check-quick
 check: $(VENV)/.dev build/types ## what each commit must pass, in about a minute: ruff, mypy, rustfmt, clippy, and the quick tests

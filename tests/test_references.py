@@ -149,7 +149,7 @@ def _members_of(node: ast.ClassDef) -> Iterator[str]:
             yield each.name
         elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             yield each.id
-        elif isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self":
+        elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self":
             yield each.attr
 
 
