@@ -39,9 +39,20 @@ def append(log: Log, body: bytes) -> None:
     log.append(b"T", 0, body, b"", now_ms=1, born_timestamp=1, born_host=HOST.encode())
 
 
-def test_staged_bytes_lie_in_locked_memory(tmp_path: Path) -> None:
+def free_range_of_the_heap(size: int) -> bytearray:
+    """Leaves one free range of this size on the allocator's heap, below the returned block."""
+    bytearray(31 << 20)  # once it is freed, the allocator takes blocks of this size from its heap, no longer from maps
+    blocks = [bytearray(16 << 20) for _ in range(size >> 24)]
+    above = bytearray(1 << 20)
+    del blocks
+    return above
+
+
+@pytest.mark.parametrize("free_bytes", [0, 6 * BUFFER], ids=["own_maps", "heap"])
+def test_staged_bytes_lie_in_locked_memory(tmp_path: Path, free_bytes: int) -> None:
     if locking.forbidden(4 * BUFFER):
         pytest.skip("this process may not lock enough memory")
+    above = free_range_of_the_heap(free_bytes)
     log, before = log_in(tmp_path / "log"), locked_bytes()
     log.lock_buffers()
     assert locked_bytes() - before == pytest.approx(BUFFER, abs=1 << 20)
@@ -53,6 +64,7 @@ def test_staged_bytes_lie_in_locked_memory(tmp_path: Path) -> None:
     assert locked_bytes() - before == pytest.approx(BUFFER, abs=1 << 20), "one is kept, the others are released"
     del log
     assert locked_bytes() - before < 1 << 20
+    del above
 
 
 def test_what_is_written_from_locked_buffers_is_the_same(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ use crate::record::Record;
 use crate::reply::{Answer, Reply};
 use batch::batch_messages;
 use entries::{EntryFiles, EntryTail, Place};
+use locked::Buffer;
 use put_times::PutTimes;
 use serve::{Connection, Inner, Rules};
 use tail::{os_error, AppendFault, Tail};
@@ -202,7 +203,7 @@ impl Log {
             folder,
             segment_bytes,
             pieces: VecDeque::new(),
-            spare: Vec::new(),
+            spare: Buffer::default(),
             staged: 0,
             written: 0,
             last_store_ms: 0,
@@ -569,7 +570,7 @@ impl Log {
     /// bytes are then in memory that can be swapped out.
     fn lock_buffers(&self) -> PyResult<()> {
         let mut inner = self.lock();
-        let (buffer, locked) = locked::buffer();
+        let (buffer, locked) = Buffer::locked();
         locked?;
         (inner.tail.spare, inner.tail.locks_buffers) = (buffer, true);
         Ok(())

@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use super::entries::EntryTail;
-use super::locked;
+use super::locked::{Buffer, BUFFER_BYTES};
 use crate::door::{Door, DoorFile};
 use crate::encode::{Parts, BLANK_BYTES, BLANK_MAGIC};
 use crate::entry::{EntryHeader, ENTRY_HEADER};
@@ -29,7 +29,7 @@ pub(super) const KEPT_BUFFER_BYTES: usize = 1 << 20;
 /// Contiguous staged bytes of one segment.
 pub(super) struct Piece {
     pub(super) pos: u64,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Buffer,
 }
 
 /// A record or filler could not be staged.
@@ -62,7 +62,7 @@ pub(super) struct Tail {
     pub(super) folder: PathBuf,
     pub(super) segment_bytes: u64,
     pub(super) pieces: VecDeque<Piece>,
-    pub(super) spare: Vec<u8>,
+    pub(super) spare: Buffer,
     pub(super) staged: u64,
     pub(super) written: u64,
     pub(super) last_store_ms: i64,
@@ -169,8 +169,8 @@ impl Tail {
         if begins_segment || !self.pieces.back().is_some_and(follows) {
             let mut bytes = std::mem::take(&mut self.spare);
             bytes.clear();
-            if self.locks_buffers && bytes.capacity() < locked::BUFFER_BYTES {
-                bytes = locked::buffer().0; // if it is not locked, it is as usable as other memory
+            if self.locks_buffers && bytes.capacity() < BUFFER_BYTES {
+                bytes = Buffer::locked().0; // if it is not locked, it is as usable as other memory
             }
             self.pieces.push_back(Piece { pos: staged, bytes });
         }
@@ -254,7 +254,7 @@ impl Tail {
             let (have, file) = self.segments.front().expect("make_room opened it");
             debug_assert_eq!(*have, start);
             let piece_end = piece.pos + piece.bytes.len() as u64;
-            let mut bytes = Cow::from(&piece.bytes);
+            let mut bytes = Cow::from(&*piece.bytes);
             if self.stale_end > piece_end && self.stale_end <= start + self.segment_bytes {
                 // One of the withdrawn records may begin exactly where this piece ends: a recovery would take it for
                 // the next one. So all of them are overwritten, with zeros after the new ones.
@@ -273,7 +273,7 @@ impl Tail {
             let done = self.pieces.pop_front().expect("it is the front");
             self.written = self.pieces.front().map_or(self.staged, |next| next.pos);
             let kept = if self.locks_buffers {
-                locked::BUFFER_BYTES
+                BUFFER_BYTES
             } else {
                 4 * KEPT_BUFFER_BYTES
             };
