@@ -97,7 +97,7 @@ NAMESPACES = GaugeDeclaration(
     "tallystick_operator_namespaces",
     "namespaces",
     "Namespaces with something to reconcile: those in which this operator acts (`acting`), and those in which it waits"
-    " because another operator manages them (`waiting`). No series on standby.",
+    " because another operator manages them (`waiting`). Both are 0 on standby.",
     "leases of the namespaces, at each scrape",
     ("state",),
 )

@@ -566,3 +566,24 @@ def known(schema: Any, value: Any, place: str) -> None:
             known(schema["items"], inner, f"{place}[]")
     elif "enum" in schema:
         assert value in schema["enum"], f"{place}: {value}"
+
+
+def test_a_cluster_all_of_whose_members_are_gone_has_groups_without_a_leader(world: Cluster) -> None:
+    """For an alert: members that are gone have no metrics. A new cluster has none yet."""
+
+    def leaderless() -> float:
+        (metric,) = world.metrics.leaderless.collect()
+        return sum(sample.value for sample in metric.samples)
+
+    world.create(replicas=3)
+    world.one_pass()
+    assert leaderless() == 0
+    world.settle()
+    assert leaderless() == 0
+    world.machines = dict.fromkeys(world.machines, False)
+    world.tick()
+    for pod in world.api.all("pods"):
+        pod["status"]["containerStatuses"] = []
+    world.tick()
+    world.one_pass()
+    assert leaderless() == 1
