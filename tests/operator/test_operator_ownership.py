@@ -83,6 +83,24 @@ def test_an_object_that_another_user_replaces_is_left_alone_and_no_pod_is_stoppe
     world.settle()
 
 
+def test_a_step_that_is_due_waits_while_a_name_is_taken(world: Cluster) -> None:
+    """Its pod would come back on a foreign object. This step needs no StatefulSet to be written before it."""
+    world.create()
+    world.settle()
+    world.api.remove(("configmaps", NAMESPACE, "orders-config"))
+    foreign = Foreign(world)
+    foreign.put("configmaps", "orders-config")
+    world.annotate_node("orders-0-2", {"tallystick.dev/replace": "true"})
+    world.judge.may_lose.add("data-orders-0-2")
+    pods = {pod["metadata"]["uid"] for pod in world.api.all("pods")}
+    passes(world, 20)
+    assert {pod["metadata"]["uid"] for pod in world.api.all("pods")} == pods
+    assert world.condition("UpdateBlocked")["reason"] == "NameTaken"
+    foreign.remove()
+    world.settle()
+    assert {pod["metadata"]["uid"] for pod in world.api.all("pods")} != pods
+
+
 def test_an_object_of_ours_without_its_labels_is_still_ours(world: Cluster) -> None:
     world.create()
     world.settle()
