@@ -31,7 +31,7 @@ FOREIGN = {
     "Kafka": {"min.insync.replicas"},
     "Kubernetes": {"TALLY_SERVICE_HOST", "VERDICT", "VolumeSnapshot", "allowVolumeExpansion"},
     "Java and Guava": {"String.hashCode", "asLong"},
-    "Linux": {"M_MMAP_THRESHOLD", "df", "sendfile"},
+    "Linux": { "df", "sendfile"},
     "Python": {"SSLObject.getpeercert"},
     "DLedger": {"flushFileInterval"},
     "pytest": {"conftest.py"},
