@@ -773,6 +773,10 @@ class Dispatch:
         be repaired. Returns the first and last offset that was checked, units written, placeholders among them, and the
         damage of the log that was found (pos, size, reason). None: no such offset, or more than `max_bytes` of the log
         would have to be read. The store may be in use; dispatch waits in the meantime."""
+    def begin_earlier(self, topic: bytes, queue: int, offset: int, pos: int) -> bool:
+        """Lets a queue begin at `offset`, whose record at `pos` of the log was not readable when the queue was built.
+        New units are placeholders until `repair`. False: the queue is missing, has the offset, or names an earlier
+        record."""
     def end_checks(self) -> None:
         """The store is closing: from now on `audit` and `repair` return soon, and `repair` returns None."""
 

@@ -151,7 +151,8 @@ class QueueRepair:
         while pos < upto:
             found = self._dispatch.audit(pos, upto, _INLINE_BYTES)
             lacked += len(found.wrong)
-            for topic, queue, offset, _, _ in found.wrong:
+            for topic, queue, offset, at, _ in found.wrong:
+                self._dispatch.begin_earlier(topic, queue, offset, at)
                 self.repair(topic, queue, offset)
             if found.pos <= pos:
                 break

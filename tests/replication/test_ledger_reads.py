@@ -59,6 +59,13 @@ class Reads:
         ]
         return records + ([] if by_pos is None else [by_pos])
 
+    def all_of_the_queue(self) -> list[bytes]:
+        """The records of the queue, from its first offset on, one read after another."""
+        queues, records = self.store.queues, list[bytes]()
+        while (offset := queues.min_offset("T", 0) + len(records)) < queues.max_offset("T", 0):
+            records += _split(self.store.reads.get_message("T", 0, offset, 32).body)
+        return records
+
     async def repaired(self) -> None:
         """What the group tells the store when the bytes are as they were."""
         await self.store.log_repair.take_repaired(self.entry, self.end)
@@ -87,7 +94,7 @@ async def reads(root: Path, count: int = COUNT) -> AsyncIterator[Reads]:
         store.group.serve(True)
         for number in range(count):
             await store.writes.put(message(b"body %d" % number, properties=f"KEYS\x01k{number}\x02TAGS\x01red\x02"))
-        assert store.queues.max_offset("T", 0) == COUNT
+        assert store.queues.max_offset("T", 0) >= count
         yield Reads(store, ledger)
     finally:
         await asyncio.wait_for(store.close(), 10)
@@ -152,3 +159,31 @@ async def test_an_index_that_was_built_over_damage_has_all_records_after_the_rep
         found = [len(lab.store.reads.query("T", f"k{number}", 9, 0, 1 << 60).records) for number in range(COUNT)]
         assert found == [1] * COUNT, "also those before the repaired one"
         assert len(records_of(lab.store.reads.get_message("T", 0, 0, 32).body)) == COUNT
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["marks", "no_marks"])
+@pytest.mark.parametrize("hit", [1, 3, 60, 120])
+async def test_a_queue_that_was_built_over_damage_begins_with_its_first_record_after_the_repair(
+    tmp_path: Path, hit: int, marks: bool
+) -> None:
+    """The first records were damaged, so the queue could not begin with them. 50 units are in a file."""
+    async with reads(tmp_path, count=120) as lab:
+        await lab.store.flush()
+        records = lab.all_of_the_queue()
+        entries = [(lab.ledger.pos_of(number), lab.ledger.end_of(number)) for number in range(hit)]
+    for entry, _ in entries:
+        lab.flip(entry + ENTRY_HEADER_BYTES + 90, 2)
+    shutil.rmtree(tmp_path / "consumequeue")
+    for name in () if marks else ("tally-progress", "tally-queues"):
+        (tmp_path / name).unlink(missing_ok=True)
+    async with reads(tmp_path, count=0) as lab:
+        queues = lab.store.queues
+        assert queues.min_offset("T", 0) > 0
+        for entry, _ in entries:
+            lab.flip(entry + ENTRY_HEADER_BYTES + 90, 2)
+        await lab.store.log_repair.take_repaired(entries[0][0], entries[-1][1])
+        assert (queues.min_offset("T", 0), queues.max_offset("T", 0)) == (0, 120)
+        assert lab.all_of_the_queue() == records
+        if hit < 120 or marks:  # a member whose whole log is damaged does not lead
+            await lab.store.writes.put(message(b"one more"))
+            assert queues.max_offset("T", 0) == 121

@@ -515,6 +515,10 @@ impl Dispatch {
         }))
     }
 
+    fn begin_earlier(&self, py: Python<'_>, topic: &[u8], queue: i32, offset: i64, pos: i64) -> PyResult<bool> {
+        Ok(py.detach(|| self.0.begin_earlier(topic, queue, offset, pos))?)
+    }
+
     fn end_checks(&self) {
         self.0.end_checks();
     }

@@ -270,6 +270,21 @@ impl Core {
         !checked.is_empty() && checked.contains(&(topic.to_vec(), id, offset))
     }
 
+    /// Lets a queue begin with the record at `pos` of the log, which is readable again: see `Queues::begin_earlier`.
+    pub fn begin_earlier(&self, topic: &[u8], id: i32, offset: i64, pos: i64) -> Outcome<bool> {
+        let _runner = self.runner.lock();
+        let mut queues = self.wait_for(&self.queues);
+        let Some(q) = queues.find(topic, id) else {
+            return Ok(false);
+        };
+        let begin = queues.extent(q).min_logic;
+        let first = queues.unit(q, begin)?;
+        if first.is_some_and(|first| !first.is_blank() && first.pos <= pos) {
+            return Ok(false); // not the records of the queue that come before its first unit
+        }
+        queues.begin_earlier(q, offset, MOST_UNITS as u64)
+    }
+
     /// Rewrites the unit at `offset` and the wrong units around it; from now on readers skip what cannot be repaired.
     /// None: the queue or offset does not exist, or more than `max_bytes` of the log would have to be read.
     pub fn repair(

@@ -248,11 +248,39 @@ impl Queues {
         self.remove(q)
     }
 
+    /// Lets the queue begin at `offset`, with placeholders before its present first unit: records that were not readable
+    /// when the queue was built are. False: it begins there already, the units have expired, or there are more than
+    /// `most`.
+    pub fn begin_earlier(&mut self, q: u32, offset: i64, most: u64) -> Outcome<bool> {
+        let queue = &self.queues[q as usize];
+        let Some(at) = u64::try_from(offset).ok().and_then(|offset| offset.checked_mul(UNIT)) else {
+            return Ok(false);
+        };
+        let mut end = queue.min_logic;
+        if at >= end || at < queue.floor || (end - at) / UNIT > most {
+            return Ok(false);
+        }
+        // The last file first: after a crash in between, the files that are there follow each other.
+        while end > at {
+            let file = (end - 1) - (end - 1) % self.segment_bytes;
+            let begin = at.max(file);
+            // RocketMQ fills the begin of a queue's first file, too.
+            let blanks = Unit::BLANK.encode().repeat(((end - file) / UNIT) as usize);
+            self.write(q, file, &blanks, 0)?;
+            end = begin;
+        }
+        self.queues[q as usize].min_logic = at;
+        Ok(true)
+    }
+
     /// Overwrites a unit. The offset must exist in the queue.
     pub fn overwrite(&mut self, q: u32, offset: i64, unit: Unit) -> Outcome<()> {
         let at = offset as u64 * UNIT;
         let queue = &mut self.queues[q as usize];
         assert!(at < queue.end, "only an existing unit is replaced");
+        if at + UNIT == queue.end && !unit.is_blank() {
+            queue.max_physic = queue.max_physic.max(unit.end()); // a record that is dispatched again is known
+        }
         if at >= queue.written {
             let from = (at - queue.written) as usize;
             queue.pending[from..from + UNIT as usize].copy_from_slice(&unit.encode());
