@@ -97,7 +97,7 @@ class Upkeep:
         self._save_errors = self._errors_of("save-progress")
         self._inherits = not recovered.clean
         self._inheriting = threading.Lock()
-        self._inherited_sync: asyncio.Future[None] | None = None
+        self._inherited_sync: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._preallocator = preallocator
         self._cleaner = SegmentCleaner(settings, door, before_delete=self._before_delete)
@@ -164,10 +164,13 @@ class Upkeep:
 
     async def sync_inherited(self) -> None:
         """Syncs what a killed process left. It does not run on the thread for derived files: many queues take
-        seconds."""
-        if self._inherits:
-            self._inherited_sync = asyncio.ensure_future(asyncio.to_thread(self._sync_inherited))
-            await asyncio.shield(self._inherited_sync)
+        seconds. All callers wait for the same thread."""
+        if not self._inherits:
+            return
+        if self._inherited_sync is None or self._inherited_sync.done():
+            on_thread = asyncio.to_thread(self._sync_inherited)
+            self._inherited_sync = asyncio.get_running_loop().create_task(on_thread, name="sync-inherited")
+        await asyncio.shield(self._inherited_sync)
 
     def _sync_inherited(self) -> None:
         with self._inheriting:  # one walk over all files, and not another one beside it when the store is closed

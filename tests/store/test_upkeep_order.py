@@ -57,9 +57,10 @@ async def test_a_stop_waits_for_the_thread_that_syncs_what_was_left(
     async with opened(settings) as store:
         await kill(store)
     running, may_end, ended = (threading.Event() for _ in range(3))
-    real = Upkeep._sync_inherited
+    real, threads = Upkeep._sync_inherited, []
 
     def slow(upkeep: Upkeep) -> None:
+        threads.append(threading.get_ident())
         running.set()
         may_end.wait(60)
         real(upkeep)
@@ -68,12 +69,16 @@ async def test_a_stop_waits_for_the_thread_that_syncs_what_was_left(
     monkeypatch.setattr(Upkeep, "_sync_inherited", slow)
     store = await MessageStore.open(settings, store_host=HOST)
     assert await asyncio.to_thread(running.wait, 60)
+    flushing = asyncio.create_task(store.flush())  # waits for the same thread
+    await turns()
     stopping = asyncio.create_task(store.upkeep.stop())
     await turns()
     assert not stopping.done()
     may_end.set()
     await stopping
     assert ended.is_set()
+    await flushing
+    assert len(threads) == 1
     await store.close()
 
 
