@@ -124,7 +124,11 @@ class Node:
         if how != "in order":
             self.ended_badly = how
         # A table's write that is done on its thread, and whose task has not heard of it yet, is nothing left over.
-        names = [task.get_name() for task in left if not task.get_name().startswith(("save ", "write "))]
+        names = [
+            f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')})"
+            for task in left
+            if not task.get_name().startswith(("save ", "write "))
+        ]
         calls = [call.name for call in working if "StoreLock.check" not in call.name]  # it only looks
         self.left_over = sorted([*names, *(f"a call of {name} on a thread" for name in calls)])
 

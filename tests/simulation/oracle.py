@@ -165,10 +165,15 @@ class Oracle:
         if missing:
             raise ViolationError("A4", f"{queue} has no records at {missing[:10]} of {first}..{end}")
         places: dict[str, int] = {}
-        hit = {item.may_be_unreadable_at: item for item in sent.values()}
+        # RocketMQ's checksum covers only the body: a record that was hit may name another queue or other properties.
+        hit = {
+            item.message.body
+            for item in self.sent.values()
+            if item.fate in (Fate.DAMAGED, Fate.LOST) and item.queue[0] == queue[0]
+        }
         for offset, record in sorted(records.items()):
-            if offset in hit and record.body == hit[offset].message.body:
-                continue  # no checksum of RocketMQ's format covers a record's properties
+            if queue[0] in self.damaged and record.body in hit:
+                continue
             key = properties.decode(record.properties).get(properties.UNIQ_KEY, "")
             if key in places and not (key in sent and sent[key].repeats):
                 raise ViolationError("A2", f"{key} is at {places[key]} and {offset} of {queue}")
