@@ -6,11 +6,11 @@
 3. At a place without a next entry, the log ends if the bytes there are a possible result of a stop (D8):
    - nothing sound follows, and the place is behind the synced point: the tail is torn or unwritten. Recovery truncates
      it and writes zeros;
-   - something sound follows, the machine has lost power since, and a disk sector between the two was never written. No
-     sync covered this place, so no sync covered what follows, and nothing of it was acknowledged. Recovery truncates
-     here as well;
    - everything else is damage. Recovery changes nothing: the log is sound up to there. The rest can be repaired with
-     another member's bytes (`Ledger.rewrite`) or given up by a decision (`Ledger.truncate`), never silently.
+     another member's bytes (`Ledger.rewrite`) or given up by a decision (`Ledger.truncate`), never silently. If the
+     machine has lost power since, and a disk sector before the next sound entry contains only zeros, the loss of power
+     explains the damage (`Damage.after_power_loss`): no sync covered this place, so nothing from there on was
+     acknowledged. But the disk may also have lost a sector of durable entries.
 4. Recovery syncs what a killed process left in the cache before any of it counts as durable.
 
 dledger differs: it checks no body and truncates at the first invalid entry (dledger 0.2.2,
@@ -70,6 +70,8 @@ class Damage:
     pos: int
     reason: str
     next_index: int
+    after_power_loss: bool = False
+    """A loss of power explains it. Then nothing from this entry on was acknowledged."""
 
 
 @dataclass(slots=True)
@@ -341,11 +343,10 @@ class _Recovery:
             return Damage(end.index + 1, walked.pos, reason, end.index + 1)
         if behind is None:
             return None
-        if self.power_lost and walked.pos >= synced.pos and self._has_lost_sector(data, walked.pos, behind[0]):
-            reason = f"{reason}: the machine lost power before this and what follows were durable"
-            self._report_cut(walked.pos, reason)
-            return None
-        return Damage(end.index + 1, walked.pos, reason, behind[1])
+        lost_sector = (
+            self.power_lost and walked.pos >= synced.pos and self._has_lost_sector(data, walked.pos, behind[0])
+        )
+        return Damage(end.index + 1, walked.pos, reason, behind[1], lost_sector)
 
     def _has_lost_sector(self, data: SegmentFiles, pos: int, behind: int) -> bool:
         """Whether a sector of [pos, behind) was never written: it is all zeros from where an entry's magic would be."""

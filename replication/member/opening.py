@@ -8,7 +8,7 @@ A member may have lost data that it acknowledged (`PossibleLoss`), until the gro
 
     its vote file is missing (an emptied disk)                  VOTES, by `VoteFile`            S14
     its log is missing, or another one                          LOG, by `VoteFile`              S14
-    its log is damaged before entries that were durable         LOG; the rest is dropped and fetched again      D8
+    its log is damaged before sound entries                     LOG; the rest is dropped and fetched again      D8
     it acknowledged before the sync, and the machine lost power LOG                             D9
 
 An unreadable membership is no such case: the member has the entry, and fetches its bytes again (L12).
@@ -128,17 +128,24 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
     known, damaged = memberships_of(ledger, origin.entry)
     entry = [] if damaged and (not known or damaged[-1] > known[-1].index) else known[-1:]
     alone = entry and entry[0].membership.voters == {vote.record.identity.member}
-    if alone and vote.record.membership_index <= entry[0].index:  # else a newer one is in the damage
+    alone = alone and vote.record.membership_index <= entry[0].index  # else a newer one is in the damage
+    if alone and not damage.after_power_loss:
         raise DiskError(
             f"entry {damage.index} at byte {damage.pos} of the log is damaged ({damage.reason}), entry "
             f"{damage.next_index} after it is sound, and no other member has a copy: repair or truncate it by hand"
         )
     start = damage.pos - damage.pos % ledger.segment_bytes
-    reason = f"entry {damage.index}: {damage.reason}; it and all later entries are fetched from another member"
     path = ledger.folder / "data" / segment_name(start)
-    ledger.findings.add(FindingKind.DAMAGE, path, reason, offset=damage.pos - start, pos=damage.pos)
-    _logger.error("n%d does not count for a majority until its log is complete", vote.record.identity.member)
-    vote.note_loss(PossibleLoss.LOG)
+    kind, reason = FindingKind.DAMAGE, f"entry {damage.index}: {damage.reason}"
+    if damage.after_power_loss:
+        kind = FindingKind.CUT
+        reason = f"{reason}: the machine lost power, probably before this entry and the entries behind it were durable"
+    if not alone:
+        reason = f"{reason}; it and all later entries are fetched from another member"
+    ledger.findings.add(kind, path, reason, offset=damage.pos - start, pos=damage.pos)
+    if not alone:
+        _logger.error("n%d does not count for a majority until its log is complete", vote.record.identity.member)
+        vote.note_loss(PossibleLoss.LOG)
     ledger.truncate(ledger.last_index)
 
 

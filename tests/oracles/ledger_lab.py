@@ -20,8 +20,16 @@ INDEX_BYTES = 32 * 16
 STORE_ID = b"the store's id.."
 
 
+def _given_up(ledger: Ledger) -> Ledger:
+    """Truncated where a loss of power explains the damage."""
+    if ledger.damage is not None and ledger.damage.after_power_loss:
+        ledger.truncate(ledger.last_index)
+    return ledger
+
+
 def open_ledger(folder: Path, door: Door | None = None, boot: int = 1) -> Ledger:
-    return Ledger.open(
+    """The ledger in `folder`, after the only decision that `open_disk` takes without other members."""
+    ledger = Ledger.open(
         folder,
         door or Door(),
         segment_bytes=SEGMENT_BYTES,
@@ -31,11 +39,12 @@ def open_ledger(folder: Path, door: Door | None = None, boot: int = 1) -> Ledger
         store_id=STORE_ID,
         boot_id=boot.to_bytes(16, "big"),
     )
+    return _given_up(ledger)
 
 
 def open_ledger_of(chosen: StoreSettings, door: Door, boot: int = 0, suffix: bytes = b"") -> Ledger:
     """The ledger of a store with these settings. `suffix`: as of `Ledger.open`."""
-    return Ledger.open(
+    ledger = Ledger.open(
         chosen.log_folder.parent,
         door,
         segment_bytes=chosen.mappedFileSizeCommitLog,
@@ -46,6 +55,7 @@ def open_ledger_of(chosen: StoreSettings, door: Door, boot: int = 0, suffix: byt
         suffix=suffix,
         boot_id=boot.to_bytes(16, "big"),
     )
+    return _given_up(ledger)
 
 
 def grow(twin: TwinLedger, dice: random.Random, count: int, term: int) -> None:

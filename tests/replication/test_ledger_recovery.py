@@ -353,8 +353,8 @@ def test_a_flipped_bit_after_a_power_loss_does_not_count_as_an_unwritten_sector(
     del ledger
 
 
-def test_a_sector_that_was_never_written_ends_the_log_after_power_loss_only(tmp_path: Path) -> None:
-    """Nothing behind it can have been acknowledged: a sync would have covered it, too."""
+def test_a_loss_of_power_explains_a_sector_that_was_never_written(tmp_path: Path) -> None:
+    """Nothing behind it was acknowledged then: a sync would have covered it, too."""
     made(tmp_path)
     twin = made(tmp_path / "twin")[1]
     big = next(header for header, _ in twin.entries if header.size > 2000)
@@ -365,6 +365,7 @@ def test_a_sector_that_was_never_written_ends_the_log_after_power_loss_only(tmp_
     path.write_bytes(data)
     killed = open_ledger(tmp_path, boot=1)
     assert killed.damage is not None and killed.damage.index == big.log_index
+    assert not killed.damage.after_power_loss
     lost = open_ledger(tmp_path, boot=2)
     assert lost.damage is None
     assert_is(lost, twin, big.log_index - 1)
@@ -407,7 +408,8 @@ def test_what_power_loss_left_behind_damage_is_judged_when_that_is_repaired(tmp_
     ledger = open_ledger(tmp_path, boot=2)
     assert ledger.damage is not None and ledger.damage.index == 12
     ledger.rewrite(twin.span(12, 12))
-    assert ledger.damage is None
+    assert ledger.damage is not None and ledger.damage.index == big.log_index
+    assert ledger.damage.after_power_loss
     assert_is(ledger, twin, big.log_index - 1)
 
 
