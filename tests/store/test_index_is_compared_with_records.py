@@ -12,9 +12,10 @@ import pytest
 from derived_lab import Sent, check_keys, index_file, patch, saved, send, started
 from engine_lab import records_of
 
+from tallystick.store._kernel import index_chain_faults
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry
+from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry, IndexHeader
 
 KINDS = [pytest.param(False, id="plain"), pytest.param(True, id="group")]
 COUNT = 12
@@ -187,3 +188,21 @@ async def test_a_search_that_meets_a_damaged_record_has_it_repaired(tmp_path: Pa
         assert [each.pos for each in store.findings.listed() if each.kind is FindingKind.DAMAGE] == [entry.pos]
         patch(path, entry.pos + 88, data[88:89])
         check_keys(store, sent)
+
+
+async def test_a_slot_of_a_growing_file_names_one_of_its_entries_or_one_that_was_added_since(tmp_path: Path) -> None:
+    """No search would reach the entries of a slot that names anything else."""
+    async with started(tmp_path, False) as store:
+        await filled(store)
+        path, slots = index_file(tmp_path), store.settings.maxHashSlotNum
+        data = bytearray(path.read_bytes())
+    count = IndexHeader(*INDEX_HEADER.unpack(data[: INDEX_HEADER.size])).next_entry
+    for earlier in range(1, count + 1):
+        assert index_chain_faults(path, slots, earlier, True) == ([], 0)
+    for slot in range(slots):
+        at = INDEX_HEADER.size + 4 * slot
+        for bit in range(32 if any(data[at : at + 4]) else 0):
+            data[at + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+            assert index_chain_faults(path, slots, count, True)[1] == 1, (slot, bit)
+            data[at + bit // 8] ^= 1 << bit % 8

@@ -92,7 +92,7 @@ impl Chains {
             } else if self.next < self.count {
                 self.read_entries()?
             } else if self.next_slot < self.slots {
-                self.compare_slots()
+                self.compare_slots()?
             } else {
                 return Ok(true);
             };
@@ -134,19 +134,38 @@ impl Chains {
         Ok(bytes.len())
     }
 
-    fn compare_slots(&mut self) -> usize {
+    fn compare_slots(&mut self) -> Outcome<usize> {
         let first = self.next_slot;
         let end = self.slots.min(first + PIECE);
         for slot in first..end {
             let (named, newest) = (self.named[slot], self.newest[slot]);
-            if named != newest && !(self.growing && named >= self.count as i32) {
+            if named != newest && !(self.growing && self.leads_back(slot, named)?) {
                 self.met(HEADER + SLOT * slot, || {
                     format!("slot {slot} names entry {named} instead of {newest}")
                 });
             }
         }
         self.next_slot = end;
-        SLOT * (end - first)
+        Ok(SLOT * (end - first))
+    }
+
+    /// Whether a chain of entries of the slot that were added since `count` was read leads to the newest one before.
+    fn leads_back(&self, slot: usize, named: i32) -> Outcome<bool> {
+        let (slots, size) = (self.slots as u32, self.file.metadata().at(&self.path)?.len());
+        let mut number = named;
+        while number >= self.count as i32 {
+            let (at, mut entry) = (entry_at(slots, number as usize), [0; ENTRY]);
+            if (at + ENTRY) as u64 > size {
+                return Ok(false);
+            }
+            read_at(&self.file, &self.path, at, &mut entry)?;
+            let older = int(&entry, 16);
+            if key_slot(int(&entry, 0), slots) as usize != slot || older >= number {
+                return Ok(false);
+            }
+            number = older;
+        }
+        Ok(number == self.newest[slot])
     }
 
     fn met(&mut self, at: usize, why: impl Fn() -> String) {
